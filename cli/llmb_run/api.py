@@ -28,27 +28,27 @@ __all__ = ["LLMBError", "measure", "plan", "submit", "wait"]
 
 
 def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **variables: object) -> JobPlan:
-    """The plan of a job, as ``DRY_RUN=json ./launch.sh`` prints it.
+    """Return the plan of one job without starting it, the same that ``DRY_RUN=json ./launch.sh`` prints.
 
     Args:
         workload: a recipe's name (``llama3.1``) or workload (``pretrain_llama3.1``)
-        install: the installation; else ``LLMB_INSTALL``, else the current folder
+        install: the installation's folder; None: ``LLMB_INSTALL``, else the current folder
         variables: those of ``launch.sh`` (``JOB_TOTAL_GPUS=256``), over the environment's; others go to the job
 
     Raises:
-        LLMBError: it cannot be planned: what is wrong, and what to do
+        LLMBError: the job cannot be planned; message and remedy say why, and what to do
     """
     environment = environment_of([f"{name}={value}" for name, value in variables.items()], "plan()")
     return plan_job(JobSpec(settings={"workload": workload, **environment}), _workspace(install)).plan
 
 
 def submit(planned: JobPlan) -> str:
-    """Submit a job to the installation it was planned for, and return its run id.
+    """Submit a planned job to the installation that it was planned for, and return its run id.
 
-    Returns when it is queued, or where there is no queue, when it has started.
+    Returns when the job is queued, or, where there is no queue, when it has started; does not wait for its end.
 
     Raises:
-        LLMBError: it cannot be submitted
+        LLMBError: the installation does not exist, or the job was refused
     """
     workspace = _workspace(planned.install)
     workspace.require_install()
@@ -56,10 +56,10 @@ def submit(planned: JobPlan) -> str:
 
 
 def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: float | None = None) -> dict[str, str]:
-    """Wait until ``runs`` have ended.
+    """Wait until ``runs`` have ended, and return the state of each by the word that named it in ``runs``.
 
-    Returns the state of each, as ``llmb-run jobs`` prints it, by the word that was given. After ``timeout`` seconds,
-    returns the states as they are then. Without runs, returns at once, with nothing.
+    The words are run ids, names, job ids or folders; the states those of ``llmb-run jobs``. After ``timeout`` seconds,
+    returns the states as they are then; None: no limit. Without runs, returns {} at once.
 
     Raises:
         LLMBError: there is no such run, none of them will ever start, or the scheduler has not answered for a
@@ -72,16 +72,20 @@ def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: flo
 
 
 def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
-    """Each run's figures and verdict, as ``llmb-run results --json`` has them in ``runs`` (docs/reference.md).
+    """Return each run's figures and verdict, as the list ``runs`` of ``llmb-run results --json`` has them.
 
-    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation.
+    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation. The list
+    is never empty. docs/reference.md describes the fields.
 
     Raises:
-        LLMBError: there is no such run
+        LLMBError: there is no run at all, or a word names none or several
     """
     return as_dicts(selected_runs(_workspace(install), runs, {}))
 
 
 def _workspace(install: str | os.PathLike[str] | None) -> Workspace:
-    """The workspace of the installation at ``install``, which may be a relative path; None: that of the environment."""
+    """Return the workspace of the installation at ``install``, a path that may be relative.
+
+    None: the installation that the environment names. Whether it exists is not checked here.
+    """
     return Workspace(Path(install).absolute() if install is not None else None)

@@ -101,16 +101,22 @@ _JSON = "llmb_run.json"
 
 
 def refuse_beside_json(option: str, value: str) -> None:
-    """Raise RequestError where ``--json`` is given beside ``option``, since both ask for an output.
+    """Refuse ``option``, given with ``value``, where the command line also has ``--json``: both ask for an output.
 
-    ``value``: the option's. Only within a command of click.
+    Does nothing without ``--json``. Works only while click runs a command.
+
+    Raises:
+        RequestError: ``--json`` was given, too
     """
     if click.get_current_context().meta.get(_JSON, False):
         raise RequestError(f"--json and {option} {value} cannot be combined", remedy="choose one")
 
 
 class SectionedOption(click.Option):
-    """An option that several commands share, shown under a heading of its own in their help."""
+    """An option that several commands share; their help shows it below the heading in its attribute ``section``.
+
+    With an empty ``section`` it is shown among the command's own options.
+    """
 
     section = ""
 
@@ -123,10 +129,12 @@ _JOB_COMMANDS = ("single", "plan")
 
 
 def refuse_verb(command: str, words: Sequence[str]) -> None:
-    """Raise RequestError for a verb that there was (``archive verify``), or that another tool has (``jobs list``).
+    """Refuse lines such as ``archive verify``, which LLMB once had, or ``jobs list``, which other tools have.
+
+    ``words`` are those behind ``command``. Passes without words, and where the first one is an option.
 
     Raises:
-        RequestError: the first of ``words`` is a verb that was removed, or another tool's and no file here
+        RequestError: the first word is a removed verb, or one of another tool, and no file of that name is here
     """
     if not words or words[0].startswith("-"):
         return
@@ -134,13 +142,18 @@ def refuse_verb(command: str, words: Sequence[str]) -> None:
 
     verb = f"{command} {words[0]}"
     refuse_command(verb)
+    # Only where no file has that name: commands take folders and logs, too.
     instead = verb_instead(verb)
     if instead and not Path(words[0]).exists():
         raise RequestError(f"no such command: {verb}", remedy=instead, code="usage")
 
 
 class Command(click.Command):
-    """A command that returns a ``Result``, which is printed here, as text or, with ``as_json``, by ``--json``."""
+    """One command of ``llmb-run``, whose function returns a ``Result``, which this class prints.
+
+    It is printed as text or, with ``--json``, as JSON. Created with ``as_json=False``, the command has no option
+    ``--json``.
+    """
 
     def __init__(self, *arguments: Any, as_json: bool = True, **settings: Any) -> None:
         super().__init__(*arguments, **{"context_settings": CONTEXT, **settings})
@@ -156,11 +169,16 @@ class Command(click.Command):
             )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's; before it, refuses verbs, bare workloads, and values that are empty or not UTF-8.
+        """Parse ``args`` as click does, and return the words left over; before that, refuse what click would take.
+
+        Refused are verbs of other tools or of earlier releases, a workload without ``-w``, and values that are empty or
+        not UTF-8. Nothing is refused while the shell completes a line; with ``--help`` only verbs are.
 
         Raises:
             RequestError: there is such a word
+            click.UsageError: as from click: an unknown option, a missing or bad value
         """
+        # The shell asks for words, and the line is not finished.
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         refuse_verb(str(ctx.info_name), args)
@@ -168,6 +186,7 @@ class Command(click.Command):
         given, stray, _ = self.make_parser(ctx).parse_args(list(args))
         if {"-h", "--help"} & {*args}:
             return super().parse_args(ctx, args)
+        # Stray words beside --zip are its values without quotes, and the usage error says so.
         if stray and not given.get("workload") and "--zip" not in args:
             self._refuse_workload(str(ctx.info_name), stray)
         for parameter in self.get_params(ctx):
@@ -180,9 +199,14 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def _refuse_workload(self, name: str, words: list[str]) -> None:
-        """Raise RequestError for ``plan llama3.1``, where the command takes a workload and no words.
+        """Refuse ``plan llama3.1``: a bare word for a command that takes its workload with ``-w``.
 
-        Else does nothing. ``name``: the command; ``words``: those that it does not take.
+        Passes for any other command, and for one that takes words. ``name`` is the command's; ``words``, at least one,
+        are those that it does not take.
+
+        Raises:
+            RequestError: the command is such a one; the remedy names a workload like the first word, if there is one
+            ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         """
         takes = {parameter.name for parameter in self.params}
         if "workload" in takes and not any(isinstance(parameter, click.Argument) for parameter in self.params):
@@ -195,7 +219,10 @@ class Command(click.Command):
             )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options and, by section, those that it shares."""
+        """Write the command's options into its help text: its own ones and, in sections, those that commands share.
+
+        The sections come before the command's own options where it starts a job, else behind them.
+        """
         own: list[tuple[str, str]] = []
         shared: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
@@ -213,14 +240,22 @@ class Command(click.Command):
                 formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> int:
-        """Carry out the command and print its result; returns the exit status."""
+        """Execute the command, print its result on stdout and stderr, and return the exit status for the process.
+
+        Raises:
+            LLMBError: from the command itself; nothing is printed then
+            OSError: nobody reads the output, or its disk is full
+        """
         result: Result = super().invoke(ctx)
         name = ctx.command_path.partition(" ")[2]
         return print_result(name, result, as_json=ctx.meta.get(_JSON, False), notices=notices.recorded_notices)
 
 
 class VerbCommand(Command):
-    """A command with an argument of its own, and verbs, whose names no such argument has: ``accept show FOLDER``."""
+    """A command with verbs, such as ``accept show FOLDER``, that also works without one: ``accept SUITE``.
+
+    The first word is a verb if a verb has that name, else it is the command's own argument.
+    """
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -229,7 +264,12 @@ class VerbCommand(Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """The context of the verb that ``args`` begin with, else that of the command itself."""
+        """Return click's context for the verb that ``args`` begin with, else for the command itself.
+
+        Raises:
+            RequestError: the words behind it are refused, as by ``Command.parse_args``
+            click.UsageError: as from click: an unknown option, a missing or bad value
+        """
         verb = self.verbs.get(args[0]) if args else None
         if verb is not None:
             return verb.make_context(f"{info_name} {verb.name}", args[1:], parent, **extra)
@@ -237,9 +277,9 @@ class VerbCommand(Command):
 
 
 def load_command(name: str) -> click.Command:
-    """The command ``name``, whose module this imports.
+    """Import the module of the command ``name``, and return the click command in it.
 
-    ``name`` is one of ``COMMANDS`` or ``HIDDEN``; who takes a user's word for it asks ``LazyGroup.get_command``.
+    ``name`` is one of ``COMMANDS`` or ``HIDDEN``; for a word that a user typed, use ``LazyGroup.get_command``.
 
     Raises:
         ImportError: there is no module for it
@@ -251,21 +291,33 @@ def load_command(name: str) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is asked for, and for nothing else."""
+    """The click group of all commands of ``llmb-run``, which imports a command's module only when that is asked for.
+
+    Help and completion of command names come from the table ``COMMANDS``, so that they start fast.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of the help text, without the hidden ones."""
         return list(chain.from_iterable(COMMANDS.values()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command ``cmd_name``, whose module this imports; None: there is no such command."""
+        """Return the command of ``llmb-run`` called ``cmd_name``, importing its module.
+
+        None: there is no such command. Hidden commands are found, too.
+        """
         return load_command(cmd_name) if cmd_name in (*self.list_commands(ctx), *HIDDEN) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands into the help text, by section, a line each, without importing any of them."""
         for section, commands in COMMANDS.items():
             with formatter.section(section):
                 formatter.write_dl(list(commands.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return completions of ``incomplete``, the first word: commands, then options of the group.
+
+        Empty: nothing begins so. Imports no command.
+        """
         from click.shell_completion import CompletionItem
 
         lines = list(chain.from_iterable(section.items() for section in COMMANDS.values()))
@@ -284,10 +336,11 @@ _SHELLS = {
 def _install_completion(context: click.Context) -> None:
     """Install completion for the user's shell: write a script below HOME, and, where needed, a line that loads it.
 
-    Says where on stdout.
+    The line goes to the end of the shell's own settings file, once. Prints on stdout where the script is.
 
     Raises:
-        RequestError: there is no completion for this shell
+        RequestError: there is no completion for this shell, or no home
+        OSError: the script or the settings file cannot be written
     """
     from llmb_common.base.files import user_path
 
@@ -307,10 +360,10 @@ def _install_completion(context: click.Context) -> None:
 
 
 def _shell() -> str:
-    """The name of the user's shell, by the variable SHELL, where there is completion for it.
+    """Return the name of the user's shell by the variable SHELL: ``bash``, ``zsh`` or ``fish``.
 
     Raises:
-        RequestError: there is none
+        RequestError: SHELL is not set, or names another shell
     """
     name = Path(os.environ.get("SHELL", "")).name
     if name not in _SHELLS:
@@ -340,7 +393,11 @@ _BASH_VALUE = (
 
 
 def _script(context: click.Context, shell: str) -> str:
-    """The text of the script that has ``shell`` complete words of the command line; it differs from click's own."""
+    """Return the text of the script that makes ``shell`` complete the command line of ``llmb-run``.
+
+    Click generates it; for bash and fish, the part that splits click's answers is corrected. ``shell`` is one that
+    click supports.
+    """
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
@@ -352,9 +409,14 @@ def _script(context: click.Context, shell: str) -> str:
 
 
 def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Callable[[F], F]:
-    """A decorator that adds an option which does ``act`` instead of a command, and ends the program."""
+    """Return a decorator that adds to a command a flag that does ``act`` in place of the command's own work.
+
+    The flag is called ``name``; ``text`` is its help. After ``act``, the program ends, with exit status 0 unless
+    ``act`` raises.
+    """
 
     def callback(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+        """Call ``act`` and end the program where the flag was given (``wanted``); else do nothing."""
         if wanted:
             act(context)
             context.exit()

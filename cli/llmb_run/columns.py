@@ -24,7 +24,10 @@ Row = TypeVar("Row")
 
 
 class Form(Flag):
-    """The outputs that have a column; they combine as flags."""
+    """An output of a table of results: JSON, CSV, the terminal's table, Markdown, or the HTML page.
+
+    The outputs that show a column are flags, combined with ``|``.
+    """
 
     JSON = auto()
     CSV = auto()
@@ -42,47 +45,53 @@ ALL = DATA | TEXT | Form.PAGE
 class Column(Generic[Row]):
     """A column of a table of results: one figure or word of each row.
 
-    ``value`` is what JSON and CSV hold, None where there is none. ``spec`` is how people see it: a format specification
-    (``.3f``; ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned.
+    ``value`` returns what JSON and CSV hold, None where there is none; ``forms`` are the outputs that show the column.
+    ``head`` and ``unit`` make the heading. ``spec`` is how people see the value: a format specification (``.3f``;
+    ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned.
     """
 
     key: str
-    """Its name in JSON, and in CSV unless ``csv_name`` is another."""
+    """The column's name in JSON, and in CSV unless ``csv_name`` is another."""
     value: Callable[[Row], Any]
     forms: Form
     means: str = ""
-    """One line for the reference of columns."""
+    """What the column holds, one line for the table in docs/reference.md."""
     head: str = ""
     unit: str = ""
     spec: str = ""
     text: Callable[[Row], str] | None = None
-    """The cell, where it says more than the value."""
+    """Makes the cell of a row, where it says more than the value; None: the value by ``spec``."""
     csv_name: str = ""
     optional: bool = False
-    """Tables leave it out where no row has a value."""
+    """Whether outputs for people leave the column out where no row has a value."""
 
     @property
     def heading(self) -> str:
-        """The heading with the unit, as tables print it."""
+        """The column's heading as tables print it: ``head`` and ``unit``, with a blank between; either may be empty."""
         return f"{self.head} {self.unit}".strip()
 
     def cell(self, row: Row) -> str:
-        """What tables print for ``row`` in this column: ``text`` of the row, else its value by ``spec``.
+        """Return the text that tables print for ``row``: ``text`` of the row, else its value by ``spec``.
 
-        Empty: no value.
+        Empty: the row has no value.
         """
         return self.text(row) if self.text else formatted(self.value(row), self.spec)
 
 
 def attribute_at(path: str, convert: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-    """A function of a row that returns its attribute at a dotted path, or what ``convert`` makes of that.
+    """Return a function that takes a row and returns its attribute at a dotted path (``steps.time``).
 
-    The function returns None where an attribute on the way is None, and does not call ``convert`` for None. It raises
-    AttributeError where an attribute is missing.
+    With ``convert``, that function returns what ``convert`` makes of the attribute. It returns None, without calling
+    ``convert``, where the attribute or one on the way is None, and raises AttributeError where one is missing.
     """
     names = path.split(".")
 
     def value(item: Any) -> Any:
+        """Return the attribute of ``item``, a row, at the path, converted; None where it or one on the way is None.
+
+        Raises:
+            AttributeError: ``item`` has no such attribute
+        """
         for name in names:
             if item is None:
                 return None
@@ -93,31 +102,35 @@ def attribute_at(path: str, convert: Callable[[Any], Any] | None = None) -> Call
 
 
 def minus_one(ratio: float) -> float:
-    """A ratio as a difference: 1.02 is 0.02."""
+    """Return how far a ratio is from 1, as a signed share: 0.02 for 1.02, and a negative one below 1."""
     return ratio - 1
 
 
 def item(name: str) -> Callable[[dict[str, Any]], Any]:
-    """A function of a row, a dictionary, that returns its value of the key ``name``; None where it has no such key."""
+    """Return a function that takes a row, a dictionary, and returns its value of the key ``name``.
+
+    The function returns None for a row without that key.
+    """
     return lambda row: row.get(name)
 
 
 def formatted(value: Any, spec: str) -> str:
-    """``value`` by the format specification ``spec``, as text; empty for None.
+    """Return ``value`` as text by the format specification ``spec``; empty for None.
 
-    A ``spec`` with ``%`` takes a share and gives the number in per cent without the sign ``%``: 0.019 by ``+.1%`` is
-    ``+1.9``, and never ``-0.0``.
+    A ``spec`` that ends with ``%`` takes a share and gives the number in per cent without the sign ``%``: 0.019 by
+    ``+.1%`` is ``+1.9``, and never ``-0.0``.
     """
     if value is None:
         return ""
     if not spec.endswith("%"):
         return format(value, spec)
     sign, _, digits = spec[:-1].rpartition(".")
+    # Adding 0.0 makes 0.0 of -0.0.
     return f"{round(100 * value, int(digits)) + 0.0:{sign}.{digits}f}"
 
 
 def seconds_of(value: float | None) -> str:
-    """A step time in seconds as text, without a unit: two digits after the point from 10 s on, else three.
+    """Return a step time in seconds as text, without a unit: two digits after the point from 10 s on, else three.
 
     Empty for None.
     """
@@ -131,9 +144,10 @@ TOO_FEW = "too few"
 
 
 def half_interval(share: float | None) -> str:
-    """Half an interval, a share of the value, in per cent without the sign ``%``: ``1.9``; empty for None.
+    """Return the half-width of a confidence interval as text in per cent of the value: ``1.9``.
 
-    ``TOO_FEW`` where the share is 1 or more: the interval is then as wide as the value itself.
+    It has no sign ``%``. ``share`` is that half-width as a share of the value; empty text for None. From 1 on it is
+    ``TOO_FEW``: the interval then reaches down to zero, and says nothing.
     """
     if share is not None and share >= 1:
         return TOO_FEW
@@ -141,7 +155,7 @@ def half_interval(share: float | None) -> str:
 
 
 def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | None = None) -> list[Column[Row]]:
-    """Those of ``columns`` that the output ``form`` shows, in their order.
+    """Return those of ``columns`` that the output ``form`` shows, in their order; may be empty.
 
     With ``rows``, optional columns are left out where no row has a value; without, they stay.
     """
@@ -154,24 +168,26 @@ def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | Non
 
 
 def as_dict(columns: Iterable[Column[Row]], row: Row) -> dict[str, Any]:
-    """A row for JSON: the value of each column that JSON has, by the column's key; None where the row has no value."""
+    """Return ``row`` for JSON: the value of each column that JSON has, by the column's key.
+
+    The value is None where the row has none.
+    """
     return {column.key: column.value(row) for column in columns if Form.JSON in column.forms}
 
 
 def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The headings of the table that ``form`` shows, and for each of ``rows`` its cells as text.
+    """Return (headings, lines) of the table that ``form`` shows, the lines being the rows' cells as text.
 
-    An empty cell: no value.
+    An empty cell: no value. Optional columns without a value in any row are left out.
     """
     shown = chosen(columns, form, rows)
     return [column.heading for column in shown], [[column.cell(row) for column in shown] for row in rows]
 
 
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None) -> str:
-    """The rows as the text of a table, with a final newline; empty without rows.
+    """Return the text of the terminal's table of ``rows``, with headings and a final newline; empty without rows.
 
-    It is laid out for the terminal, or as if that were ``width`` characters wide. Columns with a ``spec`` are aligned
-    on the right.
+    It fits the terminal's width, or ``width`` characters. Columns with a ``spec`` are aligned on the right.
     """
     headings, lines = cells(columns, Form.TABLE, rows)
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec], width)
@@ -185,11 +201,11 @@ def fitting(
     *,
     least: int | None = None,
 ) -> str:
-    """The rows as the text of a table for a terminal of ``width`` characters, with a final newline.
+    """Return the text of a table of ``rows`` that leaves out columns until it fits in ``width`` characters.
 
-    Empty without rows. A column in which no row has anything is left out. Columns leave in the order of the keys
-    ``dispensable`` until the others fit. With ``least``, the last column is cut where the others leave it at least so
-    many characters.
+    Empty without rows. A column without text in any row is always left out; then those go whose keys are in
+    ``dispensable``, in that order, until the others fit. With ``least``, the last column may be cut off, with dots, as
+    long as the others leave it at least so many characters. The text ends with a newline.
     """
     shown = [column for column in columns if any(column.cell(row) for row in rows)]
     for key in ("", *dispensable):
@@ -207,9 +223,10 @@ def fitting(
 def of_json(
     columns: Iterable[Column[Any]], texts: Mapping[str, Callable[[dict[str, Any]], str]] | None = None
 ) -> list[Column[dict[str, Any]]]:
-    """The columns that JSON has, in a form that reads rows which ``as_dict`` has made.
+    """Return those of ``columns`` that JSON has, changed to read rows which ``as_dict`` has made, by key.
 
-    ``texts``: how the cells of some columns, by their key, are made of such a row; the others are by their ``spec``.
+    ``texts`` holds, by a column's key, the function that makes its cells of such a row; other columns are formatted by
+    their ``spec``.
     """
     own = texts or {}
     return [
@@ -220,10 +237,10 @@ def of_json(
 
 
 def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
-    """The rows as CSV text with a line of column names, for spreadsheets and scripts; only columns that CSV is to
-    have.
+    """Return the rows as CSV text, a line of column names first; only the columns that CSV shows.
 
-    Numbers are in full, and no cell is one that a spreadsheet would evaluate. Without rows: the names alone.
+    For spreadsheets and scripts: numbers are in full, lines end with a newline alone, and no cell is a formula that a
+    spreadsheet would evaluate. Without rows: the names alone.
     """
     shown = chosen(columns, Form.CSV)
     text = io.StringIO()
@@ -236,14 +253,21 @@ def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
 
 
 def _csv_cell(value: Any) -> Any:
-    """A value as a cell of a CSV file: ``true`` and ``false`` for truth values, a list joined with ``; ``."""
+    """Return ``value`` for a cell of a CSV file.
+
+    A truth value is ``true`` or ``false``, a list of texts is joined with ``; ``. A text that a spreadsheet would
+    evaluate is made harmless; numbers and None stay.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     return csv_cell("; ".join(value) if isinstance(value, list) else value)
 
 
 def column_descriptions(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
-    """Each column of the HTML page for its scripts: its ``key``, heading ``head``, ``unit`` and format ``spec``."""
+    """Return for each column that the HTML page shows what the page's scripts need, as a dictionary.
+
+    Its keys: ``key``, ``head`` (heading without unit), ``unit`` and ``spec`` (format specification).
+    """
     return [
         {"key": column.key, "head": column.head, "unit": column.unit, "spec": column.spec}
         for column in chosen(columns, Form.PAGE)
@@ -252,21 +276,24 @@ def column_descriptions(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class View(Generic[Row]):
-    """Rows seen together, for people and for programs. ``name`` is the key of ``data`` in JSON."""
+    """A list of rows that a command prints as a table or as CSV, with the same as ``data`` for JSON.
+
+    ``name`` is the key of ``data`` in the JSON output.
+    """
 
     name: str
     data: Sequence[Any]
     columns: Sequence[Column[Row]]
     rows: Sequence[Row]
     empty: str = ""
-    """What to say where there is nothing."""
+    """The sentence to print in place of a table without rows."""
     conclusions: Sequence[str] = ()
-    """Sentences above the table."""
+    """Sentences to print above the table, a line each."""
 
     def table(self) -> str:
-        """The conclusions, an empty line, and the table for a terminal.
+        """Return the text for a terminal: the conclusions, an empty line, and the table, with a final newline.
 
-        Without rows, only the sentence ``empty``. It ends with a newline.
+        Without rows, only the sentence ``empty``, and no conclusions.
         """
         if not self.rows:
             return f"{self.empty}\n"
@@ -274,7 +301,7 @@ class View(Generic[Row]):
         return f"{conclusions}\n" * bool(conclusions) + table(self.columns, self.rows)
 
     def csv(self) -> str:
-        """The rows as CSV text, with a line of column names; only that line where there are no rows."""
+        """Return this view's rows as CSV text, with a line of column names; only that line where there are no rows."""
         return csv_of(self.columns, self.rows)
 
 
@@ -300,18 +327,18 @@ RUN_KEYS = {
 
 
 def run_as_json(run: RunRow) -> dict[str, Any]:
-    """What every command's JSON says of a run, by the names of ``RUN_KEYS``.
+    """Return the fields that every command's JSON has of a run, by the names in ``RUN_KEYS``.
 
-    What more a command knows of it, it adds. Times are Unix seconds.
+    ``folder`` is text. Times are Unix seconds. Commands add what more they know of the run.
     """
     return {name: getattr(run, name) for name in RUN_KEYS} | {"folder": str(run.folder)}
 
 
 def work_of(run: Mapping[str, Any], differing: str | None = None) -> str:
-    """What a run trains, in words for a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx), tp=2``.
+    """Return what a run trains as text for a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx), tp=2``.
 
-    ``run`` is as ``run_as_json`` makes it; what is empty or unknown of it is left out. ``differing``, where there is
-    any, is added behind a comma.
+    ``run`` is as ``run_as_json`` makes it; a field that is empty or unknown is left out. ``differing``, the settings
+    that tell the run from others, goes behind a comma; None or empty: nothing.
     """
     words = (run["workload"], run["model_size"], run["variant"], precision(run["dtype"], run["fp8_recipe"]))
     work = " ".join(word for word in words if word)  # of a run with a damaged record hardly any is known

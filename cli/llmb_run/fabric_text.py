@@ -15,10 +15,10 @@ MEASURED = ("measured", "of", "median", "lowest", "scatter", "slow below", "algo
 
 
 def fabric_text(fabric: Fabric) -> str:
-    """What a measurement of the fabric says, for people, as text with a final newline.
+    """Return what a measurement of the network fabric says, as text for people with a final newline.
 
-    The answer, what it can show, findings on more than single nodes, tables of what was measured; remedies after that,
-    then the account of the measurement.
+    First the answer and how fine a difference it can show, then findings that concern no single node, tables of what
+    was measured, remedies (``to do: ...``), and the account of the measurement.
     """
     verdict = fabric.verdict
     of_all = [item for item in verdict.findings if not item.hosts or item.level == "note"]
@@ -34,12 +34,19 @@ def fabric_text(fabric: Fabric) -> str:
 
 
 def measured_rows(fabric: Fabric) -> list[list[str]]:
-    """The table of a fabric measurement: a row for each kind of measurement, texts under the heads ``MEASURED``."""
+    """Return the table of a fabric measurement: a row for each kind of measurement.
+
+    The cells are those named in ``MEASURED``. An empty cell: not known.
+    """
     return [_measure_row(item, fabric.measurement) for item in fabric.verdict.measures]
 
 
 def _measure_row(item: Measure, measured: FabricMeasurement) -> list[str]:
-    """The row of a measure in the table of a fabric measurement: a text for each of ``MEASURED``; empty: not known."""
+    """Return one row of the table of a fabric measurement, a text for each heading in ``MEASURED``.
+
+    An empty text: not known. Figures are in the unit of ``item``; scatter is in per cent of the median. Algorithm
+    bandwidth is given for collectives alone.
+    """
     scatter = f"{100 * item.deviation / item.median:.2f} %" if item.deviation is not None else ""
     slow = f"{item.limit:.4g}" if item.limit is not None else ""
     algorithm = ""
@@ -58,7 +65,7 @@ def _measure_row(item: Measure, measured: FabricMeasurement) -> list[str]:
 
 
 def _count_text(item: Measure) -> str:
-    """What a measure was taken of: ``8 groups of 4 nodes``."""
+    """Return what a fabric measure was taken of, as text: ``8 groups of 4 nodes``, ``16 nodes`` or ``32 GPUs``."""
     if item.name == "groups":
         return f"{counted(item.count, 'group')} of {counted(item.nodes, 'node')}"
     if item.name == "whole":
@@ -67,7 +74,7 @@ def _count_text(item: Measure) -> str:
 
 
 def _ranks_per_node(measured: FabricMeasurement) -> int:
-    """The number of ranks on a node in a measurement of the fabric, by its first group.
+    """Return the number of ranks, one per GPU, on a node of a fabric measurement, by its first group of nodes.
 
     1 where no group was measured.
     """
@@ -76,9 +83,9 @@ def _ranks_per_node(measured: FabricMeasurement) -> int:
 
 
 def _sizes_table(measured: FabricMeasurement) -> str:
-    """The bandwidths by message size as a table in the manner of ``all_reduce_perf``.
+    """Return the bandwidths by message size as a table with the columns of ``all_reduce_perf``: bytes, us, GB/s.
 
-    Empty where no size was measured.
+    Sizes without a time are left out; empty where none has one.
     """
     rows = [
         [str(group.bytes), f"{1e6 * group.seconds:.1f}", f"{group.algbw_gbps:.2f}", f"{group.busbw_gbps:.2f}"]

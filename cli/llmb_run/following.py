@@ -26,7 +26,10 @@ from llmb_run.terminal import local_time_text
 
 @dataclass
 class LiveRun:
-    """One followed run. ``update_runs`` brings several up to date with one question to the scheduler."""
+    """One run that a command follows: its state as last seen, and its progress by its log.
+
+    ``update_runs`` brings several up to date with one question to the scheduler.
+    """
 
     seen: Observation
     differing: str = ""
@@ -34,7 +37,10 @@ class LiveRun:
 
     @cached_property
     def progress(self) -> Progress:
-        """The progress of the run by its log: which step it is at. Whoever wants it up to date calls its ``look``."""
+        """The run's progress by its log, such as the step that it is at.
+
+        It is as of the last call of its ``look``, which reads on in the log.
+        """
         return Progress(self.record.paths.log, self.record.plan.trained_steps)
 
     @property
@@ -49,7 +55,7 @@ class LiveRun:
 
     @property
     def well(self) -> bool:
-        """Whether the run has not failed: it completed, or had trained its last step when something else did.
+        """Whether the run ended well: it completed, or had trained its last step before its job failed.
 
         False while it has not ended.
         """
@@ -57,22 +63,21 @@ class LiveRun:
 
     @cached_property
     def trained(self) -> bool:
-        """Whether a run that has ended had trained every step, whatever became of its job after that."""
+        """Whether the run has ended and had trained every step, whatever became of its job after that."""
         return not self.live and trained_every_step(self.record)
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the run will train yet, by its latest steps, in seconds.
+        """The seconds of training that are left, by the duration of the run's latest steps.
 
-        None for a run that has ended or waits for nodes (it may have begun before, and will begin again), and before
-        its first step.
+        None for a run that has ended, is queued (also one that had begun and was queued again), or has no step yet.
         """
         return self.progress.seconds_left if self.live and not is_waiting(self.record.state) else None
 
     def remark(self) -> str:
-        """What to say of the run: why it waits, where it runs, how it ended, or why that is unknown.
+        """Return a remark on the run: why it is queued, where it runs, or how it ended and why.
 
-        Empty: nothing is known.
+        Where the scheduler could not be asked, the remark says so. Empty: nothing is known.
         """
         if self.seen.finding.unknown:
             return f"last known: {self.seen.finding.unknown}"
@@ -87,14 +92,20 @@ class LiveRun:
 
     @cached_property
     def _why(self) -> str:
-        """Why an ended run failed, in a few words; empty where it did not, or nobody knows."""
+        """The cause of an ended run's failure, in a few words; empty: it completed, or no cause was found.
+
+        Looked for once, in its log.
+        """
         if self.record.state == COMPLETED:
             return ""
         found = diagnoses(Path(self.record.plan.install), [self.record])
         return "".join(item.short for item in found.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """The run and its progress as JSON values."""
+        """Return the run and its progress as JSON values: ``run_as_json``, with step and seconds left.
+
+        ``start`` is Unix time, ``step_seconds`` the seconds of a step. None is a value that is not known.
+        """
         progress = self.progress
         return {
             **run_as_json(row_of(self.record)),
@@ -112,23 +123,27 @@ class LiveRun:
 
 
 def trained_every_step(record: RunRecord) -> bool:
-    """Whether the log of a run that has ended has a sound record of its last step, were they too few to be measured."""
+    """Return whether the log of an ended run has a sound record of the run's last step.
+
+    True also where the steps were too few to be measured.
+    """
     files = RunFiles(record.paths.name, record.paths.folder, record.paths.log)
     status = analyse(files, window_of(record.plan), RecordedState(record.state, record.detail)).status
     return status.measured or status.reason == "window_not_reached"
 
 
 class Changes:
-    """Tells ``say`` of runs that are observed again and again whenever the state of one is another."""
+    """Tells of each change of state in runs that are observed again and again, by calling ``say`` with a line."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._states: dict[str, str] = {}
 
     def tell(self, seen: Sequence[Observation]) -> None:
-        """Say a line for each run whose state is not the one told last: run id, state, and what it waits for.
+        """Say a line for each run in ``seen`` whose state is not the one told last.
 
-        The states are kept for the next call; at the first one every run is told.
+        The line has run id, state, and what the run waits for. The states are kept for the next call; at the first one
+        every run is told.
         """
         for item in seen:
             record = item.record
@@ -138,9 +153,10 @@ class Changes:
 
 
 def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
-    """The runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
+    """Return the runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
 
-    A state that is found to be another is written into the run's record.
+    A state that has changed is written into the run's record. Where the scheduler does not answer, the state is the
+    last known one.
 
     Raises:
         RecordError: a record cannot be read
@@ -150,9 +166,9 @@ def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
 
 
 def update_runs(runs: Sequence[LiveRun]) -> None:
-    """Bring all live ones among ``runs`` up to date, with one question to the scheduler.
+    """Bring those of ``runs`` that have not ended up to date, with one question to the scheduler.
 
-    Changes what each has ``seen``.
+    Changes what each has ``seen``, and its record on disk. Without an answer, each keeps its last known state.
     """
     alive = [run for run in runs if run.live]
     for run, seen in zip(alive, observe([run.record for run in alive]), strict=True):

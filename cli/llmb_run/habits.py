@@ -101,19 +101,28 @@ _STARTING = "--slurm-arg"
 
 
 def command_instead(name: str) -> str:
-    """The line that does what the command ``name`` of another program does; empty where none is known."""
+    """Return the command line that does what the command ``name`` of another program does (``squeue``).
+
+    It may have words to fill in (``RUN``) and alternatives behind ``;``. Empty: none is known.
+    """
     return COMMANDS.get(name.lower(), "").format(name=name)
 
 
 def verb_instead(verb: str) -> str:
-    """The line meant by ``verb``, a command and a word that names no run (``jobs list``); empty where none is known."""
+    """Return the command line meant by ``verb``, a command and a word that names no run (``jobs list``).
+
+    Empty: none is known.
+    """
     return VERBS.get(verb.lower(), "")
 
 
 def model_instead(word: str) -> str:
-    """What to do about ``word``, a model that no workload is called.
+    """Return which workloads come near ``word``, a model's name, as a remedy for a command line with it.
 
-    Empty where nothing comes near, or it has no digit.
+    Empty where none comes near, or ``word`` has no digit.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     from llmb_common.planning.workspace import Workspace
 
@@ -121,7 +130,10 @@ def model_instead(word: str) -> str:
 
 
 def option_instead(command: str, option: str, known: Collection[str], arguments: Sequence[str]) -> str:
-    """What does here what ``option`` of another program does, in words for a message; empty where none is known.
+    """Return what to type in place of ``option``, which another program has and this command has not, as a remedy.
+
+    Empty where nothing is known. The text is an option with its value (``--scale GPUS``), a command line, or a sentence
+    such as ``leave it out: ...``.
 
     Args:
         command: the command that was given the option; empty: it stands before any command
@@ -170,9 +182,9 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
 
 
 def column_named(name: str) -> str | None:
-    """The plan's column that Megatron calls ``name`` (``tensor_model_parallel_size``, with dashes too).
+    """Return the plan's column that Megatron calls ``name``: ``tp`` of ``tensor_model_parallel_size``.
 
-    None: there is none.
+    Dashes in the name are allowed. None: Megatron's name is of no column.
     """
     from llmb_common.planning.settings import COLUMNS_OF
 
@@ -181,15 +193,18 @@ def column_named(name: str) -> str | None:
 
 
 def _only_if_known(text: str, known: Collection[str]) -> str:
-    """``text``; or nothing where it begins with an option (``--scale GPUS``) that is not among ``known``."""
+    """Return the remedy ``text``, or nothing where it begins with an option that is not among ``known``.
+
+    Such an option is ``--scale GPUS``. Nothing is an empty text.
+    """
     option = text.partition(" ")[0].rstrip(":,")
     return "" if option.startswith("--") and option not in known else text
 
 
 def _option_value(option: str, arguments: Sequence[str]) -> str:
-    """The value given with ``option`` on the command line, as a word behind it or after ``=``.
+    """Return the value given with ``option`` on the command line, as the word behind it or after ``=``.
 
-    ``VALUE`` where there is none.
+    The word ``VALUE``, a placeholder for the user, where there is none.
     """
     for word, following in itertools.pairwise([*arguments, "-"]):
         if word == option and not following.startswith("-"):

@@ -22,9 +22,9 @@ _NEW_OBJECTS = 100_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command in ``arguments`` (default: the process's own, which ends with it); returns the exit status.
+    """Run the command of ``llmb-run`` in ``arguments``, and return its exit status.
 
-    Errors are printed, never raised.
+    Errors are printed, never raised. None: the arguments of this process, which is to end right after.
     """
     if arguments is not None:
         return _run(arguments)
@@ -36,9 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    """Run the command in ``words`` and print its errors; returns the exit status.
+    """Run the command in ``words``, print its error if it has one, and return its exit status.
 
-    Forgets notices of an earlier command.
+    Notices of an earlier command in this process are forgotten.
     """
     notices.recorded_notices.clear()
     return guarded(
@@ -50,10 +50,10 @@ def _run(words: list[str]) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    """Run the command in ``arguments``, or answer the shell that asks for completions; returns the exit status.
+    """Run the command in ``arguments``, or answer a shell that asks for completions, and return the exit status.
 
     Raises:
-        LLMBError: the command failed, or its line is wrong: then with what was meant as the remedy, where that is known
+        LLMBError: the command failed, or its line is wrong: then the remedy is the line that was meant, if it is known
     """
     import click
 
@@ -81,7 +81,10 @@ def _command(arguments: list[str]) -> int:
 
 
 def _with_corrected_command(error: LLMBError, arguments: list[str]) -> LLMBError:
-    """``error`` itself, its remedy replaced by the whole command line that was meant, where ``arguments`` show that."""
+    """Return ``error`` itself with its remedy replaced by the whole command line that was meant.
+
+    Unchanged where ``arguments``, the line that was typed, do not show what was meant.
+    """
     if isinstance(error, RequestError) and error.complete:
         from llmb_run.meant import completed
 
@@ -97,10 +100,12 @@ def _with_corrected_command(error: LLMBError, arguments: list[str]) -> LLMBError
 
 
 def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
-    """Click's complaint about the command line as our error, with the nearest word that exists and where to look.
+    """Return click's complaint about the command line as an error of ours, for the caller to raise.
+
+    Message and remedy name the nearest word that exists, what to type instead, or the help to read.
 
     Raises:
-        RequestError: a word that there was in an earlier release, with what does its work now
+        RequestError: code ``removed``: a word of an earlier release; the remedy is what does its work now
     """
     import click
 
@@ -156,9 +161,10 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
 
 
 def _elsewhere(command: str, option: str) -> str:
-    """The first three other commands that have an option, ``llmb-run show --json or ...``; empty: none has it.
+    """Return up to three other commands that have ``option``, as a remedy: ``llmb-run show --json or ...``.
 
-    ``command``: the one that was given the option. Short options are not looked for.
+    ``command`` is the one that was given the option in vain. Empty: no other has it, or it is a short option. Imports
+    all commands.
     """
     if not option.startswith("--"):
         return ""
@@ -173,7 +179,7 @@ def _elsewhere(command: str, option: str) -> str:
 
 
 def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str, str] | None:
-    """The message and the remedy for a number that an option does not take; None for another kind of value."""
+    """Return (message, remedy) for a number outside the range that ``option`` takes; None for any other bad value."""
     import click
 
     kind = option.type
@@ -188,13 +194,13 @@ def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str,
 
 
 def _within(kind: click.IntRange | click.FloatRange) -> str:
-    """A number that an option of this kind takes, as text."""
+    """Return the smallest sensible number that an option of this kind takes, as text for an example; at least 1."""
     least = kind.min or 0
     return f"{least + 1:g}" if kind.min_open else f"{max(least, 1):g}"
 
 
 def _example(command: click.Command) -> str:
-    """An example from the help of a command, ``for example: llmb-run compare a1b2c3d4 e5f6a7b8``.
+    """Return the first example in a command's help as a remedy: ``for example: llmb-run compare a1b2c3d4 e5f6a7b8``.
 
     Empty: it has none.
     """

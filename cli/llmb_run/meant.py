@@ -38,14 +38,16 @@ _CLOSE = 0.75
 
 
 def corrected_command(arguments: Sequence[str]) -> str:
-    """The whole command line that was meant by ``arguments``, quoted for a shell, with ``llmb-run`` first.
+    """Return the whole command line that the user meant by ``arguments``, with ``llmb-run`` first.
 
-    Empty where none is known, only the order is another, or a word sets what looks like a secret. The line is one that
-    its command can read: whether the job in it can run, that says.
+    It is quoted for a shell. The line is one that its command parses; whether the job in it can run is not checked.
+    Empty: no such line is known, it would be the same words in another order, or a word sets what looks like a secret.
     """
     words = list(arguments)
+    # The line is printed, and a secret would be with it.
     if any(is_secret_name(word.partition("=")[0]) for word in words):
         return ""
+    # The whole line was quoted.
     if len(words) == 1 and " " in words[0].strip():
         words = words[0].split()
     workspace = Workspace()
@@ -60,13 +62,16 @@ def corrected_command(arguments: Sequence[str]) -> str:
 
 
 def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str) -> str:
-    """The whole command line of ``arguments`` with what it lacks, and behind it as a comment what else is possible.
+    """Return the command line of ``arguments`` with the options it lacks, and behind ``#`` what else is possible.
 
     Args:
         arguments: the words of the line, without ``llmb-run``
         lacking: values by the variables of ``launch.sh``; or ``WORKLOAD``, for which one is found that has the size
             which is asked for
-        remedy: what an error says to do, with what else is possible behind a semicolon
+        remedy: an error's remedy, with what else is possible behind a semicolon
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     if "WORKLOAD" in lacking:
         line = [*arguments[:1], "-w", _workload_for(arguments), *arguments[1:]]
@@ -82,7 +87,14 @@ def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str)
 
 
 def _workload_for(arguments: Sequence[str]) -> str:
-    """A workload that has the size which ``arguments`` ask for; Llama 3.1 where they ask for none, or none has it."""
+    """Return the name of a workload that has the size which ``arguments`` ask for, for an example.
+
+    Llama 3.1's where they ask for none, or none has it.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
+    # Nearly every workload has the size smoke, so it says nothing.
     asked = {word.partition("=")[2] or word for word in arguments} - {"smoke"}
     recipes = sorted(_recipes(Workspace()), key=lambda recipe: bool(recipe.catalogue_file))
     fitting = (recipe.workload for recipe in recipes if asked.intersection(recipe.sizes))
@@ -90,13 +102,14 @@ def _workload_for(arguments: Sequence[str]) -> str:
 
 
 def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | None:
-    """The workload that ``word`` means, and the size; an empty size: it says none.
+    """Return (workload, size) that ``word`` means; the size is empty where the word says none.
 
-    None: it means no workload, or several. A workload, a recipe, a size that says its model, or a recipe and a size
-    together, however they are joined.
+    The word may be a workload, a recipe, a size that says its model, or recipe and size together, however they are
+    joined. None: it means no workload, or several.
     """
     models: dict[str, str] = {}
     for recipe in recipes:
+        # A size such as qwen3_30b_a3b says its model; 8b does not.
         models.update((size, recipe.workload) for size in recipe.sizes if "_" in size)
     if word.lower() in models:
         return models[word.lower()], word.lower()
@@ -110,24 +123,31 @@ def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | No
     having = [recipe for recipe in recipes if not recipe.catalogue_file and word.lower() in recipe.sizes]
     if len(having) == 1:
         return having[0].workload, word.lower()
+    # Fewer letters are the beginning of too many names.
     begin = [recipe for recipe in recipes if len(plain) > 3 and _normalized(recipe.name).startswith(plain)]
     return (begin[0].workload, "") if len(begin) == 1 else None
 
 
 def _normalized(name: str) -> str:
-    """A name of a workload, recipe or size in small letters and digits alone, without ``pretrain`` in front."""
+    """Return a name of a workload, recipe or size in small letters and digits, without ``pretrain``.
+
+    Names that people spell differently, such as ``Llama-3.1``, compare equal this way.
+    """
     return re.sub(r"^pretrain(ing)?|[^a-z0-9]", "", name.lower())
 
 
 def _command_names() -> list[str]:
-    """The names of all commands that help shows."""
+    """Return the names of all commands of ``llmb-run`` that its help shows, in that order."""
     return list(chain.from_iterable(COMMANDS.values()))
 
 
 def _with_command(words: list[str], workspace: Workspace) -> list[str]:
-    """``words`` with the command first: it may stand behind options, be another tool's, or be missing.
+    """Return ``words``, a command line, with the command of ``llmb-run`` that is meant as its first word.
 
-    Empty: not known.
+    The command may stand behind options, be another tool's or misspelt, or be missing. Empty: none is recognized.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     known = _command_names()
     if not words or words[0] in known:
@@ -137,6 +157,7 @@ def _with_command(words: list[str], workspace: Workspace) -> list[str]:
         at = words.index(first)
         return [first, *words[:at], *words[at + 1 :]]
     if words[0].startswith("-"):
+        # What was meant is not known for certain, and plan starts nothing.
         return ["plan", *words] if {"-w", "--workload"} & {*words} else []
     instead = habits.command_instead(words[0])
     called = re.match(r"llmb-run ([a-z]+)", instead)
@@ -151,7 +172,13 @@ def _with_command(words: list[str], workspace: Workspace) -> list[str]:
 
 
 def _corrected(words: list[str], workspace: Workspace) -> list[str]:
-    """A command line with options as its command writes them and bare words where they belong; empty: not known."""
+    """Return a command line with its options spelt as the command has them, and bare words as options.
+
+    ``words`` begin with a command. Empty: they are, or a bare word has no meaning.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     if not words:
         return []
     command = load_command(words[0])
@@ -182,9 +209,10 @@ def _corrected(words: list[str], workspace: Workspace) -> list[str]:
 
 
 def _option_meant(name: str, options: Mapping[str, click.Parameter]) -> str | None:
-    """What the command calls the option ``name``: of ``--max_steps``, ``-max-steps`` or a bare ``workload``.
+    """Return the command's own spelling of the option ``name``, which may be ``--max_steps``.
 
-    None: it has none.
+    ``-max-steps`` and a bare ``workload`` are recognized, too. ``options`` are the command's. None: it has no such
+    option.
     """
     if name in options:
         return name
@@ -199,10 +227,12 @@ def _option_meant(name: str, options: Mapping[str, click.Parameter]) -> str | No
 def _translated_option(
     words: Sequence[str], name: str, value: str, rest: list[str], options: Mapping[str, click.Parameter]
 ) -> list[str]:
-    """What the option ``name`` of another program is called here, with its value; itself where it has no name here.
+    """Return the words for what the option ``name`` of another program is called here, with its value.
+
+    An option without a counterpart, or without a value, is returned as it was typed.
 
     Args:
-        words: the command line
+        words: the command line, its command first
         name: the option, with its dashes
         value: what follows it in the same word, with the ``=``; empty: nothing
         rest: the words behind it; the value is removed from there where it is taken
@@ -217,15 +247,17 @@ def _translated_option(
     if setting is not None:
         return [setting[1], setting[2]]
     assert same is not None
+    # ``-o results.csv`` asks for no page.
     if same[1] == "--html" and not given.endswith((".html", ".htm")):
         return [name, given]
     return [same[1], given]
 
 
 def _setting_of(name: str, options: Mapping[str, click.Parameter]) -> str | None:
-    """The option among ``options`` that takes a bare ``tp=4``, where ``name`` is ``tp``.
+    """Return the option that a bare word ``tp=4`` belongs to, ``--vary``, ``--change`` or ``--set``.
 
-    None: nothing can be set by that name.
+    ``name`` is ``tp``; ``options`` are the command's. None: ``name`` is nothing that can be set, or the command has no
+    such option.
     """
     if column_of(name) is None and name not in VARIABLES:
         return None
@@ -233,9 +265,10 @@ def _setting_of(name: str, options: Mapping[str, click.Parameter]) -> str | None
 
 
 def _option_value(option: str, value: str, rest: list[str]) -> str:
-    """The value of an option; of one that takes NAME=VALUE or ``--zip``, with the words behind it as further values.
+    """Return the value of an option, joined with the words behind it where these are further values.
 
-    ``value``: the word that was given; words that are taken are removed from ``rest``.
+    That is so for options that take NAME=VALUE, and for ``--zip``. ``value``: the word that was given with the option.
+    Words that are joined are removed from ``rest``.
     """
     if option == "--zip":
         while rest and not rest[0].startswith("-"):
@@ -249,10 +282,10 @@ def _option_value(option: str, value: str, rest: list[str]) -> str:
 
 
 def _switch_words(option: str, rest: list[str], options: Mapping[str, click.Parameter]) -> list[str]:
-    """The words for the switch ``option``.
+    """Return the words for the switch ``option`` and a value that was typed behind it, such as ``true``.
 
-    Empty where ``false`` or the like stands behind it, which is removed from ``rest``. ``-p batch`` is the partition
-    that Slurm's users mean.
+    Empty for ``false`` and the like. ``-p batch`` becomes the partition that Slurm's users mean. The value is removed
+    from ``rest``, the words behind the switch.
     """
     value = rest[0].lower() if rest and option in ("-p", "--profile") else "-"
     if value.startswith("-"):
@@ -270,10 +303,19 @@ def _switch_words(option: str, rest: list[str], options: Mapping[str, click.Para
 def _with_bare_words(
     done: list[str], command: str, bare: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
 ) -> list[str]:
-    """``done`` with the ``bare`` words of the line, each as the option that it is a value of; empty: one is of none."""
+    """Return the command line ``done`` with each of the ``bare`` words as the option that it is a value of.
+
+    Empty: a word belongs to no option and the command takes none, or a workload is missing. The command may become
+    another one, such as ``compare`` for ``ab`` with two runs.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
+    # Two runs that exist are compared; ab would start new ones.
     if command == "ab" and len(bare) == 2 and len(done) == 1:
         return ["compare", *bare]
     starts = command in ("single", "submit", "sweep")
+    # A file given to a command that starts jobs is a task file.
     if starts and len(bare) == 1 and Path(bare[0]).is_file():
         return ["bulk", bare[0], *done[1:]]
     if "--workload" in options and len(bare) > 1:
@@ -296,9 +338,12 @@ def _with_bare_words(
 
 
 def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
-    """The line with the workload and size that the value of its ``-w`` means.
+    """Return the command line ``done`` with the workload and size that the value of its ``-w`` means.
 
-    The line as it is where a recipe has that name, or none is meant.
+    Unchanged where it has no ``-w``, the value is a workload's or recipe's name, or means none.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     at = next((at for at, word in enumerate(done[:-1]) if word in ("-w", "--workload")), None)
     if at is None or "," in done[at + 1]:
@@ -317,10 +362,13 @@ def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
 def _as_option(
     word: str, command: str, done: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
 ) -> list[str] | None:
-    """The option, with its value, that a bare word stands for in ``command``.
+    """Return the words of the option that a bare word stands for in ``command``.
 
-    Empty: it may be left out; None: it stands for none. ``done``: the words of the line so far; ``options``: those of
-    the command.
+    For ``health``, ``n1`` stands for ``--nodes n1``. Empty: the word may be left out; None: it stands for no option.
+    ``done``: the words of the line so far; ``options``: those of the command.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     lower = word.lower()
     if command == "health":
@@ -342,9 +390,13 @@ def _as_option(
 def _option_of_word(
     word: str, done: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
 ) -> list[str] | None:
-    """The option and value for what a bare word says of a job: workload, size, dtype, number or type of GPUs.
+    """Return the words of the option that a bare word sets of a job: workload, size, dtype, number or type of GPUs.
 
-    None where it says none of these. ``done``: the words of the line so far; a workload among them comes first.
+    None where it is none of these. ``done``: the words of the line so far; until a workload is among them, nothing else
+    is recognized.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     lower, recipes = word.lower(), _recipes(workspace)
     if not {"-w", "--workload"} & {*done}:
@@ -364,15 +416,18 @@ def _option_of_word(
 
 
 def _recipes(workspace: Workspace) -> list[Recipe]:
-    """The recipes of all workloads that LLMB knows here, read once for a workspace."""
+    """Return the recipes of all workloads that LLMB knows here, by name; those that cannot be read are left out.
+
+    They are read once for a workspace.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     return [entry.recipe for entry in workspace.catalog]
 
 
 def _is_accepted(words: list[str]) -> bool:
-    """Whether the command, the first of ``words``, takes the others, whatever it makes of them.
-
-    It is not carried out.
-    """
+    """Return whether the command, the first of ``words``, parses the others without an error; it is not executed."""
     with contextlib.suppress(click.exceptions.ClickException, click.exceptions.Exit, LLMBError):
         load_command(words[0]).make_context(words[0], words[1:])
         return True

@@ -29,21 +29,22 @@ if TYPE_CHECKING:
 
 
 def shared(*names: str, **settings: Any) -> Callable[[F], F]:
-    """A decorator that adds an option to a command, which ``under`` may put under a heading of its own in help.
+    """Return a decorator that adds an option to a command, like ``click.option``, whose arguments it takes.
 
-    ``settings`` are those of ``click.option``.
+    The help shows the option below a heading where ``under`` has named one.
     """
     return click.option(*names, cls=SectionedOption, **settings)
 
 
 def under(section: str, *decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator.
+    """Return several option decorators as one.
 
-    Those that are ``shared`` are shown in the help under the heading ``section``.
+    The help shows the options made by ``shared`` below the heading ``section``.
     """
     own = together(*decorators)
 
     def decorate(function: F) -> F:
+        """Add the options to the command ``function``, with their heading, and return it."""
         before = len(getattr(function, "__click_params__", ()))
         function = own(function)
         for parameter in function.__click_params__[before:]:  # type: ignore[attr-defined]
@@ -55,19 +56,23 @@ def under(section: str, *decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def flag(*names: str, help: str) -> Callable[[F], F]:
-    """A decorator that adds a switch, an option without a value."""
+    """Return a decorator that adds a switch to a command, an option without a value; False where it is not given."""
     return click.option(*names, is_flag=True, help=help)
 
 
 def several(*names: str, **settings: Any) -> Callable[[F], F]:
-    """A decorator that adds an option which may be repeated; its value is a tuple, empty without it."""
+    """Return a decorator that adds an option which may be repeated.
+
+    Its value is a tuple, empty where it is not given. ``settings`` are those of ``click.option``.
+    """
     return shared(*names, multiple=True, **settings)
 
 
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Several decorators as one, applied so that help lists their options in the order given."""
+    """Return several decorators as one, applied so that help lists their options in the order given."""
 
     def decorate(function: F) -> F:
+        """Apply all the decorators to ``function``, the last one first, and return the result."""
         for decorator in reversed(decorators):
             function = decorator(function)
         return function
@@ -76,9 +81,10 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Callable[[F], F]:
-    """A decorator that adds the option for a variable of ``launch.sh``, with the help from the table of variables.
+    """Return a decorator that adds the option for a variable of ``launch.sh``, with help from ``VARIABLES``.
 
-    ``names``: further names of the option, the parameter's among them. ``more``: what its help says beside that.
+    ``names``: further names of the option, its parameter's among them. ``more``: text for the end of the help.
+    ``settings`` are those of ``click.option``.
     """
     known = VARIABLES[variable]
     if known.metavar:
@@ -87,10 +93,17 @@ def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Call
 
 
 class Number(click.FloatRange):
-    """A finite number in a range: ``nan`` is in all of them, and nothing ever exceeds ``inf``."""
+    """The click type of an option whose value is a finite number in a range.
+
+    Click's own type lets ``nan`` pass every range, and ``inf`` one without an upper end.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value as a finite number in the range; else fails as click's types do."""
+        """Return the option's value as a finite number in the range.
+
+        Raises:
+            click.BadParameter: it is no number, out of the range, or not finite
+        """
         number = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number.", param, ctx)
 
@@ -98,12 +111,14 @@ class Number(click.FloatRange):
 def _completion(
     values: Callable[[click.Context], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """A completion for a shell: those of ``values`` and of the command's verbs that begin with what is typed.
+    """Return a shell completion that offers ``values`` and the command's verbs.
 
-    Errors of ours give no words: nothing may reach the shell's prompt.
+    It offers those that begin with what is typed. Upper and lower case are the same. If ``values`` raises an LLMBError,
+    only verbs are offered: nothing may reach the shell's prompt.
     """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        """Return the words that begin with ``incomplete``, in any case, each once; empty: none does."""
         known = _verbs(context, parameter)
         with contextlib.suppress(LLMBError):  # a shell waits for an answer: no error may reach its prompt
             known += values(context)
@@ -113,18 +128,33 @@ def _completion(
 
 
 def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
-    """The verbs of the command (``accept show``) where one may stand, before its first argument; else none."""
+    """Return the verbs of the command (``show`` of ``accept``) where one may stand, before its first argument.
+
+    Empty where none may stand.
+    """
     first = isinstance(parameter, click.Argument) and not context.params.get(str(parameter.name))
     return [*getattr(context.command, "verbs", ())] if first else []
 
 
 def _configurations(context: click.Context) -> list[Configuration]:
-    """The configurations of the workloads that are named so far on the command line, or of all."""
+    """Return the documented configurations of the workloads on the command line so far.
+
+    Without any workload there, returns those of all.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     return list(chain.from_iterable(recipe.configurations for recipe in _chosen_recipes(context)))
 
 
 def _scales(context: click.Context) -> list[str]:
-    """The documented numbers of GPUs, rising, for the workloads and sizes named so far on the command line."""
+    """Return the documented numbers of GPUs as text, rising, for the workloads and sizes on the command line so far.
+
+    Empty: nothing is documented for these.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     sizes = _values_so_far(context, "size")
     known = [known for known in _configurations(context) if not sizes or known.size in sizes]
     scales = set(chain.from_iterable(one.scales for one in known))
@@ -144,23 +174,35 @@ _MOST_RUNS = 200
 
 
 def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """What a shell offers for a run: ids of the newest runs that begin with ``incomplete``, each of those once.
+    """Return what a shell offers for a run: ids of the newest runs that begin with ``incomplete``, each once.
 
-    Their names, too, where more than three characters are typed. Empty where there is no installation.
+    Names of runs, too, where more than three characters are typed. Empty where none begins so or there is no
+    installation.
     """
     from llmb_common.planning.workspace import Workspace
     from llmb_common.runs.index.database import newest_runs
 
     def known(context: click.Context) -> list[str]:
+        """Return the ids, and maybe the names, of the newest runs of this installation.
+
+        Raises:
+            RequestError: there is no installation
+            RecordError: the list of folders outside the installation cannot be read
+        """
         install = Workspace().install
         rows = newest_runs(install, _MOST_RUNS) or _found_runs(install)
+        # Names are long and begin alike: offered at once, they would hide the ids.
         return [run_id for run_id, _ in rows] + ([name for _, name in rows] if len(incomplete) > 3 else [])
 
     return _completion(known)(context, parameter, incomplete)
 
 
 def _found_runs(install: Path) -> list[tuple[str, str]]:
-    """Run id and name of the newest runs, by a search among their folders, where there is no index yet."""
+    """Return (run id, name) of the newest runs by a search in the run folders, for an installation without an index.
+
+    Raises:
+        RecordError: the list of folders outside the installation cannot be read
+    """
     from llmb_common.runs.index.runs import RunFilter
     from llmb_common.runs.index.search import find_runs
 
@@ -168,9 +210,12 @@ def _found_runs(install: Path) -> list[tuple[str, str]]:
 
 
 def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell offers for a suite: verbs and LLMB's own suites that begin with what is typed.
+    """Return what a shell offers for a suite: verbs and LLMB's suites that begin with ``incomplete``.
 
-    Where none does, the shell offers files.
+    Where none does, the shell is told to offer files.
+
+    Raises:
+        RecipeError: a recipe, from which suites are made, cannot be read
     """
     from click.shell_completion import CompletionItem
 
@@ -197,7 +242,13 @@ _CHOSEN = tuple(name for name, known in VARIABLES.items() if known.choices and n
 
 
 def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
-    """The values that a shell offers behind ``name=``, as far as there are few of them; empty: any others."""
+    """Return the values that a shell offers behind ``name=``, as far as there are few.
+
+    Empty: any value may stand there, or none is known.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     variable = VARIABLES.get(name.upper())
     known: dict[str, Callable[[], Iterable[str]]] = {  # most need no recipe
         "workload": _workloads,
@@ -215,13 +266,15 @@ def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
 
 
 def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """What a shell offers for NAME=VALUE: names with their ``=``.
+    """Return what a shell offers for NAME=VALUE: names with their ``=``, and behind that the values that are known.
 
-    Behind that, and behind each comma, values not given yet.
+    Behind a comma it offers values that are not in the list yet. Empty: nothing is known, or there is no readable
+    configuration.
     """
     name, equals, values = incomplete.partition("=")
     columns = [column.lower() for column in COLUMNS]
     if not equals:
+        # --set takes columns alone.
         named = [] if parameter.name == "columns" else [*NAMED, *_CHOSEN]
         return [f"{known}=" for known in [*columns, *named] if known.lower().startswith(name.lower())]
     before, comma, last = values.rpartition(",")
@@ -233,14 +286,19 @@ def complete_settings(context: click.Context, parameter: click.Parameter, incomp
 
 
 def _values_so_far(context: click.Context, name: str) -> list[str]:
-    """The values of the option ``name`` on the command line so far, which may be repeated; empty: it is not there."""
+    """Return the values of the option ``name`` on the command line so far; empty: it is not there."""
     value = context.params.get(name) or ()
     return [value] if isinstance(value, str) else [*value]
 
 
 def _chosen_recipes(context: click.Context) -> list[Recipe]:
-    """The recipes of the workloads already on the command line, or all; each also with the functions that the site
-    has adopted."""
+    """Return the recipes of the workloads on the command line so far, or, without any known one, of all workloads.
+
+    Recipes that the site has adopted from other releases are added.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     from llmb_common.planning.workspace import Workspace
 
     workspace = Workspace()
@@ -251,7 +309,11 @@ def _chosen_recipes(context: click.Context) -> list[Recipe]:
 
 
 def _workloads() -> list[str]:
-    """The names of all workloads that LLMB knows here."""
+    """Return the names of all workloads that LLMB knows here.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` cannot be read, or is not trusted
+    """
     from llmb_common.planning.workspace import Workspace
 
     return Workspace().workload_names()
@@ -383,7 +445,10 @@ detach = flag("--detach", help="Without Slurm: return at once and leave the job 
 
 
 def kept_in(what: str) -> Callable[[F], F]:
-    """A decorator that adds ``--folder``: where campaigns of a kind (``what``, in the plural) are kept."""
+    """Return a decorator that adds the option ``--folder``, where campaigns are kept.
+
+    ``what`` names these campaigns, in the plural, in the option's help.
+    """
     folder = click.Path(path_type=Path)
     return click.option(
         "--folder", metavar="DIR", type=folder, help=f"Where {what} are kept. Default: campaigns in the installation."

@@ -36,7 +36,9 @@ def run_filter(
     live: bool | None = None,
     limit: int | None = None,
 ) -> RunFilter:
-    """The filter for runs that the options of a command describe; several values of one option are alternatives.
+    """Return the filter for runs that a command's options describe; several values of one option are alternatives.
+
+    An empty list or None filters nothing.
 
     Args:
         workspace: knows the recipes
@@ -51,7 +53,8 @@ def run_filter(
         limit: how many runs at most, the newest
 
     Raises:
-        RequestError: no recipe has the workload, or a value is not what it should be
+        RequestError: no recipe has the workload, or an option has an impossible value
+        ConfigError: a workload is given, and ``cluster_config.yaml`` is wrong or not trusted
     """
     scales = split_values(scale)
     for text in scales:
@@ -71,13 +74,13 @@ def run_filter(
 
 
 def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
-    """A function that says whether a run's job has for each ``NAME=VALUE,VALUE`` of ``--where`` one of the values.
+    """Return a function that says whether a run's job has the values that ``--where`` asks for.
 
-    Names and values are those that tables use. The function reads the run's record, and is False where that cannot be
-    read.
+    ``where`` holds ``NAME=VALUE,VALUE``: one of the values is to be the job's. Names and values are those that tables
+    of results use. The function reads the run's record, and returns False where that cannot be read.
 
     Raises:
-        RequestError: a word is not of that form, or names nothing that runs are known by
+        RequestError: a text is not of that form, or names nothing that jobs are known by
     """
     # Planning is a tenth of what ``jobs`` and ``results`` import, and hardly anybody asks for it.
     from llmb_run.starting.command_line import VARIABLE_OF
@@ -87,6 +90,10 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     wanted = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
 
     def fits(row: RunRow) -> bool:
+        """Return whether the job of the run in ``row`` has one of the wanted values for each name.
+
+        False where the run's record cannot be read.
+        """
         record = result_or_error(load_record, row.folder)
         if isinstance(record, LLMBError):
             return False
@@ -99,18 +106,18 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
 
 
 def filters_text(filters: Mapping[str, Any]) -> str:
-    """What was asked of runs, as the end of a sentence with a blank before it: `` size 405b, dtype fp8``.
+    """Return the options that runs were chosen by, as text behind a noun: `` size 405b, dtype fp8``.
 
-    Empty: nothing was.
+    It begins with a blank. Options without a value are left out; empty: there are no others.
     """
     chosen = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
     return "".join(f" {name} {','.join(map(str, values))}," for name, values in chosen).rstrip(",")
 
 
 def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
-    """The message that no run matches the filters: ``no run matches size 405b``.
+    """Return the message that no run matches the filters: ``no run matches size 405b``.
 
-    Without filters, that none is recorded yet.
+    Without filters, it says that no run has been recorded yet. ``noun``: another word for run.
     """
     return f"no {noun} matches{filters_text(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
 
@@ -123,7 +130,9 @@ _SHORT = {
 
 
 def states_of(values: Sequence[str]) -> list[str]:
-    """The values of ``--state``, full names or Slurm's short forms, as names of states in capitals.
+    """Return the values of ``--state``, full names or Slurm's short forms, as names of states in capitals.
+
+    A value may be a list with commas.
 
     Raises:
         RequestError: there is no such state
@@ -139,7 +148,9 @@ def states_of(values: Sequence[str]) -> list[str]:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """The value of an ``option`` in seconds.
+    """Return the time span ``text`` (``90m``, ``7d``, ``HH:MM:SS``) in seconds.
+
+    Messages name the ``option`` that it comes from.
 
     Raises:
         RequestError: it is not a time span
@@ -153,16 +164,17 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
-    """The runs that ``words`` name, in their order and each once.
+    """Return the rows of the runs that ``words`` name, in their order and each once.
 
-    Without words those that match the filter, newest first. A word may name all jobs of one command
-    (``sweep-3f2a9c1e``). Words are not filtered; without words the answer may be empty.
+    A word may be a run id, a name, a job id, a folder, or name all jobs of one command (``sweep-3f2a9c1e``); then
+    ``wanted`` does not apply. Without words, returns the runs that match ``wanted``, newest first, maybe none.
 
-    ``others``: what a command does not do with runs of other users unless they are named; a notice begins with it where
-    some are left out. Empty: those are in the answer.
+    ``others``: what a command does not do with runs of other users unless they are named; they are left out then, and a
+    notice begins with these words. Empty: they are in the answer.
 
     Raises:
         RequestError: there is no installation, or a word names no run or several
+        RecordError: the list of folders outside the installation cannot be read
     """
     install = workspace.require_install()
     if words:
@@ -176,10 +188,11 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
 
 
 def _runs_of(install: Path, word: str) -> list[RunRow]:
-    """The run that ``word`` names, or all that one command started; at least one.
+    """Return the run that ``word`` names, or all runs that one command started (``sweep-3f2a9c1e``); at least one.
 
     Raises:
-        RequestError: there is none, or the word is the beginning of several
+        RequestError: there is none, or the word is the beginning of several run ids
+        RecordError: the list of folders outside the installation cannot be read
     """
     beginning = round_named(word)
     if not beginning:
@@ -191,9 +204,12 @@ def _runs_of(install: Path, word: str) -> list[RunRow]:
 
 
 def require_own(folders: Iterable[Path]) -> None:
-    """Raise RecordError for the first of the run ``folders`` that is another user's.
+    """Refuse run ``folders`` of other users.
 
-    The plan in it names programs and mounts, which would be used with our rights.
+    A plan in there names programs and mounts, which would be used with our rights.
+
+    Raises:
+        RecordError: one of the folders is another user's; the first of them
     """
     for folder in folders:
         if problem := refusal(folder):
@@ -201,17 +217,21 @@ def require_own(folders: Iterable[Path]) -> None:
 
 
 def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, LLMBError]]]:
-    """The records of ``rows``, in their order; and run id, or else name, and error of those that cannot be read."""
+    """Return (records, problems): the records of ``rows`` in their order, and what could not be read.
+
+    The latter are pairs of run id (or, without one, name) and error.
+    """
     loaded = [(row, result_or_error(load_record, row.folder)) for row in rows]
     problems = [(row.run_id or row.name, item) for row, item in loaded if isinstance(item, LLMBError)]
     return [item for _, item in loaded if not isinstance(item, LLMBError)], problems
 
 
 def one_folder(workspace: Workspace, word: str | None) -> Path:
-    """The folder of the run that ``word`` names; None: of the newest run.
+    """Return the folder of the run that ``word`` names; None: of the newest run.
 
     Raises:
-        RequestError: there is no such run or no installation, or the word is the beginning of several
+        RequestError: there is no such run or no installation, or the word is the beginning of several run ids
+        RecordError: the list of folders outside the installation cannot be read
     """
     if word is not None:
         return find_run(workspace.require_install(), word).folder

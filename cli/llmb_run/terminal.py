@@ -14,14 +14,17 @@ from llmb_common.base.printable import folded, printable, printable_lines, width
 
 
 def say(text: str) -> None:
-    """Print ``text``, lines with their ends, on stderr: what people are shown before the command's result."""
+    """Print ``text``, lines with their ends, on stderr, folded to the terminal.
+
+    It is what people see before a command's result.
+    """
     print(folded(text, sys.stderr), end="", file=sys.stderr, flush=True)
 
 
 def next_command(*words: str) -> str:
-    """The line ``next: llmb-run ...`` with ``words`` quoted for a shell, so that it can be pasted.
+    """Return the line ``next: llmb-run ...`` with ``words`` quoted for a shell, without a newline.
 
-    Only such a line begins with ``next``.
+    Only such a line begins with ``next``, so that the user can find it.
     """
     return f"next: llmb-run {shlex.join(words)}"
 
@@ -29,11 +32,11 @@ def next_command(*words: str) -> str:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), width: int | None = None
 ) -> str:
-    """A table with a heading as text: columns two spaces apart, those named in ``right`` aligned there.
+    """Return a table with a heading as text, columns two spaces apart.
 
-    It ends with a newline. Empty where there are no rows. On a terminal that is too narrow, a column of sentences is
-    wrapped, and columns that do not fit stand below the others, a little to the right. ``width``: as if stdout were
-    that many characters wide.
+    Columns named in ``right`` are aligned on the right. It ends with a newline. Empty where there are no rows. On a
+    terminal that is too narrow, a column of sentences is wrapped, and columns that do not fit stand below the others, a
+    little to the right. ``width``: as if stdout were that many characters wide; None: as it is.
     """
     if not rows:
         return ""
@@ -62,12 +65,12 @@ _SENTENCE, _LIST = 24, 12
 
 
 def _column_groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, int]]]:
-    """The columns of a table in groups that fit in ``limit`` characters: each column as its position and its width.
+    """Return the columns of a table in groups that fit in ``limit`` characters, each column as (position, width).
 
     ``cells``: the texts of each column, at least one. Columns of a group stand beside each other, the next group below.
-    A wide column gets the room that is left in its group where its longest word and a least width fit in that, else
-    begins the next group. None is narrower than its longest word, which may make it wider than ``limit``. No columns:
-    one empty group.
+    A wide column gets the room that is left in its group where its longest word and a least width fit in that, else it
+    begins the next group. No column is narrower than its longest word, which may make it wider than ``limit``. Without
+    columns there is one empty group.
     """
     groups: list[list[tuple[int, int]]] = [[]]
     used = 0
@@ -88,7 +91,10 @@ def _column_groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tupl
 
 
 def _cell_lines(text: str, width: int, *, to_right: bool) -> list[str]:
-    """The lines of a cell, each padded to the width of its column."""
+    """Return the lines of a cell, wrapped to the ``width`` of its column and padded to it.
+
+    ``to_right``: they are padded on the left, so that they end at the right.
+    """
     return [line.rjust(width) if to_right else line.ljust(width) for line in wrapped(text, width, ends=_ENDS)]
 
 
@@ -96,10 +102,10 @@ _LABEL = 11
 
 
 def with_label(name: str, lines: Sequence[str]) -> str:
-    """``lines`` beside ``name``, which the first one has before it; with a final newline, empty without lines.
+    """Return ``lines`` in a column beside the label ``name``, which only the first one has; empty without lines.
 
     On a terminal they are wrapped at its width, but never within a word: a path can be copied. In a pipe or a file each
-    stays a line.
+    stays a line. The text ends with a newline.
     """
     width = width_of(sys.stdout)
     text = ""
@@ -119,16 +125,16 @@ def with_label(name: str, lines: Sequence[str]) -> str:
 
 
 def local_time_text(when: float) -> str:
-    """A Unix time as local time of day, with the date unless it is today's."""
+    """Return a Unix time as local time of day, ``14:03:07``, with the date before it unless that is today's."""
     then, now = time.localtime(when), time.localtime()
     form = "%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S"
     return time.strftime(form, then)
 
 
 def duration_text(seconds: float) -> str:
-    """A span of time in words, in fitting units: ``42 s``, ``7 min``, ``3 h 05 min``, ``4 d 2 h``.
+    """Return a span of time as text in fitting units: ``42 s``, ``7 min``, ``3 h 05 min``, ``4 d 2 h``.
 
-    What is below 0 is ``0 s``.
+    Less than 0 is ``0 s``.
     """
     rounded = max(0, round(seconds))
     if rounded < 100:
@@ -143,9 +149,9 @@ def duration_text(seconds: float) -> str:
 
 
 def split_values(values: Iterable[str]) -> list[str]:
-    """The values of an option that may be repeated and may hold commas, in order and without duplicates.
+    """Return the values of an option that may be repeated and may hold commas, in order and without duplicates.
 
-    Blanks around a value are dropped, and so are empty values.
+    Blanks around a value are dropped, and so are empty values; empty: there are no others.
     """
     parts = chain.from_iterable(value.split(",") for value in values)
     stripped = (part.strip() for part in parts)

@@ -45,9 +45,10 @@ from llmb_common.runs.record import RunRecord, load_record
 
 @dataclass(frozen=True)
 class Arm:
-    """One configuration under trial; arms are numbered from 1.
+    """One configuration on trial in a campaign of benchmark runs; a campaign numbers its arms from 1.
 
-    ``timed``: its step time counts, else it is enough that it succeeds. ``strict``: what its nodes find is a failure.
+    ``title`` is what messages call it. ``timed``: the step time of its runs counts, else it is enough that they
+    succeed. ``strict``: problems that a run's nodes report, and a bad end after the last step, make the run a failure.
     """
 
     plan: JobPlan
@@ -65,44 +66,56 @@ ANEW = "start a new campaign with --again"
 
 @dataclass(frozen=True)
 class Campaign:
-    """``folder`` is its own, numbered one; ``purpose`` the command's: ``accept``; ``began`` Unix time."""
+    """A series of benchmark runs that one command (``accept``, ``ab``, ``tune``) starts to find an answer.
+
+    ``folder`` is the campaign's own, called by its number. ``id`` is random, and part of its runs' keys. ``purpose`` is
+    the command's name. ``began`` is Unix time.
+    """
 
     folder: Path
     id: str
     purpose: str
     began: float = 0.0
     _others: set[Path] = field(default_factory=set, compare=False)
-    """Folders of runs that are not its own: whose a run is does not change."""
+    """Folders of runs that are not this campaign's. Kept between calls, since a run never changes its owner."""
 
     @property
     def frozen_file(self) -> Path:
-        """The file with what the campaign began with."""
+        """The path of ``campaign.json``, which holds the inputs that the campaign began with.
+
+        The file is missing until the campaign begins.
+        """
         return self.folder / "campaign.json"
 
     @property
     def result_file(self) -> Path:
-        """The file with what a campaign that is over has found."""
+        """The path of ``result.json``, which holds the campaign's answer; missing until the campaign is over."""
         return self.folder / "result.json"
 
     def key(self, arm: int, attempt: int) -> str:
-        """The key of a run of the campaign, ``ab:3f2a9c1e:1.2``; ``arm`` and ``attempt`` are numbers from 1."""
+        """Return the key that marks a run as this campaign's, ``ab:3f2a9c1e:1.2``: purpose, id, arm, attempt.
+
+        ``arm`` and ``attempt`` count from 1.
+        """
         return f"{self.purpose}:{self.id}:{arm}.{attempt}"
 
     def numbers(self, key: str) -> tuple[int, int] | None:
-        """Arm and attempt, from 1, of the run with this key; None where it is no run of this campaign."""
+        """Return (arm, attempt), both from 1, of the run with this key; None: the run is not this campaign's."""
         found = re.fullmatch(rf"{re.escape(f'{self.purpose}:{self.id}:')}([0-9]{{1,6}})\.([0-9]{{1,6}})", key)
         return (int(found[1]), int(found[2])) if found else None
 
     def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
-        """The records of the campaign's runs on disk, whatever an index says, by the numbers of arm and attempt.
+        """Return the records of the campaign's runs by (arm, attempt), read from the run folders and from no index.
 
-        ``plans``: those of all arms, which say in what folders to look. Which folders are not its own is kept for the
-        next look.
+        ``plans`` are those of all arms: they say in which folders to look. Empty: no run yet. Runs of other users are
+        left out. Folders that are not the campaign's are remembered, and skipped by the next call.
 
         Raises:
-            RecordError: a record of ours cannot be read
+            RecordError: a record of this user cannot be read; one from more than a day before the campaign began is
+                skipped
         """
         found: dict[tuple[int, int], RunRecord] = {}
+        # Arms may be of one experiment, whose folder is read once.
         for workload_folder, name in sorted({(plan.workload_folder, plan.experiment_name) for plan in plans}):
             for folder in (experiments_folder(workload_folder) / name).glob(f"{name}_*"):
                 second = folder.name.removeprefix(f"{name}_").partition("-")[0]
@@ -122,19 +135,23 @@ class Campaign:
         return found
 
     def result(self) -> dict[str, Any] | None:
-        """What the campaign has found; None while it is not over.
+        """Return the campaign's answer as ``result.json`` has it.
+
+        None: there is no such file, as the campaign is not over.
 
         Raises:
-            RecordError: the file cannot be read
+            RecordError: the file cannot be read, or is not a campaign's
         """
         return _read_json(self.result_file) if self.result_file.exists() else None
 
 
 def _read_json(file: Path, **known: type) -> dict[str, Any]:
-    """The content of a campaign's JSON file, which has a number ``schema`` and fields of the ``known`` types.
+    """Return the object in a campaign's JSON file, after checking its fields.
+
+    It has an integer ``schema`` and fields of the ``known`` types.
 
     Raises:
-        RecordError: it is not a campaign's, or cannot be read
+        RecordError: the file is missing, cannot be read, or lacks one of these fields
     """
     value = read_json(file)
     kinds = {"schema": int, **known}
@@ -157,21 +174,26 @@ def answered(
     again: bool,
     is_over: Callable[[dict[str, Any]], bool],
 ) -> Result:
-    """The result of a campaign as ``show`` makes it: begun or continued, or looked up where it is over already.
+    """Begin a campaign or continue it, and return its result as ``show`` makes it.
+
+    A campaign that is over is only looked up. The campaign is locked meanwhile. Its result is written into its folder.
 
     Args:
         campaigns: the folder of all campaigns
-        purpose: the command
+        purpose: the command's name
         name: what the campaign's folder begins with
         about: tells it from others of this name, see ``open_campaign``
-        find: carries it out, and returns the result, which is then written; may be called again after any crash
-        show: gets the result with the campaign's folder in ``folder``
-        again: begin a new campaign
-        is_over: whether nothing is left to do for a result that is there
+        find: carries the campaign out, and returns its result; may be called again after any crash
+        show: makes the printable result; gets what ``find`` returned, with the campaign's folder in ``folder``
+        again: begin a new campaign even where one is on disk
+        is_over: whether nothing is left to do for a result that is on disk
 
     Raises:
         Interrupted: by the user; the same command resumes it
-        LLMBError: it cannot be begun or continued
+        EnvironmentLacks: another process is working on it
+        RecordError: its files cannot be read or written, or its result was changed since
+        LLMBError: whatever ``find`` raises
+        OSError: likewise
     """
     with open_campaign(campaigns, purpose, name, about, again=again) as campaign:
         folder = {"folder": str(campaign.folder)}
@@ -180,6 +202,7 @@ def answered(
                 shown = show({**result, **folder})
                 notice("this campaign is over; --again begins a new one")
                 return shown
+        # Both functions believe the fields of a file that somebody may have edited.
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(
                 f"{campaign.result_file} was changed since it was written: {type(error).__name__}: {error}",
@@ -197,13 +220,15 @@ def answered(
 
 @contextlib.contextmanager
 def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again: bool) -> Iterator[Campaign]:
-    """The campaign of this name that goes on, or a new one, always with ``again``; locked while the context lasts.
+    """Open the newest campaign of this name, or a new one, and hold its lock while the context lasts.
 
-    Makes its folder. ``about`` tells it from others of this name: the path of its file, or what was asked for.
+    Makes its folder ``NAME-HASH/NUMBER`` in ``campaigns``; the hash is of the user and ``about``, which tells campaigns
+    of one name apart: the path of a suite file, or what was asked for. With ``again``, a campaign that has begun is
+    left alone, and a new one gets the next number.
 
     Raises:
-        EnvironmentLacks: another process is working on it
-        RecordError: its folder cannot be written, or its file not read
+        EnvironmentLacks: code ``busy``: another process is working on it
+        RecordError: its folder cannot be written, or its ``campaign.json`` not read
     """
     digest = hashlib.sha256(repr((os.getuid(), about)).encode()).hexdigest()[:8]
     home = campaigns / f"{name}-{digest}"
@@ -213,6 +238,7 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
             descriptor = os.open(home / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             cleanup.callback(os.close, descriptor)
             _lock_campaign(descriptor)
+            # The newest campaign counts; earlier ones stay beside it.
             numbers = [int(path.name) for path in home.iterdir() if path.name.isdecimal()]
             number = max(numbers, default=1)
             if again and (home / str(number) / "campaign.json").exists():
@@ -233,10 +259,13 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
 
 
 def _lock_campaign(descriptor: int) -> None:
-    """Lock the open lock file of a campaign, and write into it who has it.
+    """Lock the open lock file of a campaign, and write into it which process holds it.
+
+    The text also has the machine and the time. The lock ends when ``descriptor`` is closed.
 
     Raises:
-        EnvironmentLacks: another process has it, which the message names
+        EnvironmentLacks: code ``busy``: another process has it, which the message names
+        OSError: the file cannot be written
     """
     if not try_lock(descriptor):
         owner = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
@@ -251,7 +280,11 @@ def _lock_campaign(descriptor: int) -> None:
 
 
 class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``image``: path, size and the installer's receipt with the digest; None outside containers."""
+    """One arm of a campaign as ``campaign.json`` keeps it, to see later whether anything has changed.
+
+    ``title`` is what messages call it. ``plan`` is without predictions and warnings. ``recipe_sha256`` is the hash of
+    ``recipe.yaml``. ``image``: path, size and the installer's receipt with the digest; None outside containers.
+    """
 
     title: str
     plan: dict[str, Any]
@@ -261,18 +294,30 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What must not change of an arm, by names that say where to look."""
+        """The values of this arm that must not change in a campaign, by the names that messages use.
+
+        They are the hash of ``recipe.yaml``, the ``image file`` ({} outside containers), and the plan's fields.
+        """
         return {"recipe.yaml": self.recipe_sha256, "image file": self.image or {}, **self.plan}
 
     @property
     def arm(self) -> Arm:
-        """The arm with its plan, without the predictions that the plan had."""
+        """The arm to start runs of, made from the saved plan; the plan's predictions are empty.
+
+        Raises:
+            msgspec.ValidationError: the saved plan is not a plan
+        """
         plan: JobPlan = from_plain({**self.plan, "preflight": {}}, JobPlan)
         return Arm(plan, Path(self.recipe_folder), self.title)
 
 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``campaign.json``. ``began`` is Unix time, ``id`` is part of the keys of its runs."""
+    """What a campaign began with, the content of its ``campaign.json``.
+
+    ``id`` is part of its runs' keys. ``began`` is Unix time. ``user`` is a login name, ``llmb`` LLMB's version, ``git``
+    the commit (None outside a clone), ``code_sha256`` the hash of the training code. ``arm_kind`` is the class of
+    ``arms``, for commands that keep more of each arm.
+    """
 
     arm_kind: ClassVar[type[FrozenArm]] = FrozenArm
     schema: int = 1
@@ -286,15 +331,19 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What must not change beside the arms, each value by what a message calls it: ``version of LLMB``.
+        """The values, beside those of the arms, that must not change in a campaign, by the names that messages use.
 
-        LLMB's version, the hash of the training code, and the number of arms.
+        They are LLMB's version (``version of LLMB``), the hash of the training code, and the number of arms.
         """
         known = {"version of LLMB": self.llmb, "training code": self.code_sha256}
         return {**known, "number of workloads": len(self.arms)}
 
     def changes(self, now: Frozen) -> list[str]:
-        """What is different now about software and arms, a line each; empty: nothing."""
+        """Return a line ``name: before -> after`` for each input of the campaign that is different in ``now``.
+
+        A line about an arm begins with its title. Empty: nothing has changed. If the number of arms has, the arms
+        themselves are not compared.
+        """
         found = [*changed_values(self.inputs, now.inputs)]
         if len(self.arms) == len(now.arms):
             for before, after in zip(self.arms, now.arms, strict=True):
@@ -308,9 +357,10 @@ F = TypeVar("F", bound=Frozen)
 def frozen_now(
     campaign: Campaign, arms: Sequence[Arm], kind: type[F], each: Sequence[Mapping[str, Any]] = (), **more: Any
 ) -> F:
-    """What a campaign would begin with now: software, and each arm with its plan, recipe and image.
+    """Return the inputs that a campaign would begin with now: software, and each arm with recipe and image.
 
-    ``kind``: the class of the answer. ``each``: what more that keeps of every arm; ``more``: of the campaign.
+    There is at least one arm. ``kind`` is the class to return. ``each`` holds further fields of every arm, in order;
+    ``more`` further fields of the campaign.
 
     Raises:
         EnvironmentLacks: a recipe or the training code cannot be read
@@ -344,9 +394,9 @@ def frozen_now(
 
 
 def fixed_values(plan: dict[str, Any]) -> dict[str, Any]:
-    """What of a plan, as plain values, must not change in a campaign: all but predictions and warnings.
+    """Return the values of ``plan`` that must not change during a campaign: all but ``preflight``, its predictions.
 
-    Lists in place of tuples, as JSON gives it back.
+    Lists in place of tuples, as they come back from JSON.
     """
     # As JSON gives it back: lists, not tuples.
     kept = {name: value for name, value in plan.items() if name != "preflight"}
@@ -355,10 +405,10 @@ def fixed_values(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def began_with(campaign: Campaign, kind: type[F]) -> F | None:
-    """What the campaign began with, by its file; None where it has not begun.
+    """Return the inputs that the campaign began with, from its ``campaign.json``; None: it has not begun.
 
     Raises:
-        RecordError: the file cannot be read
+        RecordError: the file cannot be read, or is not of ``kind``
     """
     if not campaign.frozen_file.exists():
         return None
@@ -372,11 +422,13 @@ def began_with(campaign: Campaign, kind: type[F]) -> F | None:
 
 
 def begin_or_go_on(campaign: Campaign, now: F) -> F:
-    """What the campaign began with. Where it begins now that is ``now``, which is written into its folder.
+    """Return the inputs that the campaign began with, after checking that they are still the same in ``now``.
+
+    A campaign that has not begun begins here: ``now`` is written into its ``campaign.json``, and returned.
 
     Raises:
-        RequestError: something is not as it was then; all of that by name
-        RecordError: the file cannot be read
+        RequestError: code ``changed-inputs``: inputs have changed; the message lists all of them
+        RecordError: the file cannot be read or written
     """
     then = began_with(campaign, type(now))
     if then is None:
@@ -392,9 +444,10 @@ def begin_or_go_on(campaign: Campaign, now: F) -> F:
 
 
 def changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line, ``name: before -> after``, for each value in which two mappings, such as plans, differ.
+    """Yield a line, ``name: before -> after``, for each value in which two mappings, such as plans, differ.
 
-    What they hold in mappings has names of two words; a value that is missing is ``none``.
+    A value inside a nested mapping is called by both keys: ``image digest``. A value that is missing shows as ``none``.
+    Long values are shortened.
     """
     before, after = _flatten(earlier), _flatten(now)
     for name in dict.fromkeys([*before, *after]):
@@ -403,7 +456,10 @@ def changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterat
 
 
 def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` with mappings in them replaced by their items, one level deep, by both keys with a blank between."""
+    """Return ``values`` with each dictionary in them replaced by its items, one level deep.
+
+    The name of such an item is both keys, with a blank between them.
+    """
     found: dict[str, Any] = {}
     for name, value in values.items():
         found |= {f"{name} {key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
@@ -411,7 +467,10 @@ def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short_value(value: Any) -> str:
-    """A value for a message: twelve digits of a SHA-256, at most 80 characters of other text, ``none`` for None."""
+    """Return ``value`` as text for a message, shortened: twelve digits of a SHA-256, else 80 characters.
+
+    None is ``none``; what is no text is written as JSON.
+    """
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)

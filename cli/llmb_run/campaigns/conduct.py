@@ -45,16 +45,20 @@ _NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter", "adapter-count", "fabri
 def attempt_of(
     item: MeasuredRun, record: RunRecord, *, timed: bool, strict: bool, trained_counts: bool = True
 ) -> SuiteAttempt:
-    """How a run of a campaign ended: with a step time, by a fault that is not its own, or by a failure.
+    """Return how an ended run of a campaign counts: as a step time, a fault not its own, or a failure.
+
+    Faults are the scheduler's, a node's, or an incomplete log's: such a run may be repeated. An attempt with neither
+    time, fault nor failure is the success of a run that is not ``timed``.
 
     Args:
-        item: its figures
-        record: as it is now
-        timed: its step time counts; else it is enough that it succeeded
-        strict: what its nodes have found is a failure, as is a bad end after its last step
-        trained_counts: a bad end after its last step is neither a fault nor a failure
+        item: the run's figures
+        record: the run's record as it is now
+        timed: the step time counts; else it is enough that the run succeeded
+        strict: problems that its nodes report are a failure, as is a bad end after its last step
+        trained_counts: a bad end after the last step does no harm, where not ``strict``
     """
     status = item.timing.status
+    # Such a run has a step time, but of other work than planned.
     if status.measured and item.not_training:
         return SuiteAttempt(failure=item.unfit)
     problems = item.problems
@@ -92,10 +96,11 @@ def attempt_of(
 
 @dataclass(frozen=True)
 class Run:
-    """``number`` counts the arm's runs from 1. ``measured`` and ``attempt`` are None before its end.
+    """One run of an arm, as a campaign knows it.
 
-    ``began``: when it started, as Unix time: runs of one allocation take turns. ``hours``: GPU-hours that it held; 0
-    before its end.
+    ``number`` counts the arm's runs from 1. ``measured`` (its figures) and ``attempt`` (how it counts) are None before
+    its end. ``began``: when it started, as Unix time, 0 before its end; runs of one allocation take turns. ``hours``:
+    the GPU-hours that it held, 0 before its end.
     """
 
     number: int
@@ -107,17 +112,23 @@ class Run:
 
     @property
     def live(self) -> bool:
-        """Whether the run may have a job, or may still get one."""
+        """Whether the run may still have a job, or get one: it is queued, runs, or its submission is not settled."""
         return self.unsettled or is_live(self.record.state)
 
     @property
     def unsettled(self) -> bool:
-        """Whether its submission was interrupted, so that nobody knows yet if there is a job."""
+        """Whether the run's submission was interrupted, so that it is unknown whether there is a job."""
         return self.record.state in (SUBMITTING, NOT_SUBMITTED)
 
 
 def refuse_slowed(plan: JobPlan, *, saving: bool = False) -> None:
-    """Raise RequestError where a job of ``plan`` is profiled, traced or, with ``saving``, saves checkpoints."""
+    """Refuse a plan whose jobs are profiled or traced, and with ``saving`` also one that saves checkpoints.
+
+    Such jobs are slower than the benchmark, so that their step times prove nothing. Any other plan passes.
+
+    Raises:
+        RequestError: the plan is such a one
+    """
     if plan.profile is not None or plan.nccl_trace or (saving and plan.checkpoint.enabled):
         what = "profiled, traced or saved" if saving else "profiled or traced"
         raise RequestError(f"a job that is {what} is slower and proves nothing", remedy="leave that out")
@@ -128,7 +139,7 @@ Runs: TypeAlias = Mapping[int, Sequence[Run]]
 
 
 def with_arms(runs: Runs) -> Iterator[tuple[int, Run]]:
-    """Yields every run with the number of its arm, arm by arm."""
+    """Yield (number of the arm, run) for every run of a campaign, arm by arm, in order."""
     for arm, of_arm in runs.items():
         for run in of_arm:
             yield arm, run
@@ -136,13 +147,16 @@ def with_arms(runs: Runs) -> Iterator[tuple[int, Run]]:
 
 @dataclass(frozen=True)
 class Due:
-    """A run to start now: the ``attempt`` of an arm, both numbers from 1. It may be one without a job yet.
+    """A run of a campaign that is to start now: the ``attempt`` of an ``arm``, both numbers from 1.
 
-    ``days``: from now it should begin. ``plan``: another than the arm's. ``why``: said to people, as is ``called``: by
-    default ``run`` and its number.
+    It may be on record already, with a submission that was interrupted.
+
+    ``days``: how many days from now it may begin. ``plan``: another one than the arm's; None: the arm's. ``called`` and
+    ``why``: what the user reads about it, as ``called`` followed by ``why``; an empty ``called`` is ``run`` and its
+    number.
 
     Runs of one ``block`` share an allocation, in their order. Where that cannot be, they follow each other, on
-    ``nodes`` if those are known.
+    ``nodes``, a host list, if those are known. None: a job of its own.
 
     ``cancel``: it has no job, and is not to get one any more.
     """
@@ -159,14 +173,23 @@ class Due:
 
 
 class Strategy(Protocol):
-    """What a campaign does next: pure, from the runs on record. Nothing due and nothing live: it is over."""
+    """The rule by which a campaign chooses its next runs, from the runs on record alone and without side effects.
+
+    A campaign is over when nothing is due and no run is live.
+    """
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> Sequence[Due]:
-        """The runs to start next, by the runs on record; empty: none now, and the campaign is over if none is live."""
+        """Return the runs to start or to cancel next, given all runs on record, by arm.
+
+        Empty: none for now; if no run is live either, the campaign is over.
+        """
 
 
 class Conduct:
-    """One process's work on a campaign. ``say`` tells people what is going on."""
+    """One process's work on a campaign: starts the runs that a strategy wants, waits for them and measures them.
+
+    ``say`` is called with each line that tells the user what is going on.
+    """
 
     def __init__(
         self,
@@ -190,12 +213,14 @@ class Conduct:
         self._bad: Sequence[BadNode] = ()
 
     def to_the_end(self) -> Runs:
-        """Start what the strategy wants until nothing is left to start and no run is live; returns all runs, by arm.
+        """Carry the campaign out until its strategy wants no more runs and none is live.
 
-        Runs that the strategy does not want any more are cancelled. Waits for hours or days.
+        Returns all runs, by number of the arm. Submits and cancels jobs as the strategy asks, and waits for them, for
+        hours or days.
 
         Raises:
-            LLMBError: runs cannot be submitted, or the scheduler does not answer. What there is stays on record.
+            LLMBError: a run was refused or cannot be cancelled, a record cannot be read, or the scheduler does not
+                answer. Runs stay on record, so that a later call continues with them.
         """
         while True:
             runs = self.recorded_runs()
@@ -209,6 +234,7 @@ class Conduct:
             live = [run.record for run in every if run.live and not run.unsettled]
             named = {(item.arm, item.attempt) for item in due}
             alone = [record for record in unsettled if self._campaign.numbers(record.submission.key) not in named]
+            # Runs that cannot share an allocation follow each other: none starts while another is live.
             if alone or (due and not (self._apart and live)):
                 self._leave_out()
                 self._start(due, alone)
@@ -218,9 +244,12 @@ class Conduct:
                 return runs
 
     def recorded_runs(self) -> Runs:
-        """The campaign's runs on record, by the number of their arm.
+        """Return the campaign's runs on record by the number of their arm, each arm's in order of attempt.
 
-        A run whose training is unlike that of its repeats counts as failed.
+        An arm without runs has an empty list. A run whose training is unlike that of its repeats counts as failed.
+
+        Raises:
+            RecordError: a record cannot be read
         """
         found = self._campaign.records([arm.plan for arm in self._arms])
         runs = {}
@@ -237,9 +266,9 @@ class Conduct:
         return runs
 
     def _as_run(self, arm: Arm, number: int, record: RunRecord) -> Run:
-        """A run on record, with its figures once it has ended; these are read once, and kept.
+        """Return the run of ``record``, which is the arm's ``number``-th, with its figures if it has ended.
 
-        What its end shows of bad nodes is kept, too.
+        The figures of an ended run are read once and kept, as are the nodes that it has shown bad.
         """
         if (run := Run(number, record)).live:
             return run
@@ -253,10 +282,12 @@ class Conduct:
         return Run(number, record, *self._known[record.paths.run_id])
 
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
-        """Adopt the jobs of submissions that were interrupted, or submit these runs again; then submit what is due.
+        """Settle the ``unsettled`` submissions by adopting their job or submitting again.
+
+        Then submits what is ``due``.
 
         Raises:
-            LLMBError: one was refused; the message says how many of them were
+            LLMBError: the first refusal, after all others were tried; its message says how many runs were refused
         """
         results: list[RunRecord | LLMBError] = []
         for record in unsettled:
@@ -276,9 +307,13 @@ class Conduct:
             raise error
 
     def _leave_out(self) -> None:
-        """Keep the runs that begin from now on off the nodes that runs of the campaign have shown bad.
+        """Keep runs that begin from now on off the nodes that earlier runs of this campaign have shown bad.
 
-        Tells of new ones.
+        Tells the user about each new one.
+
+        Raises:
+            RequestError: the installation does not exist
+            RecordError: the list of excluded nodes cannot be read
         """
         before = {item.node for item in self._bad}
         self._bad = nodes_to_leave_out(self._shown, self._workspace.require_install())
@@ -287,10 +322,13 @@ class Conduct:
                 self._say(as_notice(item))
 
     def _submit(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
-        """Submit what is due, blocks of runs as one job where possible.
+        """Submit the runs that are ``due``, those of one block as one job where that is possible.
 
-        Returns a record or an error for each submitted run. Where runs cannot share an allocation, only the first run
-        of a block is submitted; the others wait for its end.
+        Returns a record or a refusal for each submitted run, not in the order of ``due``. Where runs cannot share an
+        allocation, only the first run of one block is submitted; the others wait for its end.
+
+        Raises:
+            LLMBError: nothing can be submitted at all
         """
         results = self._submit_each([item for item in due if item.block is None])
         blocks: dict[int, list[Due]] = {}
@@ -304,15 +342,26 @@ class Conduct:
         return results
 
     def _submit_each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
-        """Submit runs as jobs of their own; returns a record or an error for each."""
+        """Submit each run as a job of its own, and tell the user.
+
+        Returns for each, in order, its record or why it was refused.
+
+        Raises:
+            EnvironmentLacks: without the bad nodes, too few are left
+            LLMBError: nothing can be submitted at all
+        """
         jobs = keep_off([self._job_to_submit(item) for item in due], self._bad)
         self._report_starts(due)
         return [result for _, result in submit_many(jobs)] if jobs else []
 
     def _submit_series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
-        """Submit runs as one job; returns a record or an error for each.
+        """Submit runs as one job that executes them in order; return for each its record or why it was refused.
 
-        Empty where they cannot share an allocation; from then on runs are submitted one by one.
+        Empty: they cannot share an allocation, and none was submitted; the object remembers that, and submits later
+        runs one by one.
+
+        Raises:
+            LLMBError: nothing can be submitted at all, for any other reason
         """
         try:
             results = submit_series(keep_off([self._job_to_submit(item) for item in due], self._bad))
@@ -327,7 +376,14 @@ class Conduct:
             return []
 
     def _job_to_submit(self, due: Due) -> JobToSubmit:
-        """The job of a due run, on the nodes and days that are wanted of it."""
+        """Return the job to submit for a due run, with the days and nodes asked for and its key.
+
+        The nodes of ``due`` are asked for only where runs cannot share an allocation, their number fits and none is
+        bad.
+
+        Raises:
+            RequestError: the scheduler cannot delay jobs or choose nodes, or ``due.nodes`` is no host list
+        """
         arm = self._arms[due.arm - 1]
         plan = due.plan or arm.plan
         if due.days:
@@ -340,16 +396,16 @@ class Conduct:
         return JobToSubmit(plan, arm.recipe_folder, options)
 
     def _report_starts(self, due: Sequence[Due]) -> None:
-        """Tell the user which runs start, and why."""
+        """Tell the user, a line for each, which runs start, and why."""
         for item in due:
             called = item.called or f"run {item.attempt}"
             self._say(f"{self._arms[item.arm - 1].title}: {called}{item.why}")
 
 
 def start_and_gpu_hours(record: RunRecord) -> tuple[float, float]:
-    """When an ended run began, as Unix time, and for how many GPU-hours it held its nodes.
+    """Return (start, hours) of an ended run: its beginning as Unix time, and the GPU-hours that it held.
 
-    0 hours where it was cancelled before its turn.
+    0 hours where it was cancelled before it started. Without a recorded end, the time of its last state counts.
     """
     events, plan = read_events(record.paths.events), record.plan
     began = events.started or record.started

@@ -47,7 +47,12 @@ CONFIDENCE = 0.95
 
 
 def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> dict[str, Any]:
-    """The content of ``result.json``. Changes of time are in per cent: -6.1 is B 6.1 % faster."""
+    """Return the content of ``result.json`` for a comparison of sides A and B that has stopped.
+
+    Its ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``. Changes
+    of time are in per cent of A's: -6.1 is B 6.1 % faster. ``difference`` is None where too few runs were compared,
+    ``loss`` where the settings differ in work or no iteration is in both logs.
+    """
     one, other = (arm.plan for arm in standing.arms)
     work, loss = list(unequal_work(one, other)), None
     counted = chain.from_iterable(block.counted for block in standing.good)
@@ -75,7 +80,11 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
 
 
 def _as_dict(found: Comparison) -> dict[str, Any]:
-    """The statistics of a comparison for ``result.json``: B's time against A's in per cent, minus where B is faster."""
+    """Return the statistics of a comparison for ``result.json``, by names such as ``noise_percent``.
+
+    Changes are B's step time against A's in per cent, negative where B is faster; ``low`` and ``high`` bound
+    ``difference``.
+    """
     percent = {
         name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
     }
@@ -89,10 +98,10 @@ def _as_dict(found: Comparison) -> dict[str, Any]:
 
 
 def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
-    """A block of runs for ``result.json``: number, order, nodes and run ids.
+    """Return a block of runs of sides A and B for ``result.json``: number, order of the sides, nodes and run ids.
 
-    ``lost`` are runs on record that do not count. ``good``: whether the block counts for the answer; of one that does
-    not, every run is lost.
+    ``lost`` are the ids of runs on record that do not count. ``good``: whether the block counts for the answer; if not,
+    all of its runs are lost.
     """
     runs = [run.record for run in block.runs if run is not None]
     counted = [run.record for run in block.counted if run is not None] if good else []
@@ -108,7 +117,10 @@ def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
 
 
 def status_of(result: Mapping[str, Any]) -> int:
-    """The exit status for the ``result`` of a comparison: 0 answered, 1 a side failed or unequal work, 4 open."""
+    """Return the exit status for a comparison: 0 answered, 1 a side failed or unequal work, 4 open.
+
+    ``no difference`` is an answer, too.
+    """
     if result["answer"] == "failed":
         return 1
     if result["answer"] == "open":
@@ -117,12 +129,13 @@ def status_of(result: Mapping[str, Any]) -> int:
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """The ``result`` of a comparison for people, as ``outcome`` makes it: A and B, the answer, then what it rests
-    on.
+    """Return the ``result`` of a comparison, made by ``outcome``, as lines of text for people.
 
-    The text ends with a newline.
+    First the two sides A and B, then the answer, then what it rests on: work, runs, nodes, GPU-hours. The text ends
+    with a newline.
     """
     lines = [
+        # Titles are ``A (...)`` and ``B (...)``.
         f"A  {result['a'][3:-1]}",
         f"B  {result['b'][3:-1]}",
         "",
@@ -149,12 +162,18 @@ def as_text(result: Mapping[str, Any]) -> str:
 
 
 def signed(percent: float) -> str:
-    """A percentage with its sign, ``+1.5``; never ``-0.0``."""
+    """Return ``percent``, a number of per cent, as text with its sign and without ``%``: ``+1.5``.
+
+    Never ``-0.0``.
+    """
     return formatted(percent / 100, "+.1%")
 
 
 def _answer_sentence(result: Mapping[str, Any]) -> str:
-    """The sentence that answers which side is faster, or why there is no answer."""
+    """Return the line that says which of the sides A and B is faster and by how much, or why there is no answer.
+
+    With the confidence interval of the difference. It has no full stop.
+    """
     resolution = 100 * result["rule"]["resolution"]
     if result["answer"] == "failed":
         return f"no answer: {result['why']}"
@@ -176,9 +195,9 @@ def _answer_sentence(result: Mapping[str, Any]) -> str:
 
 
 def _same_work_line(result: Mapping[str, Any]) -> list[str]:
-    """A line on whether both sides of a comparison did the same work, by their settings and losses.
+    """Return one line on whether sides A and B did the same work, by their settings and losses, in a list.
 
-    Empty: there is no comparison. At most one line.
+    Empty list: nothing was compared.
     """
     if result["difference"] is None:
         return []
@@ -204,14 +223,22 @@ def ab(
     folder: Path | None,
     dry_run: bool,
 ) -> Result:
-    """Begin, continue or show a comparison of ``base`` and the same with ``changes`` (none: with itself).
+    """Begin, continue or show a comparison of the job ``base`` (side A) with the same job and ``changes`` (side B).
 
-    A change to None leaves to the recipe what ``base`` sets. ``again``: begin a new comparison beside one that is over.
-    ``folder``: where campaigns are kept; else ``campaigns`` of the installation. ``dry_run``: only show the plans of
-    both sides.
+    Submits jobs and waits for their end. Without ``changes``, both sides are the same job.
+
+    Args:
+        base: the job of side A
+        changes: new values by dimension, such as ``tp`` or ``NCCL_ALGO``; None leaves to the recipe what ``base`` sets
+        rule: when to stop
+        workspace: the installation to run in
+        again: begin a new comparison beside one that is on disk
+        folder: where campaigns are kept; None: ``campaigns`` of the installation
+        dry_run: start nothing, and return the plans of both sides
 
     Raises:
-        LLMBError: it cannot be planned, begun or continued
+        LLMBError: a change is impossible, a side cannot be planned or timed, or the comparison cannot go on
+        OSError: a recipe or the training code cannot be read
     """
     if unknown := [name for name, value in changes.items() if value is None and name not in base.settings]:
         raise RequestError(f"--unset {unknown[0]}: side A does not set it", remedy="leave it out")
@@ -229,9 +256,13 @@ def ab(
     about = json.dumps([fixed_values(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
 
     def compared(campaign: Campaign) -> dict[str, Any]:
-        """Conduct the comparison to its end, which submits jobs and waits for them.
+        """Carry out the comparison in ``campaign`` to its end, and return the content of ``result.json``.
 
-        Returns the content of ``result.json``.
+        Submits jobs and waits for them, for hours or days.
+
+        Raises:
+            LLMBError: something that jobs need is missing, inputs have changed since, or a run was refused
+            OSError: a recipe or the training code cannot be read
         """
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
             check_job(plan)
@@ -254,16 +285,17 @@ def ab(
 
 
 def _as_arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:
-    """The two sides of a comparison, A and B in this order, as arms of a campaign.
+    """Return the two sides of a comparison as arms of a campaign, A first; their titles say what they run.
 
-    Says in a notice where there are no changes, so that both sides are the same.
+    ``planned`` are their jobs, in this order. Without ``changes``, a notice says that both sides are the same.
 
     Raises:
-        RequestError: the changes leave side A as it is
+        RequestError: code ``same-job``: the changes leave the job of side A as it is
     """
     words = (f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items())
     title = " ".join(words) or "the same"
     titles = [f"A ({title_of(planned[0].plan)})", f"B ({title})"]
+    # Asking for what the recipe has anyway makes no other job.
     one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in planned)
     if changes and one == other:
         given = (f"--unset {name}" if value is None else f"--change {name}={value}" for name, value in changes.items())
@@ -276,9 +308,12 @@ def _as_arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> li
 
 
 def refuse_untimed(plan: JobPlan, title: str) -> None:
-    """Raise RequestError where a run of ``plan`` would say nothing of its speed; ``title`` names it in the message.
+    """Refuse a plan whose runs would have no step time to judge; ``title`` names the plan in the message.
 
-    That is where it is profiled or traced, or ends before the last step that is measured.
+    Such a plan is profiled or traced, or ends before the last step that is measured.
+
+    Raises:
+        RequestError: the plan is such a one
     """
     refuse_slowed(plan)
     if plan.trained_steps < plan.measurement.last:
@@ -289,7 +324,11 @@ def refuse_untimed(plan: JobPlan, title: str) -> None:
 
 
 def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
-    """The request for the same job as that of the run of ``record``, to be planned as it would be today."""
+    """Return the request for the same job as that of the run in ``record``, for planning it as it would be today.
+
+    It has the run's workload, size, GPUs, image, overridden settings and variables. It also sets ``force``, so that
+    planning does not refuse what has run.
+    """
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
     options = {
@@ -311,9 +350,9 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
 
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
-    """Print a notice for each thing in which ``planned``, a run's job as planned today, is not as the run was.
+    """Print a notice for each value in which ``planned`` is not as the run's plan was.
 
-    Nothing is printed where the two are alike.
+    ``planned`` is the run's job as planned today. Prints nothing where the two are alike. Predictions are not compared.
     """
     then = fixed_values(msgspec.to_builtins(record.plan))
     now = fixed_values(msgspec.to_builtins(planned))

@@ -20,10 +20,10 @@ HOW = "llmb-run health --fabric --json > FILE writes such a file"
 
 
 def are_fabrics(words: list[str]) -> bool:
-    """Whether every word names a file with a measurement of a fabric, by its name or first bytes.
+    """Return whether every word names an existing file that looks like a measurement of a network fabric.
 
-    False for one that does not. Such files are ``*.json`` and outputs of nccl-tests. Whether one really holds a
-    measurement, ``read_fabric`` finds out.
+    Those are ``*.json``, by the name alone, and outputs of nccl-tests, by the first bytes. ``read_fabric`` finds out
+    whether such a file really holds a measurement.
     """
     if not all(Path(word).is_file() for word in words):
         return False
@@ -31,12 +31,12 @@ def are_fabrics(words: list[str]) -> bool:
 
 
 def compare_fabric_files(first: str, second: str) -> Result:
-    """The fabric measurement in the file ``second`` against that in ``first``, as data and as text.
+    """Return how the fabric measured in the file ``second`` compares with that in ``first``, as data and as text.
 
-    The exit status is 1 where the second is slower, or they have nothing in common, else 0.
+    The exit status of the result is 1 where the second is slower, or they have nothing in common, else 0.
 
     Raises:
-        RequestError: a file cannot be read
+        RequestError: a file cannot be read, or is not JSON
         RecordError: a file holds no measurement
     """
     found = compare_fabrics(read_fabric(Path(first)), read_fabric(Path(second)))
@@ -57,11 +57,14 @@ def compare_fabric_files(first: str, second: str) -> Result:
 
 
 def read_fabric(file: Path) -> FabricMeasurement:
-    """The measurement of a fabric in a file: JSON, or the output of nccl-tests; of several the first.
+    """Return the measurement of a network fabric in ``file``, JSON or the output of nccl-tests.
+
+    Of several measurements, the first.
 
     Raises:
-        RequestError: the file cannot be read, or is output of nccl-tests that does not say which GPUs were measured
-        RecordError: it holds none
+        RequestError: the file cannot be read, is not JSON, or is output of nccl-tests that does not say which GPUs were
+            measured
+        RecordError: the JSON is no measurement
     """
     if are_nccl_tests([str(file)]):
         return _of_nccl_tests(file)
@@ -71,11 +74,13 @@ def read_fabric(file: Path) -> FabricMeasurement:
 
 
 def recorded_fabrics(file: Path) -> list[Any]:
-    """What a file has of fabrics, at least one: what ``health --fabric --json`` printed, a campaign's ``health.json``,
-    which may have several, or the file as it is.
+    """Return the fabric measurements in a JSON file as plain values, at least one; they are not checked.
+
+    The file is what ``health --fabric --json`` printed, a campaign's ``health.json``, which may hold several, or a
+    measurement alone; of any other JSON the whole content is returned.
 
     Raises:
-        RequestError: the file cannot be read
+        RequestError: the file cannot be read, or is not JSON
     """
     try:
         found = json.loads(read_some(file, _MOST_BYTES))
@@ -90,9 +95,10 @@ def recorded_fabrics(file: Path) -> list[Any]:
 
 
 def _of_nccl_tests(file: Path) -> FabricMeasurement:
-    """The first test in an output of nccl-tests as a fabric measurement; its largest size is that of the whole.
+    """Return the first test in an output of nccl-tests as a fabric measurement.
 
-    Says in a notice that there are further tests, or that this one is not good.
+    The largest message size stands for it. Prints a notice where there are further tests, or where the values of this
+    one are wrong.
 
     Raises:
         RequestError: the file cannot be read, or does not say which GPUs were measured

@@ -50,9 +50,11 @@ NAMED = ("dtype", "variant", "engine", "image")
 
 @dataclass(frozen=True)
 class Other:
-    """What a run is compared with. ``change``: its step time over the run's.
+    """The other side of a slow run's comparison: this site's fastest run of the same work, or a published result.
 
-    ``software``: of a published result that LLMB cannot plan a job in, with what that is worth.
+    ``spec`` and ``facts`` are its job and what is on record of it. ``change``: its step time over the slow run's.
+    ``run_id``: None for a published result. ``software``: where LLMB cannot plan a job in the software of a published
+    result, (that software, what it is worth or None); else None.
     """
 
     spec: JobSpec
@@ -63,15 +65,20 @@ class Other:
 
 
 def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
-    """The run of ``record`` as measured, and this site's fastest run of the same work on as many GPUs of the kind.
+    """Return (own, best): the run of ``record`` as measured, and this site's fastest run of the same work.
 
-    The first is None where the run has left nothing to measure; the second where no run has a step time, or the fastest
-    is the run itself. Looked for among the newest ``MOST`` runs.
+    The same work is on as many GPUs of the same type. Only the ``MOST`` newest runs are searched. ``own`` is None where
+    the run has left nothing to measure; ``best`` where no run has a step time, or ``own`` is the fastest itself.
+
+    Raises:
+        RequestError: there is no installation
+        RecordError: the list of folders outside the installation cannot be read
     """
     plan = record.plan
     wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
     records, _ = load_rows(select_rows(workspace, [], wanted))
     alike = [item for item in records if item.plan.gpu_type == plan.gpu_type and not unequal_work(plan, item.plan)]
+    # The run itself may be older than those that were searched.
     folders = dict.fromkeys(item.paths.folder for item in (record, *alike))
     found = {item.record.paths.run_id: item for item in measure(folders, workspace) if item.record}
     own = found.get(record.paths.run_id)
@@ -81,10 +88,10 @@ def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun 
 
 
 def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> Other | None:
-    """This site's ``best`` run as the other side of a comparison with the run ``own``; stalls do not count.
+    """Return this site's ``best`` run as the other side of a comparison with the run ``own``.
 
-    ``today``: the job of ``own``, planned as it would be now; None: it cannot be planned. The answer is None where one
-    of the two runs has no step time that counts, or ``best`` no record.
+    Stalled steps do not count. ``today``: the job of ``own``, planned as it would be now; None: it cannot be planned.
+    Returns None where one of the two runs has no step time that counts, or ``best`` no record.
     """
     if best.record is None or best.good is None or own.good is None:
         return None
@@ -102,10 +109,14 @@ def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> 
 
 
 def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> Other | None:
-    """The job of the published result for the run's size, GPUs, scale and dtype, as the other side of a comparison.
+    """Return the job behind the published result for this run's size, GPUs and dtype, to compare with.
 
-    It is planned in the software of that result if LLMB can plan it there. None: nothing was published for such a job,
-    it cannot be planned, or the run has no step time that counts.
+    It is planned in the software of that result if LLMB can plan it there, else in the run's own. ``here`` is the run's
+    job as planned today. None: nothing was published for such a job, it cannot be planned, or the run has no step time
+    that counts.
+
+    Raises:
+        LLMBError: no job can be planned here at all
     """
     recipe = here.entry.recipe
     kept = {name: value for name, value in here.spec.environment.items() if name.startswith("SBATCH_")}
@@ -136,9 +147,10 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
 
 
 def _image_of(reference: Reference, recipe: Recipe) -> str | None:
-    """The container image that the published result of ``reference`` was measured in.
+    """Return the container image in which the published result of ``reference`` was measured.
 
-    None: not with Megatron-Bridge.
+    Where none of the recipe's images is of that release, NVIDIA's public one is. None: it was not measured with
+    Megatron-Bridge.
     """
     assert reference.result is not None
     document = recipe.document(reference.result)
@@ -148,15 +160,19 @@ def _image_of(reference: Reference, recipe: Recipe) -> str | None:
 
 
 def _planned_or_none(spec: JobSpec, workspace: Workspace) -> PlannedJob | None:
-    """The job of a spec, planned as it would be today; None where it cannot be planned."""
+    """Return the job of ``spec``, planned as it would be today; None where this one cannot be planned.
+
+    Raises:
+        LLMBError: no job can be planned here, or planning failed otherwise than by the request
+    """
     found = next(iter(plan_each([spec], workspace)))
     return found if isinstance(found, PlannedJob) else None
 
 
 def _fact_of(name: str) -> str:
-    """The name that the facts of a run have for the setting ``name`` of its job.
+    """Return the name that ``comparison.facts`` uses for the job setting ``name``, such as ``env NCCL_ALGO``.
 
-    Empty for what is no such fact: the workload, and options that are not compared, such as the size.
+    Empty for a setting that is never compared: the workload, and options such as the size.
     """
     if name in COLUMNS.values() or name in NAMED:
         return name
@@ -167,9 +183,9 @@ def _fact_of(name: str) -> str:
 
 
 def _spec_with_settings_of(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
-    """``spec`` with the settings of the facts ``names`` taken from ``other``.
+    """Return a copy of ``spec`` with the settings that decide the facts ``names`` taken from ``other``.
 
-    Those that ``other`` does not set are dropped.
+    Such settings that ``other`` does not set are dropped.
     """
     kept = {name: value for name, value in spec.settings.items() if _fact_of(name) not in names}
     return replace(spec, settings=kept).with_settings({n: v for n, v in other.settings.items() if _fact_of(n) in names})
@@ -198,9 +214,11 @@ NOBODY = "no setting of a job changes it"
 
 
 class GapDifference(msgspec.Struct, frozen=True):
-    """``test``: the command of ``ab`` that measures what it is worth; empty where there is none, and ``why``.
+    """One difference between a slow run and the run or published job that it is compared with.
 
-    ``worth``: by the published rows, None where they do not say.
+    ``name`` is the fact that differs, ``here`` its value in the slow run, ``there`` in the other (empty: something that
+    the run's own nodes show). ``worth``: how published step times changed with it, None where they do not say.
+    ``test``: the ``llmb-run ab`` command that measures it; empty where there is none, and then ``why`` says why.
     """
 
     kind: DifferenceKind
@@ -219,17 +237,19 @@ class GapDifference(msgspec.Struct, frozen=True):
 
 
 def _short_value(value: str) -> str:
-    """A value for a line: of a path or an image its name, of other text 40 characters."""
+    """Return ``value`` shortened for a line: the end of a long path, 40 characters of other text."""
     return value.rpartition("/")[2] if value.count("/") and len(value) > 20 else value[:40]
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """``published``: in words, against what the run is judged; empty where that is nothing of its software.
+    """How much slower a run is than this site's best, and what differs between the two.
 
-    ``unfit``: why the run has no step time to compare, and then nothing is.
+    ``published``: how its step time compares with its reference, as text; empty without a verdict. ``best``: run id of
+    the fastest other run of the same work; None: this one is the fastest, and ``differences`` are from the published
+    job.
 
-    ``best``: run id of the fastest run of the same work, None where this is it; then ``differences`` are from what
-    was published. ``slower``: by what share it is slower than that; ``change``: the step time of that over its own.
+    ``slower``: how much longer this run's steps take, as a share. ``change``: the other's step time over this run's.
+    Both are None where nothing was compared. ``unfit``: why this run has no step time to compare; empty: it has one.
     """
 
     published: str
@@ -241,11 +261,14 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
-    """What the run of ``record`` has otherwise than this site's best run of the same work, and what that is worth.
+    """Return how the run of ``record`` differs from this site's fastest run of the same work.
 
-    Where it is the best run itself, than what was published. A run without a step time that counts has ``unfit``, and
-    nothing is compared. Differences are sorted by what they are worth in time, what saves the most first; an unknown
-    worth counts as none.
+    Each difference comes with what it is worth. If it is the fastest itself, it is compared with the published job. Of
+    a run without a step time that counts only ``unfit`` and what its nodes have shown are set. Differences are sorted
+    by what they are worth in time, what saves the most first; an unknown worth counts as none.
+
+    Raises:
+        LLMBError: there is no installation, or no job can be planned here at all
     """
     own, best = _own_and_best(record, workspace)
     if own is None:
@@ -255,6 +278,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
         return Gap("", differences=tuple(seen), unfit=own.unfit)
     try:
         here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
+    # Its recipe may be gone, or refuse by now what it allowed then.
     except LLMBError:
         here = None
     other = None
@@ -278,7 +302,11 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
 
 
 def _published_text(own: MeasuredRun) -> str:
-    """How a run's step time compares with its reference, in words: ``+4.0 % against ...``; empty without a verdict."""
+    """Return how a run's step time compares with its reference, as text: ``+4.0 % against ...``.
+
+    Empty without a verdict. Where the reference is of other software, the text also says how far releases are apart in
+    published results.
+    """
     verdict = own.verdict
     if verdict is None or verdict.reference is None or verdict.difference is None or own.record is None:
         return ""
@@ -291,7 +319,10 @@ def _published_text(own: MeasuredRun) -> str:
 
 
 class _Sides:
-    """A slow run and what it is compared with: finds what differs, and how to measure each difference."""
+    """The two sides of a slow run's comparison: the run, and the run or published job it is held against.
+
+    Finds what differs between them, and how to measure each difference.
+    """
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:
         self._record = record
@@ -302,7 +333,13 @@ class _Sides:
         self._there = other.spec
 
     def differences(self) -> list[GapDifference]:
-        """What differs between the two, each once: differences that follow from another are left out."""
+        """Return what differs between the slow run and the other side, each difference once.
+
+        Empty: nothing on record does. Differences that merely follow from another are left out.
+
+        Raises:
+            LLMBError: no job can be planned here at all
+        """
         differing = dict(_differing_facts(self._own, self._other.facts))
         groups: list[tuple[str, ...]] = []
         if self._here is not None:
@@ -313,6 +350,7 @@ class _Sides:
                 differing = {
                     name: it for name, it in differing.items() if name in chosen or follows.get(name, "-") != it[1]
                 }
+                # These come with the image, and are no differences of their own.
                 if "image" in chosen:
                     brought = ("software", "image digest", "nccl")
                     differing = {name: pair for name, pair in differing.items() if name not in brought}
@@ -328,9 +366,9 @@ class _Sides:
         return found
 
     def _requests_differ(self, fact: str) -> bool:
-        """Whether the requests for the two jobs give ``fact`` different values.
+        """Return whether the requests for the two compared jobs give ``fact`` different values.
 
-        One that does not set it counts as different.
+        A request that does not set it differs from one that does. The run's own job can be planned.
         """
         assert self._here is not None
         own_settings = {_fact_of(name): value for name, value in self._here.spec.settings.items()}
@@ -338,15 +376,24 @@ class _Sides:
         return own_settings.get(fact) != other_settings.get(fact)
 
     def _plan_with(self, names: Sequence[str]) -> PlannedJob | Refused:
-        """The run's own job, planned with the other side's values of the facts ``names``, or why that is refused."""
+        """Return the slow run's job, planned with the other side's values of the facts ``names``.
+
+        Where the plan is refused, the answer holds the error.
+
+        Raises:
+            LLMBError: no job can be planned here at all
+        """
         assert self._here is not None
         (found,) = plan_each([_spec_with_settings_of(self._here.spec, self._there, names)], self._workspace)
         return found
 
     def _inseparable_groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
-        """The facts ``names``, divided into those that can only be changed together; most are alone.
+        """Return the facts ``names`` in groups of those that can only be changed together; most are alone.
 
-        An image goes with its engine, and so do columns that are not legal one by one.
+        An image goes with its engine, and columns that are not legal one by one go together.
+
+        Raises:
+            LLMBError: no job can be planned here at all
         """
         software = tuple(name for name in names if name in ("image", "engine"))
         every = tuple(name for name in names if name in COLUMNS.values())
@@ -357,14 +404,18 @@ class _Sides:
         return [group for group in (software, columns, *alone) if group]
 
     def _difference(self, facts: Mapping[str, tuple[str, str]]) -> GapDifference:
-        """The facts ``facts``, each with the run's value and the other side's, as one difference.
+        """Return ``facts``, each with (the slow run's value, the other side's), as one difference.
 
-        With the command of ``ab`` that measures it and what it is worth in published results, as far as known; where no
-        command can, with why.
+        With the ``llmb-run ab`` command that measures it and what it is worth in published results, as far as known.
+        Where there is no such command, the difference says why.
+
+        Raises:
+            LLMBError: no job can be planned here at all
         """
         before = ", ".join(pair[0] for pair in facts.values())
         after = ", ".join(pair[1] for pair in facts.values())
         found = GapDifference(_difference_kind(next(iter(facts))), ", ".join(facts), before, after)
+        # What no request sets, no command of ab can change.
         if self._here is None or not all(self._requests_differ(name) for name in facts):
             return found
         planned = self._plan_with(tuple(facts))
@@ -377,7 +428,10 @@ class _Sides:
             return msgspec.structs.replace(found, worth=worth, why=error.message)
 
     def _ab_command(self, facts: Mapping[str, tuple[str, str]]) -> str:
-        """The command ``llmb-run ab ...`` that measures what the facts ``facts`` are worth; side A is the run's job.
+        """Return the command ``llmb-run ab ...`` that measures what ``facts`` are worth.
+
+        Side A is the slow run's job. ``facts`` holds (the slow run's value, the other side's) by name; ``-`` is no
+        value, and is unset on side B.
 
         Raises:
             RequestError: ``ab`` cannot be told a name or a value
@@ -398,9 +452,10 @@ class _Sides:
 
 
 def _differing_facts(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yields each fact in which two runs differ, with both values; ``-`` where a run has none.
+    """Yield (name, (value in ``one``, value in ``other``)) for each fact in which two runs differ.
 
-    What a run's nodes did not tell is unknown, and no difference; facts that are another in each run are left out.
+    ``-`` is no value. A fact that the nodes of either run did not tell is unknown, and is left out, as are facts that
+    are another in each run anyway.
     """
     for name in dict.fromkeys([*one, *other]):
         value, other_value = one.get(name, "-"), other.get(name, "-")
@@ -411,7 +466,10 @@ def _differing_facts(one: Mapping[str, str], other: Mapping[str, str]) -> Iterat
 
 
 def _difference_kind(name: str) -> DifferenceKind:
-    """What the fact ``name`` of a run is about: software, nodes, a setting of its job, or how that was launched."""
+    """Return what the fact ``name`` of a run is about: ``software``, ``nodes``, ``setting`` or ``launch``.
+
+    A setting is one of the job's; launch is how the job was started, and anything else.
+    """
     if name in _SOFTWARE:
         return "software"
     if name in EVIDENCE:
@@ -421,9 +479,9 @@ def _difference_kind(name: str) -> DifferenceKind:
 
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
-    """A gap for people: the headings ``published``, ``best`` and ``differs``, each with the lines under it.
+    """Return a gap as (heading, lines) for people; the headings are ``published``, ``best`` and ``differs``.
 
-    A heading of which there is nothing to say is left out, but for ``best``.
+    ``best`` is always there; the others are left out where there is nothing to say.
     """
     found = [("published", [gap.published])] if gap.published else []
     if gap.unfit:
@@ -441,6 +499,6 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
 
 
 def _difference_lines(item: GapDifference) -> Iterator[str]:
-    """Yields the lines on one difference: what it is, then how to measure it or why that is not possible."""
+    """Yield two lines on one difference: what differs, and the command that measures it or why there is none."""
     yield f"{item}{f'; time {item.worth}' if item.worth else ''}"
     yield f"  {item.test}" if item.test else f"  ab cannot measure it: {item.why}"

@@ -32,10 +32,10 @@ BROKEN = 4
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks.
+    """The rule for when a comparison of two configurations stops.
 
-    ``is_met`` is whether a comparison answers which side is faster to that resolution, False for None. ``is_that_of``
-    is whether the result of a finished campaign was under this rule, which is in it under ``rule``.
+    ``resolution``: the smallest change of the step time that matters, as a share. ``most``: how many blocks of runs may
+    count. ``budget``: in GPU-hours; None: no limit.
     """
 
     resolution: float
@@ -43,23 +43,29 @@ class Rule:
     budget: float | None = None
 
     def is_met(self, found: Comparison | None) -> bool:
-        """Whether ``found`` answers which side is faster, to this rule's resolution.
+        """Return whether ``found`` says which side is faster, or that none is, to this rule's resolution.
 
-        False for None and while it is open.
+        False for None, and while the answer is open.
         """
         return found is not None and found.answer(self.resolution) != "open"
 
     def is_that_of(self, result: Mapping[str, Any]) -> bool:
-        """Whether this is the rule in the ``result`` of a campaign that is over, which may have more of a rule."""
+        """Return whether the ``result`` of a finished campaign was found under this rule, by its key ``rule``.
+
+        Further fields of that rule do not matter.
+
+        Raises:
+            LookupError: the result has no such key, or its rule lacks a field
+        """
         kept = result["rule"]
         return all(kept[name] == value for name, value in asdict(self).items())
 
 
 def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
-    """The rule for when to stop a comparison, from the values of the options of ``options.until_clear``.
+    """Return the rule for when to stop a comparison, from the command line's values.
 
-    ``resolution`` is in per cent: ``1%``, ``0.5 %`` or ``1``; ``pairs`` is the most pairs of runs, two to a block;
-    ``budget`` is in GPU-hours, None: without end.
+    ``resolution`` is a text in per cent: ``1%``, ``0.5 %`` or ``1``. ``pairs`` is the most pairs of runs, two to a
+    block. ``budget`` is in GPU-hours; None: no limit.
 
     Raises:
         RequestError: the resolution is no number of per cent between 0 and 100
@@ -75,7 +81,11 @@ def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
 
 @dataclass(frozen=True)
 class RunBlock:
-    """Two runs of either side that share nodes. ``runs`` in their order; None: not on record."""
+    """A block of a comparison: two runs of side A and two of side B that share nodes.
+
+    ``number`` counts from 1; ``letters`` is the order of the sides, such as ``ABBA``. ``runs`` are in that order; None:
+    not on record.
+    """
 
     number: int
     letters: str
@@ -83,17 +93,20 @@ class RunBlock:
 
     @property
     def ended(self) -> bool:
-        """Whether every run of the block has ended, or will not be started because the block is lost."""
+        """Whether every run of the block has ended, or will not be started as the block is lost."""
         return all((run is None and self.lost) or (run is not None and run.attempt is not None) for run in self.runs)
 
     @property
     def waits(self) -> bool:
-        """Whether one of the block's runs has a job, and has not ended."""
+        """Whether one of the block's runs has a job that has not ended, so that no other may start now."""
         return any(run is not None and run.live and not run.unsettled for run in self.runs)
 
     @property
     def lost(self) -> bool:
-        """Whether too few of the block's runs can have a step time in one allocation, whatever is to come."""
+        """Whether the block can no longer count: too few of its runs can have a step time in the same allocation.
+
+        Runs that have not ended are taken to succeed.
+        """
         together = sum(run is not None for run in self.counted)
         if self.waits or not any(run is not None and run.record.submission.in_series for run in self.runs):
             return together + self._open_runs < ENOUGH
@@ -101,15 +114,15 @@ class RunBlock:
 
     @property
     def _open_runs(self) -> int:
-        """How many of the block's runs have not ended."""
+        """How many of the block's runs have not ended, those that were never submitted included."""
         return sum(run is None or run.attempt is None for run in self.runs)
 
     @cached_property
     def counted(self) -> tuple[Run | None, ...]:
-        """The block's runs that count, each at its place, None at the places of the others.
+        """The block's runs that count for the answer, each at its place, None at the places of the others.
 
-        Those count that have a step time in the allocation that most of these share; runs submitted one by one count as
-        sharing one.
+        A run counts that has a step time and was in the allocation that most such runs of the block share. Runs that
+        were submitted one by one are taken as sharing one.
         """
         timed = [run if run is not None and run.attempt is not None and run.attempt.time else None for run in self.runs]
         where = Counter(_allocation_id(run) for run in timed if run is not None)
@@ -118,19 +131,19 @@ class RunBlock:
 
     @property
     def nodes(self) -> str:
-        """The nodes on which the block's runs were, as a host list, by a run that counts where there is one.
+        """The nodes on which the block's runs were, as a host list.
 
-        Empty: not known.
+        They are those of the first run that counts, else of the first that has ended. Empty: not known.
         """
         ended = [run for run in (*self.counted, *self.runs) if run is not None and run.attempt is not None]
         jobs = [run.record.manifest.get("job", {}) for run in ended]
         return next((str(job["nodes"]) for job in jobs if job.get("nodes")), "")
 
     def due(self, *, wanted: bool) -> Iterator[Due]:
-        """Yields what is to be done for the block's runs without a job, in their order.
+        """Yield what to do for those of the block's runs that have no job, in their order: start or cancel them.
 
-        They are to be started, on the nodes of the others where these are known; or, where the block is lost or not
-        ``wanted``, cancelled, which is yielded only for runs on record that were not submitted.
+        A run is to be started on the nodes of the others, if these are known. If the block is lost or not ``wanted``, a
+        run on record whose job was never submitted is to be cancelled, and nothing is started.
         """
         for (arm, attempt), run in zip(arms_and_attempts(self.number, self.letters), self.runs, strict=True):
             if not wanted or self.lost:
@@ -140,25 +153,31 @@ class RunBlock:
                 yield Due(arm, attempt, block=self.number, nodes=self.nodes, why=f", block {self.number}")
 
     def timed(self, arms: Sequence[Arm]) -> paired.Block:
-        """The block as the statistics take it: the order of its runs, and the step time of each, None if it is lost."""
+        """Return the block as the statistics take it: the order of the sides, and each run's time.
+
+        The time is the step time after warm-up, None for a run that does not count. If the sides train different
+        numbers of tokens per GPU, times are compared per token.
+        """
         work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
         times = (step_time_after_warm_up(run.measured.timing) if run and run.measured else None for run in self.counted)
         return paired.Block(self.letters, tuple(times), work)
 
 
 def _allocation_id(run: Run) -> str:
-    """Which allocation a run had: the id of its job, and the job's nodes, which are others if it was queued again.
+    """Return which allocation a run had: job id and nodes, with a blank between.
 
-    Empty for a run that was submitted by itself.
+    Empty for a run that was submitted by itself. The nodes tell a job that was queued again, and got others, from its
+    first start.
     """
     nodes = run.record.manifest.get("job", {}).get("nodes", "")
     return f"{run.record.job_id} {nodes}" if run.record.submission.in_series else ""
 
 
 def arms_and_attempts(number: int, letters: str) -> list[tuple[int, int]]:
-    """The arm (1 is side A, 2 is B) and attempt of each run of block ``number``, in their order; both count from 1.
+    """Return (arm, attempt) of each run of block ``number``, in their order; arm 1 is side A, arm 2 is B.
 
-    ``letters``: the order of the sides, such as ``ABBA``. Each side has two attempts in a block.
+    Blocks and attempts count from 1. ``letters``: the order of the sides, such as ``ABBA``. Each side has two attempts
+    in a block.
     """
     found, seen = [], {"A": 2 * number - 2, "B": 2 * number - 2}
     for letter in letters:
@@ -173,7 +192,10 @@ _compared = lru_cache(maxsize=64)(compare_blocks)
 
 @dataclass(frozen=True)
 class ComparisonProgress:
-    """Where a comparison stands, by the runs of its blocks on record."""
+    """Where a comparison of two configurations stands, by the runs of its blocks on record.
+
+    ``arms`` are side A and side B; ``blocks`` are in order of their number.
+    """
 
     arms: Sequence[Arm]
     blocks: Sequence[RunBlock]
@@ -181,9 +203,9 @@ class ComparisonProgress:
 
     @cached_property
     def failure(self) -> str:
-        """Why a side of the comparison cannot be timed: ``B failed: ...``, by the first of its runs that failed.
+        """Why a side of the comparison cannot be timed: ``B failed: ...``, by the first run that failed.
 
-        Empty: both can.
+        Empty: no run has failed.
         """
         for block in self.blocks:
             for letter, run in zip(block.letters, block.runs, strict=True):
@@ -193,30 +215,36 @@ class ComparisonProgress:
 
     @cached_property
     def good(self) -> list[RunBlock]:
-        """The blocks that have ended and count for the answer."""
+        """The blocks of runs that have ended and count for the answer."""
         return [block for block in self.blocks if block.ended and not block.lost]
 
     @cached_property
     def broken(self) -> list[RunBlock]:
-        """The blocks that have ended and were lost, which is not the configuration's fault."""
+        """The blocks that have ended and do not count, lost to faults of machines, not of a configuration."""
         return [block for block in self.blocks if block.ended and block.lost]
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """What the last look at the good blocks has found; None before the first look, or where they are too few."""
+        """The statistics of the last look at the good blocks; None: before the first look, or too few blocks.
+
+        Looks are at fixed numbers of blocks, so good blocks since the last one do not count yet.
+        """
         seen = self.good[: blocks_at_last_look(len(self.good), self.rule.most)]
         return _compared(tuple(block.timed(self.arms) for block in seen))
 
     @property
     def answer(self) -> Answer:
-        """The answer of the last look; ``open`` before the first."""
+        """How side B compares with A by the last look: ``faster``, ``slower``, ``no difference`` or ``open``.
+
+        ``open`` before the first look, too.
+        """
         return self.comparison.answer(self.rule.resolution) if self.comparison else "open"
 
     def lacks(self, more: Sequence[RunBlock]) -> bool:
-        """Whether one more block is to be begun beside ``more``, which are about to be.
+        """Return whether to begin one more block of runs beyond ``more``, the new blocks that are about to be begun.
 
-        It is for the next look, or makes up for a lost one. False where a side failed, the answer is known, or a limit
-        is reached.
+        It is for the next look, or makes up for a lost block. False where a side failed, the answer is known, or a
+        limit is reached.
         """
         if self.failure or self.rule.is_met(self.comparison) or self.stopped:
             return False
@@ -224,14 +252,14 @@ class ComparisonProgress:
 
     @property
     def _next_look(self) -> int:
-        """The number of good blocks at which the comparison is looked at next; 0 where there is no further look."""
+        """The number of good blocks at which the comparison is looked at next; 0: there is no further look."""
         return next((size for size in look_schedule(self.rule.most) if size > len(self.good)), 0)
 
     @cached_property
     def stopped(self) -> str:
-        """Why no more blocks are begun, though there is no answer yet: faults, pairs or budget.
+        """Why no more blocks of runs are begun though there is no answer: faults, or a limit.
 
-        Empty where more are, or none is needed.
+        The limit is of pairs or of budget. Empty: there is an answer, or more may be begun.
         """
         if self.rule.is_met(self.comparison):
             return ""
@@ -239,6 +267,7 @@ class ComparisonProgress:
             return f"{len(self.broken)} blocks were lost to machine faults"
         if not self._next_look:
             return f"{2 * self.rule.most} pairs were the limit (--pairs)"
+        # What lost blocks took is a part of what a good one costs.
         spent, more = self.hours, self._next_look - len(self.good)
         each = spent / len(self.good) if self.good else 0.0
         if self.rule.budget is not None and spent + more * each > self.rule.budget:
@@ -247,23 +276,26 @@ class ComparisonProgress:
 
     @property
     def hours(self) -> float:
-        """The GPU-hours that all runs of the comparison have held."""
+        """The GPU-hours that all ended runs of the comparison have held, those that do not count included."""
         runs = chain.from_iterable(block.runs for block in self.blocks)
         return sum(run.hours for run in runs if run is not None)
 
 
 @dataclass(frozen=True)
 class InTurns:
-    """The strategy of a comparison: blocks of four runs, in an order drawn by chance, until a look answers."""
+    """The strategy of a comparison: blocks of four runs, until a look at them answers.
+
+    The order of a block is drawn by chance from ``seed``. ``rule`` says when to stop.
+    """
 
     seed: str
     rule: Rule
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """The runs to start now: all blocks until the next look, and what has no job yet of blocks that were begun.
+        """Return the runs to start now: new blocks until the next look, and what is missing of begun ones.
 
-        Where a side has failed, begun blocks are given up instead: runs without a job are to be cancelled. Empty:
-        nothing.
+        Where a side has failed, runs of these blocks that have no job are to be cancelled instead. Empty: nothing to do
+        now.
         """
         standing = self.standing(arms, runs)
         open_ = [block for block in standing.blocks if not (block.ended or block.waits)]
@@ -276,17 +308,20 @@ class InTurns:
         return found
 
     def standing(self, arms: Sequence[Arm], runs: Runs) -> ComparisonProgress:
-        """Where the comparison stands, by the runs on record: ``runs`` are those of every arm, by its number."""
+        """Return where the comparison stands, by the runs on record.
+
+        ``runs`` holds those of every arm, by its number.
+        """
         known = {(arm, run.number): run for arm, run in with_arms(runs)}
+        # Each side has two attempts in a block.
         last = (max((number for _, number in known), default=0) + 1) // 2
         blocks = [self._block(number, known) for number in range(1, last + 1)]
         return ComparisonProgress(arms, blocks, self.rule)
 
     def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> RunBlock:
-        """The block with a ``number``, from 1, with its arms in the order that the seed gives that block.
+        """Return the block ``number``, from 1, with its sides in the order that the seed gives that block.
 
-        Its runs are those in ``known``, by arm and attempt, in the order of ``arms_and_attempts``; None for each not
-        there.
+        Its runs come from ``known``, which has them by (arm, attempt); None for each that is not there.
         """
         letters = order(number, self.seed)
         return RunBlock(number, letters, tuple(known.get(key) for key in arms_and_attempts(number, letters)))

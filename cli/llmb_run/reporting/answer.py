@@ -50,59 +50,71 @@ _MOST_ALSO = 3
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """``text`` is one sentence. What there is nothing to say of is empty."""
+    """The first screen of a report: how the runs did, and what to do.
+
+    ``word`` is PASS, FAIL, OPEN or FASTEST; ``text`` one sentence. Any other field is empty where there is nothing to
+    say.
+    """
 
     word: Word
     text: str
     figure: str = ""
     """The figure that decides: ``10.51 s a step``."""
     reference: str = ""
-    """What it is held against: ``10.23 s, NVIDIA's result``."""
+    """What ``figure`` is held against: ``10.23 s, NVIDIA's result``."""
     todo: str = ""
     """What to do, in a sentence."""
     command: str = ""
-    """The command that does it."""
+    """The command line that does what ``todo`` says."""
     fastest: str = ""
     """Which configuration of a sweep is the fastest, in a sentence."""
     fastest_command: str = ""
-    """The command that trains it again."""
+    """The command line that trains the configuration of ``fastest`` again."""
     also: tuple[str, ...] = ()
     """What else a reader must know, each in a sentence."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs: all of them, those that failed, those that ended without success (these too), those that have not ended."""
+    """How many runs a report has, and how they ended.
+
+    ``runs``: all. ``failed``: failed. ``unsuccessful``: ended without success, the failed ones included. ``live``: have
+    not ended.
+    """
 
     runs: int
     failed: int
     unsuccessful: int
     live: int
     others: tuple[str, ...] = ()
-    """What became of those that did not succeed and have not failed either: ``2 too short``."""
+    """What became of ended runs that did not succeed and have not failed either: ``2 too short``."""
     causes: tuple[str, ...] = ()
-    """Why they failed, the commonest first."""
+    """Why runs failed, the commonest cause first."""
 
 
 class Deciding(NamedTuple):
-    """The configuration that decides; what ``results`` says is next, in a sentence and as its command; and the mean
-    step time in seconds without the runs on slow nodes, None where it had none of these nodes, or no other runs."""
+    """The configuration that decides the answer of a report, the worst one, as JSON in ``group``.
+
+    ``todo`` and ``command``: what ``results`` says is next, as a sentence and as a command. ``without``: its mean step
+    time in seconds over the runs without slow nodes; None where no run or every run is without one.
+    """
 
     group: Mapping[str, Any]
     todo: str = ""
     command: str = ""
     without: float | None = None
     excluded: frozenset[str] = frozenset()
-    """Nodes that later jobs are kept off already."""
+    """Names of nodes that later jobs are kept off already."""
 
 
 def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The positions of ``groups``, configurations as JSON, the worst verdict first.
+    """Return the positions of ``groups``, configurations as JSON, the one with the worst verdict first.
 
-    Among equal ones what is furthest beyond its reference comes first, and what was compared with other software last.
+    Among equal verdicts, the slowest against its reference comes first, and one that was compared with other software
+    last.
     """
 
     def order(at: int) -> tuple[int, bool, float]:
-        """A sort key: how badly the configuration at a position stands."""
+        """Return the sort key of the configuration at a position, by its verdict; the worst sorts first."""
         group = groups[at]
         return standing(group["word"], group["difference"], indication=bool(group["indication"]))
 
@@ -116,13 +128,13 @@ def conclude(
     deciding: Deciding | None,
     sweeps: Sequence[Board] = (),
 ) -> Answer:
-    """The answer of a report for its first screen: pass, fail, open or the fastest, and what to do.
+    """Return the answer of a report for its first screen: pass, fail, open or the fastest, and what to do.
 
     Args:
         groups: the configurations, as JSON by ``GROUP``
-        counts: of all runs
+        counts: how many runs there are, and how they ended
         hosts: what ran on which nodes, and which of them are slow
-        deciding: the worst configuration; None: there are none
+        deciding: the worst configuration; None: no run was recorded by LLMB, and the answer is OPEN
         sweeps: rankings; the largest one is the answer where nothing has a verdict
     """
     slow = [line for line in hosts if line.slower is not None]
@@ -149,9 +161,9 @@ def conclude(
 
 
 def of_campaign(campaign: Mapping[str, Any]) -> Answer:
-    """The answer of an acceptance campaign for a report: its own verdict, and the speed of its worst workload.
+    """Return the answer of an acceptance campaign for a report: its verdict, and its worst workload's speed.
 
-    ``campaign`` is as ``for_report`` makes it.
+    ``campaign`` is as ``for_report`` makes it. Without a timed workload, ``figure`` and ``reference`` are empty.
     """
     words: dict[str, Word] = {"accepted": "PASS", "not accepted": "FAIL"}
     timed = [item for item in campaign["workloads"] if item["performance"] is not None]
@@ -169,7 +181,10 @@ def of_campaign(campaign: Mapping[str, Any]) -> Answer:
 
 
 def of_tuning(tuning: Mapping[str, Any]) -> Answer:
-    """The answer of a tuning for a report's first screen: its conclusion, and the winner's command if there is one."""
+    """Return the answer of a tuning for a report: its conclusion, and the winner's command if a winner was found.
+
+    The word is FASTEST with a winner, else OPEN.
+    """
     text = plain(tuning["conclusion"])
     found: bool = tuning["found"]
     return Answer(
@@ -181,9 +196,10 @@ def of_tuning(tuning: Mapping[str, Any]) -> Answer:
 
 
 def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
-    """A configuration's name for people: ``llama3.1 70b mbridge fp8 on 64 H100``.
+    """Return a configuration's name for people: ``llama3.1 70b mbridge fp8 on 64 H100``.
 
-    Where several of ``others`` (itself among them) have that name, its whole title with its software.
+    Where several of ``others``, the configuration itself among them, have that name, it is the whole title with
+    software.
     """
     name = _short_title(group["title"])
     same = [other for other in others if _short_title(other["title"]) == name]
@@ -191,13 +207,13 @@ def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) ->
 
 
 def _short_title(title: str) -> str:
-    """A configuration's title without its FP8 scaling, the GPU type in capitals."""
+    """Return a configuration's title without its FP8 scaling, and with the GPU type in capitals."""
     without_scaling = re.sub(r" \([^()]*\)", "", title)
     return re.sub(r"(?<= on )\d+ [a-z]+\d+", lambda found: found[0].upper(), plain(without_scaling))
 
 
 def plain(text: str) -> str:
-    """``text`` without parentheses: what stands in them is set off by a comma before it."""
+    """Return ``text`` without parentheses: what stands in them is set off by a comma before it."""
     innermost = re.compile(r" ?\(([^()]*)\)")
     while innermost.search(text):
         text = innermost.sub(r", \1", text)
@@ -205,14 +221,14 @@ def plain(text: str) -> str:
 
 
 def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
-    """The name to show for each node, by its whole name: without the domain where that is unique."""
+    """Return the name to show for each node, by its whole name: without the domain where that is unique."""
     firsts = {line.host: line.host.partition(".")[0] for line in hosts}
     counts = Counter(firsts[line.host] for line in hosts)
     return {host: first if counts[first] == 1 else host for host, first in firsts.items()}
 
 
 def _verdict_counts(groups: Sequence[Mapping[str, Any]]) -> str:
-    """The beginning of a sentence that counts configurations by verdict, worst first, ending in ``: ``.
+    """Return the beginning of a sentence that counts configurations by verdict, the worst first, ending in ``: ``.
 
     ``1 of 7 configurations fails, 5 are open: ``; where all agree, ``Both configurations ...`` or ``All 3 ...``. Empty
     for a single one, which needs no count.
@@ -238,14 +254,14 @@ def _deciding_sentence(
     slow: Sequence[HostLine],
     counts: Counts,
 ) -> str:
-    """The sentence on the configuration that decides: its speed beside the reference, or why there is none.
+    """Return the sentence on the configuration that decides: its speed against the reference, or why there is none.
 
     Args:
         kind: how it stands, as one of ``WORST_FIRST``
         groups: all configurations, so that its name tells it from the others
         deciding: that configuration
         slow: the slow nodes
-        counts: of all runs, for the cause of a failure
+        counts: how all runs ended, for the cause of a failure
     """
     group, name = deciding.group, named(deciding.group, groups)
     if group["difference"] is None or kind not in ("pass", "fail", "open"):
@@ -266,9 +282,10 @@ def _deciding_sentence(
 
 
 def _uncompared_sentence(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
-    """What is said of a configuration that was compared with nothing, after its name: ``has failed: out of memory``.
+    """Return what to say of a configuration that was compared with nothing: ``has failed: out of memory``.
 
-    ``kind``: how it stands, as one of ``WORST_FIRST``.
+    It goes behind the configuration's name. ``kind``: how it stands, as one of ``WORST_FIRST``. The text has no full
+    stop.
     """
     text, _ = _SAID[kind]
     if kind == "failed" and counts.causes:
@@ -281,16 +298,20 @@ def _uncompared_sentence(kind: str, group: Mapping[str, Any], counts: Counts) ->
 
 
 def _reference_owner(group: Mapping[str, Any]) -> str:
-    """Whose result a configuration is compared with, in words."""
+    """Return whose result a configuration is compared with, for a sentence: ``NVIDIA's result``.
+
+    It may also be ``this site's baseline``. The text names the reference's software where that is another than the
+    configuration's.
+    """
     reference = group["reference"]
     owner = {"published": "NVIDIA's result", "baseline": "this site's baseline"}.get(reference["kind"], "its reference")
     return owner if reference["same_software"] else f"{owner} with {reference['software'].rpartition(', ')[2]}"
 
 
 def _figures_text(group: Mapping[str, Any]) -> tuple[str, str]:
-    """The step time that the verdict is of, stalls included, and the reference's with its source; ``5.74 s a step``.
+    """Return (step time, reference) as texts: ``5.74 s a step``, stalls included, and ``5.51 s`` with its source.
 
-    Each is empty where there is none.
+    Either is empty where there is none; without a reference, the step time is without stalls.
     """
     if group["difference"] is None:
         return (f"{_seconds_text(group['step_seconds'])} a step" if group["step_seconds"] else ""), ""
@@ -300,21 +321,22 @@ def _figures_text(group: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _seconds_text(value: float) -> str:
-    """A step time in seconds: ``5.74 s``."""
+    """Return a step time in seconds as text with its unit: ``5.74 s``, with three digits after the point below 1 s."""
     digits = 3 if value < 1 else 2
     return f"{value:.{digits}f} s"
 
 
 def _node_names(slow: Sequence[HostLine]) -> list[str]:
-    """The short names of slow nodes."""
+    """Return the short names of slow nodes, in the order given."""
     known = short_names(slow)
     return [known[line.host] for line in slow]
 
 
 def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
-    """What to do, in a sentence, and the command for it; each is empty where there is none.
+    """Return (sentence, command) on what to do next; each is empty where there is none.
 
-    A slow node that is not excluded yet outranks all else: whatever it slows down proves nothing.
+    A slow node that is not excluded yet outranks all else: whatever it slows down proves nothing. ``kind`` is how the
+    deciding configuration stands; ``hosts`` are all nodes, ``slow`` the slow ones.
     """
     within = [line for line in slow if line.host not in deciding.excluded]
     if within:
@@ -325,7 +347,10 @@ def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow:
 
 
 def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
-    """What to do about slow nodes, at least one: a sentence with the reason, and the command that excludes them."""
+    """Return (sentence, command) on slow nodes, at least one: why and how to exclude them.
+
+    ``hosts`` are all nodes, so that short names stay unique.
+    """
     known = short_names(hosts)
     names = [known[line.host] for line in slow]
     first = slow[0]
@@ -341,8 +366,9 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
 
 
 def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
-    """Further sentences for the first screen, the weightiest first: slow nodes, failures, stalls; empty where all is
-    said.
+    """Return further sentences for the first screen of a report, the weightiest first, at most ``_MOST_ALSO``.
+
+    They are on slow nodes, failures, runs without a step time or end, and stalls. Empty: there are none of these.
     """
     sentences = []
     runs = counted(counts.runs, "run")
@@ -367,7 +393,10 @@ def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Decid
 
 
 def _of_sweep(board: Board) -> Answer:
-    """The answer of a sweep of which nothing has a reference: which configuration is the fastest."""
+    """Return the answer for a report on a sweep without references: which configuration is the fastest.
+
+    The word is FASTEST, or OPEN where several tie for first place.
+    """
     first, *others = board.configurations
     tied = [item for item in others if item.place == first.place]
     behind = next((item for item in others if item.place not in (None, first.place)), None)
@@ -387,7 +416,10 @@ _TIMES = 2.0
 
 
 def _fastest_sentence(board: Board) -> str:
-    """The sentence on a ranking: which configuration is the first, and how far it is ahead, or how many tie with it."""
+    """Return the sentence on a ranking: which configuration is the first, and by how much.
+
+    If several tie for first place, it says how many.
+    """
     first, *others = board.configurations
     name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))
     of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short_title(board.title)}"

@@ -18,15 +18,20 @@ from llmb_common.base.notices import notice
 
 @cache
 def charts_library() -> str:
-    """The script that draws charts, for an element of a page.
+    """Return the JavaScript that draws charts, as the text of a script element.
 
-    Made or fetched where it is not there, and kept for this process. Empty, after a notice why, where it cannot be had.
+    Empty, after a notice, where the script cannot be had. Where it is missing, it is made from an installed package, or
+    fetched by the installer, which may take a download. It is kept for this process.
+
+    Raises:
+        OSError: the installer cannot be started
     """
     kept = Path(sys.prefix) / "vega.js"
     if not kept.is_file():
         try:
             import vl_convert
 
+            # ``</script`` in a text of the library would end the element that holds it.
             return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
         except ImportError:
             _fetch(kept.parents[2] / "bin" / "llmb-install")
@@ -38,9 +43,12 @@ def charts_library() -> str:
 
 
 def _fetch(program: Path) -> None:
-    """Have the installer ``program`` fetch what draws charts, which says on standard error what it does.
+    """Have the installer ``program`` download what draws charts, and wait for it.
 
-    Waits for it. Does nothing where there is no such program; a failure is ignored.
+    Does nothing where there is no such program; a download that fails is ignored.
+
+    Raises:
+        OSError: the program cannot be started
     """
     if not os.access(program, os.X_OK):
         return

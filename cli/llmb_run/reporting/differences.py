@@ -21,7 +21,10 @@ _MOST_VALUES = 8
 
 
 class Value(msgspec.Struct, frozen=True):
-    """One value of a fact; ``-`` where they have none. ``runs`` are the first of ``count`` runs that have it."""
+    """One value of a fact in which runs differ, such as the driver's version, and the runs that have it.
+
+    ``value`` is ``-`` where they have none. ``runs`` are the ids of the first of ``count`` runs.
+    """
 
     value: str
     runs: tuple[str, ...]
@@ -29,7 +32,10 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """A fact in which runs differ: its commonest values, and in ``others`` how many more it has."""
+    """A fact in which runs differ, such as the driver's version, with its commonest values first.
+
+    ``others``: how many further values there are.
+    """
 
     name: str
     values: tuple[Value, ...]
@@ -37,16 +43,16 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class Differing(msgspec.Struct, frozen=True):
-    """Runs of one title, such as ``grok1 314b nemo2 bf16 on 256 h100``, and the facts in which they differ."""
+    """The runs of one ``title``, such as ``grok1 314b nemo2 bf16 on 256 h100``, and what they differ in."""
 
     title: str
     facts: tuple[Fact, ...]
 
 
 def differing(seen: Sequence[SeenRun]) -> list[Differing]:
-    """In what the runs of each title differ, in the order of the first runs.
+    """Return for each title what its runs differ in, in the order of the first runs.
 
-    Titles whose runs are alike are left out.
+    Titles whose runs are alike are left out; empty: all are.
     """
     together: dict[str, list[SeenRun]] = {}
     for run in seen:
@@ -56,9 +62,9 @@ def differing(seen: Sequence[SeenRun]) -> list[Differing]:
 
 
 def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
-    """The facts in which ``runs`` differ, each with its values; what a run's nodes did not tell is no difference.
+    """Return the facts in which ``runs`` differ, each with its values; empty: they are alike.
 
-    Empty: they are alike.
+    A fact that a run's nodes did not tell is unknown, and makes no difference.
     """
     alike: dict[int, list[int]] = {}
     """Positions of the runs that share their facts."""
@@ -78,7 +84,7 @@ def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
 
 
 def _as_fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[SeenRun]) -> Fact:
-    """The fact ``name`` with its commonest values, and the first runs that have each.
+    """Return the fact ``name`` with its commonest values, and the first runs that have each.
 
     ``by_value``: for each value, lists of positions in ``runs``.
     """

@@ -23,32 +23,40 @@ _MOST_FINDINGS = 30
 
 
 class FabricGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of nodes. ``again``: it was measured to find out who is to blame."""
+    """One group of nodes in a report on the network fabric, and its bandwidth.
+
+    ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured. ``again``: it was measured
+    again to find the node at fault. ``why``: why it is judged so, as text.
+    """
 
     nodes: str
     busbw_gbps: float | None
     share: float | None
-    """Of what is usual in groups of its size, less one."""
+    """The bandwidth as a share of what is usual in groups of this size, less 1; None: nothing is known to be usual."""
     kind: Literal["slow", "usual", "no figure", "not judged"]
     again: bool
     why: str = ""
 
 
 class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report says of one measurement. ``answer`` is its first line, without ``level``."""
+    """What a report says of one measurement of the network fabric.
+
+    ``answer`` is the first line, without the word ``level`` before it; ``coarseness`` says how fine a difference can be
+    seen, empty where nothing is to say. ``heads`` and ``rows`` are a table.
+    """
 
     level: Answer
     answer: str
     coarseness: str
     findings: tuple[str, ...]
-    """But for those that the answer names, and then what to do."""
+    """Lines on what was found, without what ``answer`` says already, then lines on what to do."""
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    """What was measured, as ``health --fabric`` prints it."""
+    """The cells of what was measured, as ``health --fabric`` prints them."""
     groups: tuple[FabricGroup, ...]
     """The slowest first; those without a figure before them."""
     count: int
-    """How many groups there are."""
+    """How many groups were measured; ``groups`` may hold fewer."""
     listed: int
     """How many of them are listed by name, the first ones."""
     left_out: str
@@ -58,7 +66,10 @@ class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fabric_part(fabric: Fabric) -> FabricPart:
-    """What a report says of one measurement of the fabric; no more groups than ``MOST_DRAWN``, the slowest."""
+    """Return what a report says of one measurement of the network fabric.
+
+    Of the groups of nodes it has the ``MOST_DRAWN`` slowest, those without a figure first.
+    """
     verdict = fabric.verdict
     groups = sorted(verdict.groups, key=lambda group: group.busbw_gbps or 0.0)
     limits = [measure.limit for measure in verdict.measures if measure.name == "groups"]
@@ -78,7 +89,10 @@ def fabric_part(fabric: Fabric) -> FabricPart:
 
 
 def _finding_lines(verdict: FabricVerdict) -> tuple[str, ...]:
-    """Lines on the first findings of a measurement but for those that its answer names, then what to do about them."""
+    """Return lines on the first findings of a fabric measurement, then a line ``to do: ...`` for each remedy.
+
+    Findings that the verdict's answer names already have no line.
+    """
     shown = verdict.findings[:_MOST_FINDINGS]
     lines = [f"{finding.level}: {finding.said}" for finding in shown if finding.said not in verdict.answer]
     lines += dict.fromkeys(f"to do: {finding.remedy}" for finding in shown if finding.remedy)
@@ -86,7 +100,7 @@ def _finding_lines(verdict: FabricVerdict) -> tuple[str, ...]:
 
 
 def _as_fabric_group(group: GroupSpeed) -> FabricGroup:
-    """A group of nodes as a report has it."""
+    """Return a measured group of nodes in the form of a report; its share becomes a difference from what is usual."""
     return FabricGroup(
         nodes=nodes_text(group.nodes),
         busbw_gbps=group.busbw_gbps,
@@ -98,7 +112,7 @@ def _as_fabric_group(group: GroupSpeed) -> FabricGroup:
 
 
 def _group_kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not judged"]:
-    """How a group of nodes did, in a word; ``no figure``: its measurement gave none."""
+    """Return how a group of nodes did, in a word; ``no figure``: its measurement gave none."""
     if group.busbw_gbps is None:
         return "no figure"
     if group.slow is None:
@@ -107,19 +121,19 @@ def _group_kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not
 
 
 def _left_out(count: int) -> str:
-    """What the list of ``count`` groups of nodes leaves out, and the command that has it; empty: nothing."""
+    """Return what the list of ``count`` groups of nodes leaves out, and the command that has it; empty: nothing."""
     if count <= _MOST_LISTED:
         return ""
     return f"{_MOST_LISTED:,} of {count:,} groups, the slowest. The others: llmb-run health --fabric --json"
 
 
 def read_fabrics(file: Path) -> tuple[Fabric, ...]:
-    """The fabric measurements in a file, with their verdicts; at least one.
+    """Return the fabric measurements in a file, each with its verdict; at least one.
 
-    Such files are what ``health --fabric --json`` printed, and a campaign's ``health.json``.
+    The file is what ``health --fabric --json`` printed, or a campaign's ``health.json``.
 
     Raises:
-        RequestError: the file cannot be read, or holds none
+        RequestError: the file cannot be read, is not JSON, or holds something else
     """
     items = recorded_fabrics(file)
     try:

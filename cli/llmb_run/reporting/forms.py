@@ -51,9 +51,12 @@ _SCRIPTS = tuple(
 
 
 def page(report: Report) -> str:
-    """The report as the text of one HTML page, complete with data, styles and scripts.
+    """Return the report as the text of one HTML page, complete with data, styles and scripts.
 
-    Where what draws charts cannot be had, their places say what they would show.
+    Where the charts' library cannot be had, the page says in place of each chart what that would show.
+
+    Raises:
+        OSError: the installer, which is to fetch the library, cannot be started
     """
     # In a function of their own: the library, minified, has taken most short names of the page.
     own = "\n".join(_read_page_file(name) for name in _SCRIPTS)
@@ -79,9 +82,9 @@ def page(report: Report) -> str:
 
 
 def _page_data(report: Report) -> dict[str, Any]:
-    """The report as JSON values for the page: nodes once, in ``nodes``, and by their numbers in the runs.
+    """Return the report as JSON values for the HTML page; runs name their nodes by position in the list ``nodes``.
 
-    Many runs have many nodes, with long names.
+    So that long names are there once: many runs have many nodes.
     """
     data: dict[str, Any] = msgspec.to_builtins(report)
     numbers: dict[str, int] = {}
@@ -91,20 +94,20 @@ def _page_data(report: Report) -> dict[str, Any]:
 
 
 def _read_page_file(name: str) -> str:
-    """The text of the file ``name`` of the page."""
+    """Return the text of the file ``name``, a template, style or script of the HTML page, from this package."""
     return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown: the answer, verdicts, runs, scaling, changes over time, nodes, differences.
+    """Return the report as Markdown text: answer, verdicts, runs, scaling, history, nodes, differences.
 
-    What there is nothing of is left out.
+    A section without content is left out.
     """
     return "\n".join(_markdown_lines(report)) + "\n"
 
 
 def _markdown_lines(report: Report) -> Iterator[str]:
-    """Yields the lines of a report as Markdown."""
+    """Yield the lines of a report as Markdown, without newlines."""
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
     yield from (f"# {_escape_markdown(report.title)}", "")
     yield from _answer_lines(report.answer)
@@ -134,13 +137,19 @@ def _markdown_lines(report: Report) -> Iterator[str]:
 
 
 def _tflops(row: dict[str, Any]) -> str:
-    """TFLOPS per GPU of a run, a row of JSON; empty where it would be 0.00, as of a model for CPUs."""
+    """Return the TFLOPS per GPU of a run, a row of JSON, as text; empty where none is known or it would be 0.00.
+
+    The latter is so for a small model on CPUs.
+    """
     said = columns.formatted(row["tflops_per_gpu"], ".2f")
     return "" if said == "0.00" else said
 
 
 def _days(row: dict[str, Any]) -> str:
-    """Days to train on 1T tokens by a run, a row of JSON; empty for a smoke test."""
+    """Return the days to train on a trillion tokens at a run's speed, as text.
+
+    Empty for a smoke test or an unknown speed. ``row`` is the run as JSON.
+    """
     return "" if row["model_size"] == "smoke" else columns.formatted(row["days_1t"], ".2f")
 
 
@@ -153,7 +162,7 @@ _IN_WORDS = {
 
 
 def _fabric_lines(part: FabricPart) -> Iterator[str]:
-    """Yields the lines of Markdown on a measurement of the fabric: verdict, findings, figures, slowest groups."""
+    """Yield lines of Markdown on a measurement of the network fabric: verdict, findings, figures, groups."""
     yield from (f"## Fabric: {part.level}", "")
     yield from (f"* {_escape_markdown(text)}" for text in (part.answer, *part.findings, part.coarseness) if text)
     yield ""
@@ -177,7 +186,7 @@ _GROUP_OF_NODES: tuple[Column[FabricGroup], ...] = (
 
 
 def _answer_lines(answer: Answer) -> Iterator[str]:
-    """Yields the report's answer, as the page's first screen has it, in Markdown."""
+    """Yield lines of Markdown with a report's answer, as the HTML page has it on its first screen."""
     yield from (f"**{answer.word}: {_escape_markdown(answer.text)}**", "")
     figures = [text for text in (answer.figure, answer.reference) if text]
     lines = [
@@ -192,15 +201,19 @@ def _answer_lines(answer: Answer) -> Iterator[str]:
 
 
 def _code(command: str) -> str:
-    """``command`` as code in Markdown, on which nothing acts, whatever backticks are in it; empty where it is."""
+    """Return ``command`` as code in Markdown, whatever backticks it contains; empty for an empty one.
+
+    Control characters in it are escaped.
+    """
     if not command:
         return ""
+    # Longer than any row of backticks in the text, so that none of these ends the code.
     fence = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))
     return f"{fence} {printable(command, keep='')} {fence}" if len(fence) > 1 else f"`{printable(command, keep='')}`"
 
 
 def _runs_lines(report: Report) -> Iterator[str]:
-    """Yields the table of runs, and their remarks, in Markdown."""
+    """Yield lines of Markdown with the table of a report's runs, and, if there are any, the remarks on them."""
     listed = (
         *columns.of_json(RUN, _IN_WORDS),
         Column("outcome", columns.item("outcome"), Form.MARKDOWN, head="outcome"),
@@ -216,13 +229,19 @@ def _runs_lines(report: Report) -> Iterator[str]:
 
 
 def _verdict_cell(found: dict[str, Any]) -> str | None:
-    """The verdict over a run, or why there is none; None where nothing is said."""
+    """Return the verdict on a run, or for a run that was not measured why; None where there is neither.
+
+    ``found`` is the run as JSON.
+    """
     parts = (found["verdict_text"],) if found["outcome"] == "measured" else (found["message"], found["cause_text"])
     return "; ".join(filter(None, parts)) or None
 
 
 def _view_lines(title: str, view: View[Any], note: str | None, conclusions: Sequence[str] = ()) -> Iterator[str]:
-    """Yields a table and the sentences under it in Markdown; nothing for a table without rows."""
+    """Yield lines of Markdown with a table and, below it, the sentences ``conclusions``.
+
+    A view without rows yields nothing. ``note``, above the table, says what is left out of it; None: nothing is.
+    """
     if view.rows:
         yield from _section_lines(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows), note)
         yield from (f"* {_escape_markdown(text)}" for text in conclusions)
@@ -240,7 +259,7 @@ _NODE: tuple[Column[HostLine], ...] = (
 
 
 def _differences_lines(report: Report) -> Iterator[str]:
-    """Yields a table for each configuration whose runs differ, in Markdown."""
+    """Yield lines of Markdown with a table for each configuration whose runs differ; nothing where all are alike."""
     for item in report.differing:
         rows: list[list[str]] = []
         for fact in item.facts:
@@ -254,31 +273,35 @@ def _differences_lines(report: Report) -> Iterator[str]:
 def _section_lines(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None
 ) -> Iterator[str]:
-    """Yields a heading and a table in Markdown; ``note``, above the table, says what is left out of it."""
+    """Yield lines of Markdown with a heading and a table; ``note``, between them, says what the table leaves out."""
     yield from (f"## {_escape_markdown(title)}", "")
     yield from (_escape_markdown(note), "") if note else ()
     yield from _table_lines(heads, rows)
 
 
 def _table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yields the lines of a table in Markdown, cells escaped and ``heads`` as they are, then an empty line."""
+    """Yield the lines of a Markdown table, then an empty line; cells are escaped, ``heads`` are not."""
     yield from (_table_row(heads), _table_row(["---"] * len(heads)))
     yield from (_table_row([_escape_markdown(cell) for cell in row]) for row in rows)
     yield ""
 
 
 def _table_row(cells: Iterable[str]) -> str:
-    """The cells as a row of a Markdown table."""
+    """Return ``cells``, already escaped, as one row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
 def _escape_markdown(value: str) -> str:
-    """``value`` on one line, with everything escaped that Markdown or HTML would act on."""
+    """Return ``value`` on one line, with everything escaped that Markdown or HTML would act on."""
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
 
 
 class _Case(NamedTuple):
-    """``kind``: the element that says how it ended, or ``pass``. ``output``: lines that it has in any case."""
+    """One test case of a JUnit file.
+
+    ``software`` becomes its class. ``kind``: the element that says how it ended (``failure``, ``error``, ``skipped``),
+    or ``pass``; ``message`` is that element's. ``output``: lines that the case has in any case.
+    """
 
     name: str
     software: str
@@ -288,7 +311,7 @@ class _Case(NamedTuple):
 
 
 def junit(report: Report) -> str:
-    """The report as JUnit XML text: one suite, with a case for each verdict and each run that did not succeed."""
+    """Return the report as JUnit XML text: one suite, with the test cases of ``_cases``."""
     suite = ElementTree.Element("testsuite", name=_xml_text(report.title))
     cases = [*_cases(report)]
     kinds = Counter(case.kind for case in cases)
@@ -309,7 +332,10 @@ def junit(report: Report) -> str:
 
 
 def _cases(report: Report) -> Iterator[_Case]:
-    """Yields the test cases of a JUnit file: the acceptance, each configuration, and each run that did not succeed."""
+    """Yield the test cases of a JUnit file: the campaign, each configuration, each run without a result.
+
+    Runs and configurations that the report leaves out are in one more case each.
+    """
     if campaign := report.campaign:
         message = f"{campaign['headline']}: {campaign['why']}"
         kind = {"accepted": "pass", "not accepted": "failure"}.get(campaign["outcome"], "skipped")
@@ -333,7 +359,7 @@ def _cases(report: Report) -> Iterator[_Case]:
 
 
 def _reference_lines(group: dict[str, Any]) -> list[str]:
-    """Lines on a configuration's step time and its reference; empty where nothing was compared."""
+    """Return lines on a configuration's step time in seconds and its reference; empty where nothing was compared."""
     known = group["reference"]
     if known is None or group["step_seconds"] is None:
         return []
@@ -344,5 +370,5 @@ def _reference_lines(group: dict[str, Any]) -> list[str]:
 
 
 def _xml_text(value: str) -> str:
-    """A text without the characters that XML does not have."""
+    """Return ``value`` without the control characters that XML cannot hold; they are escaped as text."""
     return printable(value)

@@ -15,9 +15,9 @@ _MOST_RUNS = 1500
 
 
 def shown_histories(histories: Sequence[History]) -> list[History]:
-    """Those of ``histories`` that a report draws, in their order, each with as many runs as there is room for.
+    """Return those of ``histories`` that a report draws, in their order, thinned to what there is room for.
 
-    They are those of two runs or more, the ``MOST_HISTORIES`` with most runs.
+    They are those of two runs or more; of more than ``MOST_HISTORIES``, those with most runs. Empty: there are none.
     """
     several = [item for item in histories if len(item.moments) > 1]
     longest = sorted(several, key=lambda item: -len(item.moments))[:MOST_HISTORIES]
@@ -27,15 +27,16 @@ def shown_histories(histories: Sequence[History]) -> list[History]:
 
 
 def _thin_runs(history: History, most: int) -> tuple[DatedRun, ...]:
-    """The runs of a history to draw, about ``most``: all, or of each stretch the fastest and the slowest.
+    """Return about ``most`` runs of a history to draw: all of them, or of each stretch the fastest and the slowest.
 
-    The first and the last of all stay, and those where a level began.
+    The first and the last run of all stay, and those where a level of speed began.
     """
     moments = history.moments
     if len(moments) <= most:
         return moments
     began = {shift.run_id for shift in history.shifts}
     kept = {0, len(moments) - 1, *(at for at, moment in enumerate(moments) if moment.run_id in began)}
+    # Two runs of each stretch are kept.
     for places in stretches(len(moments), max(1, most // 2)):
         kept.add(min(places, key=lambda at: moments[at].seconds))
         kept.add(max(places, key=lambda at: moments[at].seconds))

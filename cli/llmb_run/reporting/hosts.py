@@ -16,37 +16,44 @@ from llmb_run.reporting.seen import SeenRun
 
 
 class HostLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. ``ratio`` is the median, over the repeats with it, of a run's step time over the mean of all repeats of
-    its configuration; None without repeats.
+    """One node in a report, with the runs that it was in and how fast these were.
 
-    ``slower`` is for a slow node, and None for any other: the mean step time of the repeats with it over that of the
-    repeats without it, less 1. Slow is one where that is more than chance for as many nodes as were looked at, and no
-    slower node explains it. ``together``: others that were in just the same repeats, so that it may be any of them.
+    ``gpus``: its GPUs as text. ``ratio``: a run's step time over the mean of all repeats of its configuration, the
+    median over the repeats with this node; None without repeats.
+
+    ``slower``: for a slow node the mean step time of the repeats with it over that of the repeats without it, less 1;
+    None: the node is not slow. A node is slow where that is more than chance among so many nodes, and no slower node
+    explains it. ``together``: other nodes that were in exactly the same repeats, so that any of them may be the slow
+    one.
     """
 
     host: str
     runs: tuple[str, ...]
-    """The first of them."""
+    """The ids of the first runs that the node was in."""
     count: int
-    """How many runs it was in."""
+    """How many runs the node was in."""
     gpus: str
     ratio: float | None
     problems: int
-    """Runs among them with a problem of this node, or of no node in particular."""
+    """How many of these runs have a problem of this node, or of no node in particular."""
     findings: tuple[str, ...] = ()
-    """What these problems are."""
+    """The texts of these problems, each once, the first few."""
     slower: float | None = None
     together: tuple[str, ...] = ()
 
 
 def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
-    """Every node that a run's account names: slow ones first, then those with problems, then those in slower runs."""
+    """Return a line for every node that a run has named: slow ones first, then those with problems.
+
+    The others follow by their ratio. Empty: no run has named its nodes.
+    """
     on_host: dict[str, list[SeenRun]] = {}
     for run in seen:
         for host in run.hosts:
             on_host.setdefault(host, []).append(run)
     repeats = NodeRuns(node_runs(timed(run.run for run in seen)))
     lines = {host: _host_line(host, on_host[host], repeats) for host in sorted(on_host)}
+    # One by one: what a slow node did to its neighbors in a run must not count against these.
     while worst := repeats.slowest(len(lines)):
         hosts, slower = worst
         for host in hosts:
@@ -57,9 +64,9 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
 
 
 def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLine:
-    """What is known of the node ``host`` by ``runs``, all that it had, at least one.
+    """Return what is known of the node ``host`` by ``runs``, at least one, all of which it was in.
 
-    Whether it is slow is not said here.
+    Whether it is slow is left open: ``slower`` stays None.
     """
     known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
     by_run = [_problems(host, run) for run in runs]
@@ -76,6 +83,7 @@ def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLin
 
 
 def _problems(host: str, run: SeenRun) -> list[str]:
-    """The problems of ``run`` that name the node ``host``, or none of the run's nodes."""
+    """Return the problems of ``run`` that name the node ``host``, and those that name none of the run's nodes."""
+    # A name may have a dot in it, or end a sentence.
     named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in run.problems]
     return [text for text, words in named if host in words or words.isdisjoint(run.hosts)]

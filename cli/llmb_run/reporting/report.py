@@ -73,8 +73,12 @@ _PAGE = {
 
 
 class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. ``result`` is what ``results --json`` says of it, without ``why``. ``name`` is its run id, or the log's
-    name where it has none; ``title`` and ``software`` are None there too."""
+    """One run in a report.
+
+    ``result`` is the run as ``results --json`` has it, without ``why``. ``name`` is the run id, or the log's name for a
+    log that LLMB did not write; ``title``, of the configuration, is None for such a log, ``software`` where it is
+    unknown.
+    """
 
     result: dict[str, Any]
     name: str
@@ -85,8 +89,11 @@ class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """``groups`` are what ``results --group`` says, the worst first; ``references`` say what the verdicts were compared
-    with."""
+    """Everything that a report says, whatever its form: HTML, Markdown or JUnit.
+
+    ``groups`` are the configurations as ``results --group --json`` has them, the worst first. ``references`` are lines
+    on what the verdicts were compared with.
+    """
 
     title: str
     made: float
@@ -97,13 +104,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer
     counts: Counts
     groups: tuple[dict[str, Any], ...]
-    """``run_ids`` are those of the runs that are shown."""
+    """Configurations as JSON; their ``run_ids`` are those of runs that the report shows."""
     runs: tuple[ReportRun, ...]
     sweeps: tuple[dict[str, Any], ...]
     """What ``results --rank`` says of configurations that differ in more than their scale and precision."""
     scaling: tuple[ScalingLine, ...]
     scales: tuple[list[dict[str, Any]], ...]
-    """The rows of each of ``scaling``."""
+    """For each of ``scaling``, its rows as JSON."""
     histories: tuple[History, ...]
     """Of the configurations that were run more than once; with few enough runs to draw."""
     course: tuple[str, ...]
@@ -112,7 +119,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[HostLine, ...]
     references: tuple[str, ...]
     left_out: dict[str, str] = {}  # msgspec copies it
-    """By the section: how much of it is shown, and the command that has the rest."""
+    """For each section that is cut short, how much of it is shown, and the command that has the rest."""
     columns: dict[str, list[dict[str, str]]] = msgspec.field(default_factory=lambda: dict(_PAGE))
     """The page's columns of figures: key, heading, unit and how a value is written, for each of its tables."""
     campaign: dict[str, Any] | None = None
@@ -124,7 +131,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no run failed; one that is too short to be measured, or was told to end, has not."""
+        """Whether no run of the report failed.
+
+        Runs that are too short to be measured, or were told to end, have not failed.
+        """
         return self.counts.failed == 0
 
 
@@ -133,7 +143,7 @@ _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software", "image", "engin
 
 
 class _Choice:
-    """Configurations and runs that a report shows: the worst, and of each the newest."""
+    """The configurations and runs that a report shows: the worst configurations, and of each the newest runs."""
 
     def __init__(self, found: Sequence[MeasuredRun]) -> None:
         self.found = found
@@ -146,9 +156,10 @@ class _Choice:
         self._names = {_run_name(run) for run in self.runs}
 
     def _runs_to_show(self) -> list[MeasuredRun]:
-        """The runs to show: the newest of each configuration, then the next ones, until there are ``MOST_RUNS``.
+        """Return the runs to show: the newest of each configuration, then the next ones.
 
-        They are in the order in which they were given. Logs without a record count as one configuration.
+        There are at most ``MOST_RUNS``. They are in the order in which the runs were given. Logs without a record count
+        as one configuration.
         """
         logs = [run for run in self.found if run.row is None]
         members = [*(item.members for item in self.groups), logs]
@@ -160,17 +171,21 @@ class _Choice:
         return [run for run in self.found if id(run) in shown]
 
     def shown_groups(self) -> tuple[dict[str, Any], ...]:
-        """The configurations to show as JSON, the worst first, each with the ids of its runs that are shown."""
+        """Return the configurations to show as JSON, the worst first.
+
+        Their ``run_ids`` are those of shown runs only.
+        """
         listed = (self.every[at] for at in self.order[:MOST_GROUPS])
         return tuple({**item, "run_ids": self.named(item["run_ids"])} for item in listed)
 
     def named(self, run_ids: Sequence[str]) -> list[str]:
-        """Those of the run ids that the report shows, in their order."""
+        """Return those of ``run_ids`` whose runs the report shows, in their order."""
         return [name for name in run_ids if name in self._names]
 
     def deciding(self, seen: Sequence[SeenRun], hosts: Sequence[HostLine], workspace: Workspace) -> Deciding | None:
-        """What decides the report's answer: the worst configuration, and what to do about it; None without
-        configurations.
+        """Return the worst configuration, which decides the report's answer, and what to do about it.
+
+        None: there is no configuration.
         """
         if not self.order:
             return None
@@ -182,17 +197,24 @@ class _Choice:
         )
 
     def _configuration_name(self, of: Group | None) -> str:
-        """What to call the configuration ``of`` in a sentence; ``it`` where there is only one, or None is given."""
+        """Return what to call the configuration ``of`` in a sentence.
+
+        That is ``it`` where there is only one, or None is given.
+        """
         if of is None or len(self.made) == 1:
             return "it"
         return named(self.every[self.made.index(of)], self.every)
 
 
 def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
-    """The report on measured runs, which may be none: everything that it says, in the order of the runs.
+    """Return the report on the measured runs ``found``, in their order; there may be none.
 
-    Gives up what the runs hold in memory and can read again. No fabrics, campaign or tuning are in it: callers add
-    them.
+    Fabrics, campaign and tuning stay empty: callers add them. Each run drops what it holds in memory and can read
+    again.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RequestError: the fastest configuration of a ranking is of a workload that is not known here
     """
     seen = seen_runs(found)
     choice = _Choice(found)
@@ -237,20 +259,20 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
 
 
 def _release_memory(found: Sequence[MeasuredRun]) -> None:
-    """Let each run give up what it holds in memory and can read again."""
+    """Make each run drop what it holds in memory and can read again."""
     for run in found:
         run.forget()
 
 
 def _run_name(run: MeasuredRun) -> str:
-    """The run's id, or the name of a log that LLMB did not write."""
+    """Return the run's id, or, for a log that LLMB did not write, the log's name."""
     return run.run_id or run.files.name
 
 
 def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
-    """Yields what the report has of each run that is shown, with fewer steps the more runs there are.
+    """Yield what the report has of each run in ``shown``, with fewer steps of each the more runs there are.
 
-    The run gives up its memory.
+    Each run then drops what it holds in memory.
     """
     most = MOST_POINTS // max(1, len(shown))
     for item in shown:
@@ -267,9 +289,9 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
 
 
 def _count_outcomes(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
-    """How many of the runs ``found`` failed, are live or gave no result, and the commonest causes of failure.
+    """Return how many of the runs ``found`` failed, are live or have no result, and the commonest causes of failure.
 
-    The causes are from ``seen``, what is known of those that LLMB recorded.
+    The causes come from ``seen``, the same runs without logs that LLMB did not write.
     """
     causes = Counter(run.cause for run in seen if run.cause and run.run.failed)
     became = Counter(run.outcome for run in found if run.status.state == "Incomplete")
@@ -284,9 +306,9 @@ def _count_outcomes(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Co
 
 
 def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> float | None:
-    """The mean step time of a group in seconds over its runs without slow nodes, stalls included.
+    """Return the mean step time, in seconds with stalls, of those of a configuration's runs that had no slow node.
 
-    None where no run or every run is without one.
+    None where no run or every run is without a slow node.
     """
     slow = {line.host for line in hosts if line.slower is not None}
     members = {id(run) for run in worst.members}
@@ -296,15 +318,18 @@ def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Seque
 
 
 def _is_sweep(board: Board) -> bool:
-    """Whether the configurations of a ranking are a sweep: they differ in more than recipes document.
+    """Return whether the configurations of a ranking are a sweep: they differ in more than recipes document.
 
-    A job in two containers is none.
+    One job in two containers is no sweep.
     """
     return not {*board.names} <= _DOCUMENTED
 
 
 def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, Any]]:
-    """The first rankings as ``results --rank --json`` has them, the fastest of each, with ids of shown runs only."""
+    """Return the first rankings as ``results --rank --json`` has them, with the fastest configurations of each.
+
+    Run ids are those of shown runs only.
+    """
     few = [replace(board, configurations=board.configurations[:_MOST_OF_SWEEP]) for board in boards[:_MOST_SWEEPS]]
     shown = ranking_as_dict(few)
     for board in shown:
@@ -314,27 +339,30 @@ def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, An
 
 
 def _histories(seen: Sequence[SeenRun]) -> list[History]:
-    """The histories of the configurations among the runs; empty where none has a step time."""
+    """Return the histories of the configurations among the runs; empty where no run has a step time."""
     observed = [run.observed for run in seen]
     places = [place for place in observed if place]
     return histories(places, scatter_of=seen[0].run.past.scatter) if places else []
 
 
 def _change_sentences(every: Sequence[History], drawn: Sequence[History]) -> tuple[str, ...]:
-    """The sentences on changes of level in the histories that are ``drawn``, by all runs in ``every``."""
+    """Return the sentences on changes of speed over time in the histories that are ``drawn``.
+
+    They are judged by the runs in ``every``, from which no run is thinned out.
+    """
     keys = {item.key for item in drawn}
     return tuple(history_view([item for item in every if item.key in keys]).conclusions)
 
 
 def _count_runs(found: Sequence[History]) -> int:
-    """The number of runs in all the histories together."""
+    """Return the number of runs in all the histories together."""
     return sum(len(item.moments) for item in found)
 
 
 def _left_out(**counts: tuple[int, int]) -> dict[str, str]:
-    """What a report leaves out, by the section: how many of how many are shown, and the command that has the rest.
+    """Return by section of the report how many of how many items it shows, with the command that has the rest.
 
-    ``counts``: shown and all, for each section; one that shows all is left out of the answer.
+    ``counts``: (shown, all) for each section. A section that shows all is not in the answer.
     """
     found = {}
     for section, (shown, all_of_them) in counts.items():

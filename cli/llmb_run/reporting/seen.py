@@ -22,7 +22,12 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SeenRun:
-    """A run that LLMB recorded. Texts and facts that many runs have are held once; empty: nobody said."""
+    """What a report keeps in memory of a run that LLMB recorded.
+
+    Texts and facts that many runs share are held once. ``title`` is the configuration's; ``started`` Unix time; ``day``
+    the date of the run; ``hosts`` the names of its nodes; ``driver``, ``cuda`` and ``nccl`` are versions. An empty
+    text: not known.
+    """
 
     run: MeasuredRun
     plan: JobPlan
@@ -30,25 +35,25 @@ class SeenRun:
     started: float
     day: str
     facts: Mapping[str, str]
-    """``history_facts``: what may explain its speed, but for its nodes."""
+    """What may explain the run's speed, but for its nodes, by name, as ``history_facts`` makes it."""
     hosts: tuple[str, ...]
     gpus: str
     driver: str
     cuda: str
     nccl: str
     problems: tuple[str, ...]
-    """What its nodes say against its result."""
+    """Sentences on what the run's nodes have shown that speaks against its result."""
     host: str
-    """Where it was submitted."""
+    """The host from which the run was submitted."""
     owner: str
     queue: str
-    """With the scheduler's word for it: ``partition batch``."""
+    """The queue's name behind the scheduler's word for it: ``partition batch``."""
     cause: str
-    """Why it failed, in short; empty where that is not known, and for a run that did not."""
+    """Why the run failed, in short; empty where that is not known, and for a run that did not fail."""
 
     @property
     def run_id(self) -> str:
-        """The run's id; empty for a log that LLMB did not write."""
+        """The run's id."""
         return self.run.run_id
 
     @property
@@ -62,27 +67,30 @@ class SeenRun:
 
 
 class _SharedTexts:
-    """Holds equal facts and texts of many runs once, to save memory."""
+    """A store that holds equal facts and texts of many runs once, to save memory."""
 
     def __init__(self) -> None:
         self._facts: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
         self._texts: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def facts(self, record: RunRecord) -> Mapping[str, str]:
-        """The facts of a run; equal ones are the same object."""
+        """Return the facts that may explain the speed of the run in ``record``, by name.
+
+        Equal facts of an earlier call are the same object.
+        """
         found = history_facts(record)
         return self._facts.setdefault(tuple(found.items()), found)
 
     def texts(self, found: Iterable[str]) -> tuple[str, ...]:
-        """The texts as a tuple; equal ones are the same object."""
+        """Return the texts ``found`` as a tuple; an equal tuple of an earlier call is the same object."""
         texts = tuple(map(sys.intern, found))
         return self._texts.setdefault(texts, texts)
 
 
 def seen_runs(found: Sequence[MeasuredRun]) -> list[SeenRun]:
-    """What a report keeps of those of ``found`` that LLMB recorded, in their order.
+    """Return what a report keeps of those of ``found`` that LLMB recorded, in their order.
 
-    Each run then gives up what it holds in memory and can read again.
+    Finds out why failed runs failed. Each run then drops what it holds in memory and can read again.
     """
     words = _SharedTexts()
     seen = []
@@ -98,9 +106,9 @@ def seen_runs(found: Sequence[MeasuredRun]) -> list[SeenRun]:
 
 
 def _as_seen_run(item: MeasuredRun, record: RunRecord, words: _SharedTexts) -> SeenRun:
-    """What the report keeps of a run once its ``record`` is given up.
+    """Return what the report keeps of a run once its ``record`` is dropped.
 
-    ``words`` holds what it has in common with others.
+    ``words`` holds what runs have in common.
     """
     scheduler, account = record.plan.scheduler, item.account
     item.memory_gib  # noqa: B018 (while its record is at hand)
@@ -125,9 +133,9 @@ def _as_seen_run(item: MeasuredRun, record: RunRecord, words: _SharedTexts) -> S
 
 
 def _cause_text(item: MeasuredRun) -> str:
-    """Why a run failed, in the words that it shares with other failures of the kind: without rank and node.
+    """Return why a run failed, in words that are the same for failures of one kind: without rank and node.
 
-    Empty where it did not.
+    Empty where the run did not fail or nothing is known of the cause.
     """
     if item.why is None:
         return ""
@@ -135,7 +143,10 @@ def _cause_text(item: MeasuredRun) -> str:
 
 
 def _folder_owner(folder: Path) -> str:
-    """The name of the user who owns a run's folder; empty where it is gone."""
+    """Return the login name of the user who owns a run's folder.
+
+    Empty where the folder is gone or cannot be looked at.
+    """
     try:
         return _name_of(folder.stat().st_uid)
     except OSError:

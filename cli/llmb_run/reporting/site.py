@@ -14,9 +14,12 @@ _MOST = 4
 
 
 def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[str, str], ...]:
-    """Cluster, GPUs, software, dates and people of a report's runs: pairs of a name and a text, safe to print.
+    """Return (name, text) pairs for the head of a report: cluster, GPUs, software, dates and people of its runs.
 
-    What nothing is known of is left out.
+    The texts are safe to print. A pair about which nothing is known is left out.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     days = sorted({time.strftime("%Y-%m-%d", time.gmtime(run.run.created)) for run in seen})
     lines = (
@@ -30,7 +33,13 @@ def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[
 
 
 def _cluster_text(seen: Sequence[SeenRun], workspace: Workspace) -> str:
-    """The cluster, its queues, and from where the runs were submitted; empty where nothing is known."""
+    """Return the cluster's name, the queues of the runs, and from which hosts they were submitted.
+
+    They are joined with commas. What is unknown is left out; empty: all of it.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     hosts = joined_values(run.host for run in seen)
     submitted = f"submitted from {hosts}" if hosts else ""
     words = (workspace.cluster.cluster_name, joined_values(run.queue for run in seen), submitted)
@@ -38,9 +47,9 @@ def _cluster_text(seen: Sequence[SeenRun], workspace: Workspace) -> str:
 
 
 def _gpus_text(seen: Sequence[SeenRun]) -> str:
-    """The GPUs that the runs had, ``4 nodes with 8 H100``, by their nodes' own account, else as planned.
+    """Return the GPUs that the runs had, ``4 nodes with 8 H100``, as their nodes reported them, else as planned.
 
-    Empty without runs.
+    Different ones are joined with semicolons. Empty without runs.
     """
     nodes: dict[str, set[str]] = {}
     planned: list[str] = []
@@ -56,9 +65,9 @@ def _gpus_text(seen: Sequence[SeenRun]) -> str:
 
 
 def _software_line(seen: Sequence[SeenRun]) -> str:
-    """One line with the software that the runs trained with, then the versions of driver, CUDA and NCCL.
+    """Return one line with the software that the runs trained with, then the versions of driver, CUDA and NCCL.
 
-    What is unknown is left out; several values of one are listed. Empty: nothing is known.
+    What is unknown is left out; different versions are listed. Empty: nothing is known.
     """
     versions = {
         "driver": joined_values(run.driver for run in seen),
@@ -71,9 +80,9 @@ def _software_line(seen: Sequence[SeenRun]) -> str:
 
 
 def joined_values(values: Iterable[str], between: str = ", ") -> str:
-    """Each of the values once, as they come, at most ``_MOST`` of them: ``a, b, c, d, 3 more``.
+    """Return the values, each once in order, joined by ``between``: ``a, b, c, d, 3 more``.
 
-    Empty texts are left out.
+    Beyond ``_MOST`` values only their number is given. Empty texts are left out.
     """
     names = list(dict.fromkeys(value for value in values if value))
     more = [f"{len(names) - _MOST} more"] if len(names) > _MOST else []

@@ -16,9 +16,11 @@ _QUANTILES = (0.05, 0.5, 0.95)
 
 
 class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Columns of equal length, seconds and TFLOP/s per GPU; ``total`` is how many steps the log has.
+    """The steps of a run for a report's page, as lists of equal length.
 
-    ``quantiles`` are of all steps after warm-up: 5 %, the median, 95 %; empty where there are none.
+    ``index``, ``seconds`` and ``loss`` have an item for each step. The lists may be thinned out; ``total`` is how many
+    steps the log has. ``loss`` is None where the log has no finite one. ``quantiles`` are step times in seconds, of all
+    steps after warm-up: 5 %, the median, 95 %; empty without such steps.
     """
 
     total: int
@@ -29,7 +31,10 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def steps_of(timing: RunTiming, most: int) -> StepColumns:
-    """The steps of a run for the page, about ``most`` at most, with the quantiles of all steps after warm-up."""
+    """Return the steps of a run for the page, thinned out to about ``most``, with the quantiles of its step times.
+
+    The quantiles are of all steps after warm-up.
+    """
     items = thin(timing.iterations, most)
     steady = sorted(item.seconds for item in after_warm_up(timing))
     return StepColumns(
@@ -42,14 +47,16 @@ def steps_of(timing: RunTiming, most: int) -> StepColumns:
 
 
 def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
-    """About ``most`` of the steps ``items``, in order: all if they are no more, else the extremes of each stretch.
+    """Return about ``most`` of the steps ``items``, in order.
 
-    Those are its fastest and slowest step and its highest loss, beside the first and the last step of all.
+    All of them if they are no more, else the extremes of each stretch. These are the fastest and the slowest step of
+    the stretch and its highest loss. The first and the last step of all stay, too.
     """
     items = list(items)  # else each look at one asks the file
     if len(items) <= most:
         return items
     kept: set[int] = {0, len(items) - 1}
+    # Three steps of each stretch are kept.
     for places in stretches(len(items), max(1, most // 3)):
         kept.add(min(places, key=lambda at: items[at].seconds))
         kept.add(max(places, key=lambda at: items[at].seconds))
@@ -58,12 +65,15 @@ def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
 
 
 def stretches(count: int, number: int) -> list[range]:
-    """The positions of ``count`` items, from 0, divided into ``number`` stretches, as equal as can be."""
+    """Return the positions 0 to ``count`` - 1 in ``number`` consecutive ranges, as equal as can be.
+
+    Some are empty where ``number`` is greater than ``count``.
+    """
     return [range(count * at // number, count * (at + 1) // number) for at in range(number)]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """A quantile of the values ``ordered``, which rise and are at least one; interpolated linearly.
+    """Return a quantile of the values ``ordered``, at least one and rising, interpolated linearly.
 
     ``share``: 0 is the smallest value, 0.5 the median, 1 the largest.
     """
@@ -74,10 +84,10 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _finite(value: float | None) -> float | None:
-    """A value with as many digits as the page shows; None for one that is missing, infinite or no number."""
+    """Return ``value``, rounded for the page; None for one that is missing, infinite or NaN."""
     return _rounded(value) if value is not None and math.isfinite(value) else None
 
 
 def _rounded(value: float) -> float:
-    """A value with as many digits as the page shows."""
+    """Return ``value`` rounded to ``_DIGITS`` significant digits, so that the page is smaller."""
     return float(f"{value:.{_DIGITS}g}")

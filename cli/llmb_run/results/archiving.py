@@ -44,7 +44,11 @@ _MASK = b"****"
 
 @dataclass
 class Archive:
-    """What was written: paths in the archive with their SHA-256; files with a masked secret, or left out."""
+    """An archive of runs that was written to ``path``, with what is in it.
+
+    ``runs`` is their number, ``bytes`` the file's size. ``hashes``: SHA-256 by path in the archive. ``masked``: paths
+    of files in which a secret was masked.
+    """
 
     path: Path
     runs: int
@@ -52,15 +56,19 @@ class Archive:
     hashes: dict[str, str] = field(default_factory=dict)
     masked: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """Files that are not text, in which no secret could be masked."""
+    """Paths of files that were left out: they are not text, so that no secret could be masked."""
     newest: int = 0
     """When the newest of the packed files was last written, as Unix time."""
 
 
 def check_archive(path: Path, *, overwrite: bool) -> None:
-    """Raise RequestError where no archive could be written to ``path``: its name, its folder, or what is there.
+    """Refuse ``path`` as the name of a new archive.
 
-    ``overwrite``: a file that is there may be replaced. Writes nothing, and does not look at permissions.
+    Its ending may be wrong, a file be there already, or its folder be missing. ``overwrite``: a file that is there may
+    be replaced. Writes nothing, and does not check permissions.
+
+    Raises:
+        RequestError: no archive can have that name
     """
     if not path.name.endswith((".tar.zst", ".tar.gz")):
         raise RequestError(f"{path.name}: an archive is .tar.zst or .tar.gz", remedy="--output runs.tar.zst")
@@ -81,17 +89,24 @@ def write_archive(
     overwrite: bool = False,
     more: Mapping[str, bytes] | None = None,
 ) -> Archive:
-    """Write ``folders`` (run folders) to ``path``.
+    """Write the run folders ``folders`` into a compressed tar archive at ``path``, and return what is in it.
 
-    ``summary`` goes into ``archive.json``, ``more`` are further files by their names, in which the caller has masked
-    what is secret. ``unmasked``: also what is not text. ``secrets`` are masked as well as those of the environment. A
-    half-written archive is never seen under ``path``. The same files make the same archive, to the byte: times are
-    those of the files.
+    A half-written archive is never seen under ``path``. The same files make the same archive, to the byte.
+
+    Args:
+        path: ends in ``.tar.zst`` or ``.tar.gz``
+        folders: may be none
+        summary: plain values for ``archive.json``
+        profiles: also reports of Nsight Systems
+        unmasked: also files that are no text, in which secrets cannot be masked
+        secrets: texts to mask as ``****``, beside the secrets in this environment
+        overwrite: replace a file that is there
+        more: further files by name, in which the caller has masked what is secret
 
     Raises:
         RequestError: ``path`` cannot be the name of an archive, or exists
-        EnvironmentLacks: there is no zstd
-        RecordError: it cannot be written
+        EnvironmentLacks: the program zstd is needed, and missing
+        RecordError: a file cannot be read, or the archive not written
     """
     check_archive(path, overwrite=overwrite)
     archive = Archive(path, len(folders))
@@ -108,6 +123,7 @@ def write_archive(
             for name, content in (more or {}).items():
                 packer.add_bytes(name, content)
             packer.close(summary)
+        # On the disk before it gets its name.
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         archive.bytes = temporary.stat().st_size
@@ -122,7 +138,10 @@ def write_archive(
 
 
 class _Packer:
-    """Adds files to ``tar`` below the folder with the archive's name, and notes them in ``archive``."""
+    """Adds files to an open ``tar``, below one folder with the archive's name, and notes them in ``archive``.
+
+    ``unmasked``: also files that are no text, in which secrets cannot be masked.
+    """
 
     def __init__(self, tar: tarfile.TarFile, archive: Archive, mask: Mask, *, unmasked: bool) -> None:
         self._tar = tar
@@ -132,7 +151,13 @@ class _Packer:
         self._top = archive.path.name.removesuffix(".tar.zst").removesuffix(".tar.gz")
 
     def add_run(self, folder: Path, *, profiles: bool) -> None:
-        """Pack the files of a run's folder, secrets masked; dumps of flight recorders become JSON."""
+        """Pack the files of a run's folder, with secrets masked; dumps of NCCL's flight recorder become JSON.
+
+        ``profiles``: also reports of Nsight Systems. Checkpoints and links are left out.
+
+        Raises:
+            OSError: a file cannot be read, or the archive not written
+        """
         for file in _files_to_pack(folder, profiles=profiles):
             name = f"{folder.name}/{file.relative_to(folder).as_posix()}"
             if file.parent == folder / FLIGHT and (text := dump_as_json(file)):
@@ -141,7 +166,13 @@ class _Packer:
                 self._add_file(file, name, is_code=file == folder / _CODE and _is_planned_code(folder))
 
     def close(self, summary: Any) -> None:
-        """Add ``archive.json`` and the hashes of all files, when everything else is packed."""
+        """Add ``archive.json``, with the runs' ``summary`` masked, and the hashes of all files.
+
+        Nothing may be packed after it.
+
+        Raises:
+            OSError: the archive cannot be written
+        """
         archive, below = self._archive, len(self._top) + 1
         about = {"schema": 1, "llmb": __version__, "newest": archive.newest, "runs": self._mask.value(summary)}
         about["left_out"] = [name[below:] for name in archive.left_out]
@@ -150,17 +181,24 @@ class _Packer:
         self.add_bytes("SHA256SUMS", os.fsencode(sums))
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        """Pack a file ``name`` with this content, in which the caller has masked what is secret.
+        """Pack ``content`` as the file ``name``; the caller has masked what is secret in it.
 
-        Its time is that of the newest so far.
+        The file's time is that of the newest file packed so far.
+
+        Raises:
+            OSError: the archive cannot be written
         """
         digest = hashlib.sha256(content).hexdigest()
         self._add(name, io.BytesIO(content), len(content), self._archive.newest, 0o644, digest)
 
     def _add_file(self, path: Path, name: str, *, is_code: bool) -> None:
-        """Pack a file as ``name``, with its secrets masked, and note where some were; times and permissions stay.
+        """Pack the file at ``path`` as ``name``, with its secrets masked, and note if some were.
 
-        One that is not text is left out, and noted, unless it ``is_code`` or ``unmasked`` archives are asked for.
+        Time and permissions stay. A file that is not text is left out, and noted, unless it ``is_code`` or the packer
+        takes unmasked files.
+
+        Raises:
+            OSError: the file cannot be read, or the archive not written
         """
         # A copy first: a log may grow while it is read, and tar must know the size before the content.
         with tempfile.TemporaryFile() as copy, path.open("rb") as source:
@@ -185,7 +223,13 @@ class _Packer:
             self._archive.masked.append(f"{self._top}/{name}")
 
     def _add(self, name: str, content: IO[bytes], size: int, mtime: int, mode: int, digest: str) -> None:
-        """Write one file into the archive below its top folder, and note its SHA-256 ``digest``."""
+        """Write one file into the archive, below its top folder, and note its SHA-256 ``digest``.
+
+        ``size`` is in bytes; ``mtime`` Unix time; ``mode`` the permissions.
+
+        Raises:
+            OSError: the archive cannot be written
+        """
         info = tarfile.TarInfo(f"{self._top}/{name}")
         info.size = size
         info.mtime = mtime
@@ -195,7 +239,10 @@ class _Packer:
 
 
 def _sum_line(digest: str, name: str) -> str:
-    """A line as ``sha256sum`` prints and checks it: it begins with a backslash where the name had to be escaped."""
+    """Return a line that ``sha256sum -c`` checks, with a newline, for the file ``name`` with the SHA-256 ``digest``.
+
+    It begins with a backslash where the name had to be escaped.
+    """
     escaped = name.replace("\\", "\\\\").replace("\n", "\\n")
     begin = "\\" if escaped != name else ""
     return f"{begin}{digest}  {escaped}\n"
@@ -203,15 +250,16 @@ def _sum_line(digest: str, name: str) -> str:
 
 @contextmanager
 def _open_compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """A writable stream that compresses into ``target``: by gzip where ``path`` ends in ``.tar.gz``, else by zstd.
+    """Open a writable stream that compresses into ``target``, by gzip or zstd.
 
-    ``target`` stays open.
+    It is gzip where ``path`` ends in ``.tar.gz``, else zstd. ``target`` stays open.
 
     Raises:
         EnvironmentLacks: the program zstd is needed, and not on PATH
-        OSError: zstd failed, known when the stream is closed
+        OSError: zstd failed, which shows when the context ends
     """
     if path.name.endswith(".tar.gz"):
+        # Neither a name nor the time of packing: the same files make the same archive.
         with gzip.GzipFile("", fileobj=target, mode="wb", mtime=0) as stream:
             yield cast(IO[bytes], stream)
         return
@@ -235,9 +283,12 @@ def _open_compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 
 def _files_to_pack(folder: Path, *, profiles: bool) -> Iterator[Path]:
-    """Yields the regular files below a run folder, by name; no checkpoints, and profiles only if asked for.
+    """Yield the regular files below a run folder, by name; no checkpoints, and ``profiles`` only if asked for.
 
     Links are left out: they may lead anywhere.
+
+    Raises:
+        OSError: a folder cannot be listed
     """
     for path in sorted(folder.iterdir()):
         if path.name in _LEFT_OUT or (path.name == _PROFILES and not profiles):
@@ -250,9 +301,9 @@ def _files_to_pack(folder: Path, *, profiles: bool) -> Iterator[Path]:
 
 
 def _is_planned_code(folder: Path) -> bool:
-    """Whether ``code.zip`` in a run's folder is the training code that its record names, which holds no secret.
+    """Return whether ``code.zip`` in a run's folder is the training code that the run's record names.
 
-    False where one of the two cannot be read.
+    Such code holds no secret. False where the file or the record cannot be read.
     """
     try:
         return hash_of_packed(read_plain(folder / _CODE)) == load_record(folder).manifest.get("code_sha256")
@@ -261,7 +312,11 @@ def _is_planned_code(folder: Path) -> bool:
 
 
 class Mask:
-    """Masks tokens: secrets that we know, what looks like one, and what is assigned to a variable with such a name."""
+    """Replaces secrets in files by ``****``.
+
+    Secrets are given values, those of environment variables with a secret's name, what looks like a token, and what is
+    assigned to a variable with such a name.
+    """
 
     _ASSIGNED = re.compile(rb"\b([A-Za-z][A-Za-z0-9_]*)(=['\"]?)([^\s'\";,]{8,})")
 
@@ -272,14 +327,18 @@ class Mask:
         """
         # A short value would mask ordinary words.
         around = [value for name, value in os.environ.items() if is_secret_name(name)]
+        # The longest first: a shorter one may be a part of it.
         self._known = sorted({os.fsencode(value) for value in (*around, *secrets) if len(value) >= 8}, key=len)[::-1]
 
     def text(self, content: bytes) -> bytes:
-        """``content`` with every secret in it replaced by ``****``, line by line; line ends stay."""
+        """Return ``content`` with every secret in it replaced by ``****``, line by line; line ends stay."""
         return b"".join(self(line) for line in content.splitlines(keepends=True))
 
     def value(self, plain: Any) -> Any:
-        """Plain values, as JSON has them, with every text in them masked; keys stay, and a tuple becomes a list."""
+        """Return plain values, as JSON has them, with secrets masked in every text.
+
+        Keys stay, and a tuple becomes a list.
+        """
         if isinstance(plain, str):
             return self(plain.encode(errors="surrogateescape")).decode(errors="surrogateescape")
         if isinstance(plain, dict):
@@ -295,15 +354,15 @@ class Mask:
 
 
 def _masked_assignment(found: re.Match[bytes]) -> bytes:
-    """The text of a match of ``NAME=value``, with ``****`` for the value where the name is a secret's."""
+    """Return the text of a match of ``NAME=value``, with ``****`` for the value where the name is a secret's."""
     name, sign, value = found.groups()
     return name + sign + (_MASK if is_secret_name(name.decode()) else value)
 
 
 def stored_secrets(install: Path) -> list[str]:
-    """The tokens and keys that the installer keeps in an installation, sorted, as far as they are ours to read.
+    """Return the tokens and keys that the installer keeps in an installation, sorted; empty where there are none.
 
-    Empty where there are none. The last word of each line of those files counts as one.
+    They are the last words of the lines of two files; a file that is missing or not readable counts as empty.
     """
     found = set()
     for name in ("hf_token", "enroot/.credentials"):

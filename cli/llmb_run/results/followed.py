@@ -15,13 +15,14 @@ from llmb_run.terminal import next_command
 
 
 def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) -> Result:
-    """``started`` with what its runs came to in its text, where all were followed to their end; else unchanged.
+    """Return ``started``, what a command says of jobs it started, with its runs' measured figures.
 
-    Unchanged too for a dry run, and where no job was started. ``ranked``: several runs as a ranking, not each
-    configuration for itself. A single run also brings another hint.
+    Unchanged for a dry run, where no job was started, and where one of the runs has not ended. ``ranked``: show several
+    runs as a ranking, else by configuration. For a single run the hint for the next command is another one, too.
 
     Raises:
         RecordError: the record of one of the runs cannot be read
+        LLMBError: the workload of a ranking is not known here any more
     """
     if callable(started.data):  # a dry run
         return started

@@ -46,7 +46,12 @@ from llmb_run.results.words import word_of
 
 @dataclass(frozen=True)
 class Group:
-    """``runs`` are those that every figure and the verdict are of: successful, by date, up to the last look."""
+    """The runs of one configuration and image, judged together as repeats.
+
+    ``runs`` are those on which every figure and the verdict rest: successful, by date, up to the last look; ``seconds``
+    their steady step times. ``key`` and ``title`` are the configuration's. ``verdict`` is None where no run was
+    measured.
+    """
 
     key: str
     title: str
@@ -54,34 +59,34 @@ class Group:
     runs: tuple[MeasuredRun, ...]
     seconds: tuple[float, ...]
     others: int
-    """Runs that have ended without a step time."""
+    """How many runs have ended without a step time."""
     live: int
-    """Runs that wait or run."""
+    """How many runs are queued or running."""
     waiting: int
-    """Successful runs beyond the last look: they count at the next."""
+    """How many successful runs are beyond the last look: they count at the next."""
     in_reference: int
-    """Successful runs that the reference itself is made of: nothing is compared with itself."""
+    """How many successful runs the reference itself is made of: nothing is compared with itself."""
     verdict: Verdict | None
     interval: float | None = None
-    """Half the interval of the mean, as a share of it."""
+    """Half the confidence interval of the mean step time, as a share of that mean; None without a time."""
     members: tuple[MeasuredRun, ...] = ()
-    """All runs, whatever became of them."""
+    """All runs of the configuration, whatever became of them."""
 
     @cached_property
     def outcomes(self) -> Counter[Outcome]:
-        """How many of the group's runs came to each outcome."""
+        """How many of all the configuration's runs came to each outcome."""
         return Counter(run.outcome for run in self.members)
 
     @property
     def word(self) -> str:
-        """How the configuration stands, in one of the words of ``WORST_FIRST``."""
+        """How the configuration stands, as one of ``WORST_FIRST``, such as ``no reference``."""
         return word_of(self.verdict, self.outcomes, len(self.runs), self.in_reference)
 
     @property
     def shown_seconds(self) -> float | None:
-        """The configuration's mean step time in seconds, stalls included: the one that is compared.
+        """The configuration's mean step time in seconds, stalls included, as compared with the reference.
 
-        None where no run has one. Without a comparison, the mean of what its judged runs show.
+        Without a comparison, the mean of the judged runs. None where no run has a step time.
         """
         if self.runs and self.verdict and self.verdict.reference and self.verdict.decision:
             return self.verdict.reference.seconds * self.verdict.decision.ratio
@@ -89,19 +94,19 @@ class Group:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the judged runs' steady step times in seconds; None where no run has one."""
+        """The mean of the judged runs' step times in seconds, without stalls; None where no run has one."""
         return statistics.fmean(self.seconds) if self.seconds else None
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation between the judged runs' step times as a share of their mean; None below two runs."""
+        """The standard deviation of the judged runs' step times as a share of their mean; None below two runs."""
         return statistics.stdev(self.seconds) / statistics.fmean(self.seconds) if len(self.seconds) > 1 else None
 
 
 def group_runs(found: Sequence[MeasuredRun]) -> list[Group]:
-    """The runs in groups of one configuration and image, each judged together, in the order of their first runs.
+    """Return the runs in groups of one configuration and image, each judged together.
 
-    Logs without a record are in none.
+    They are in the order of their first runs. Logs without a record are left out; empty: there are only such.
     """
     together: dict[str, list[MeasuredRun]] = {}
     for item in found:
@@ -111,9 +116,9 @@ def group_runs(found: Sequence[MeasuredRun]) -> list[Group]:
 
 
 def _as_group(members: Sequence[MeasuredRun]) -> Group:
-    """The runs ``members``, at least one and all of one configuration, as a group with its verdict.
+    """Return the runs ``members``, at least one and all of one configuration and image, as a group with its verdict.
 
-    Of all but the first run, what the index has of them is enough.
+    Only the first run's record is read.
     """
     first = members[0]
     plan = record_of(first).plan
@@ -123,6 +128,7 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
     spoken = speaking[0] if speaking else None
     reference = spoken.reference if spoken else None
     verdict = spoken.verdict if spoken else None
+    # Runs that the baseline is made of have another reference, and are not judged by it.
     able = [item for item in good if reference is None or item.reference == reference]
     judged = able[: runs_at_last_look(len(able))] if reference else able  # what is not judged is not looked at
     times = _step_times(judged)
@@ -152,15 +158,15 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
 
 
 def _step_times(runs: Iterable[MeasuredRun]) -> list[StepTime]:
-    """The step times of the runs that have one that counts, in their order; the others are left out."""
+    """Return the step times of the runs that have one that counts, in their order; the other runs are left out."""
     return [run.good for run in runs if run.good is not None]
 
 
 def record_of(run: MeasuredRun) -> RunRecord:
-    """The record of a run that has one.
+    """Return the record of ``run``, which the caller knows to have one.
 
     Raises:
-        ValueError: it is a log that LLMB did not make
+        ValueError: it has none, as a log that LLMB did not write
     """
     if run.record is None:
         raise ValueError(f"{run.files.name} has no record")
@@ -168,14 +174,14 @@ def record_of(run: MeasuredRun) -> RunRecord:
 
 
 def _reference_rank(run: MeasuredRun) -> int:
-    """The sort key by which a run's reference becomes its group's: a baseline before what was published, none last."""
+    """Return a sort key for choosing the reference of a group of runs: 0 a baseline, 1 a published result, 2 none."""
     if run.reference is None:
         return 2
     return 0 if run.reference.kind == "baseline" else 1
 
 
 def _runs_cell(item: Group) -> str:
-    """The number of judged runs, and in brackets what the others are: ``3 (1 failed)``."""
+    """Return the number of judged runs of a group, and in parentheses how many others there are: ``3 (1 failed)``."""
     others = [
         *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
         (item.waiting, "not counted yet"),
@@ -236,7 +242,7 @@ GROUP: tuple[Column[Group], ...] = (
 
 
 def group_view(groups: Sequence[Group]) -> View[Group]:
-    """The table of ``results --group``: a row for each configuration, in the order of ``groups``."""
+    """Return the table of ``results --group``: a row for each configuration, in the order of ``groups``."""
     return View("groups", [as_dict(GROUP, item) for item in groups], GROUP, groups)
 
 
@@ -248,9 +254,11 @@ RULE = (
 
 @dataclass(frozen=True)
 class RankedConfiguration:
-    """``place`` None: no run has a time, ``outcome`` says why; ``shared``: others have the same place.
+    """One configuration in a ranking by speed.
 
-    ``values`` are those in which the board's configurations differ.
+    ``place`` counts from 1; None: no run has a step time, and ``outcome`` says why. ``shared``: others have the same
+    place. ``behind``: its time for a token over that of the fastest; None for the fastest itself. ``values`` are its
+    settings named in ``Board.names``.
     """
 
     group: Group
@@ -259,35 +267,41 @@ class RankedConfiguration:
     shared: bool = False
     behind: Change | None = None
     tokens: float | None = None
-    """A second, of one GPU."""
+    """Tokens per second and GPU; None without a step time."""
     outcome: str = ""
 
     @property
     def seconds(self) -> float | None:
-        """Mean step time of its successful runs in seconds, as people are shown it; None where there is none."""
+        """The mean step time of the configuration's successful runs in seconds, stalls included.
+
+        None where there is none.
+        """
         return mean_step_seconds(run for run in self.group.members if run.good)
 
 
 @dataclass(frozen=True)
 class Board:
-    """The configurations of the same work, but for the batch. ``names``: what they differ in."""
+    """A ranking of configurations that do the same work, whatever their batch size, the fastest first.
+
+    ``title`` names the work. ``names`` are the settings in which the configurations differ.
+    """
 
     title: str
     names: tuple[str, ...]
     configurations: tuple[RankedConfiguration, ...]
     command: str
-    """Of the fastest; empty where none has a time."""
+    """The command line that starts the fastest configuration; empty where none has a time."""
     window: Window | None = None
-    """The iterations that were measured, where these are not the documented ones."""
+    """The iterations that were measured, where these are not the documented ones; else None."""
 
     @property
     def live(self) -> bool:
-        """Whether a run of the ranking has not ended."""
+        """Whether a run of any configuration in the ranking has not ended."""
         return any(item.group.live for item in self.configurations)
 
     @property
     def columns(self) -> list[Column[RankedConfiguration]]:
-        """The columns of the ranking: place, the values in which configurations differ, and figures."""
+        """The columns of the ranking: place, the settings in which configurations differ, and figures."""
         figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
         return [
             Column("place", attribute_at("place"), ALL, "1 is the fastest", "place", text=_place_cell),
@@ -318,37 +332,57 @@ class Board:
 
 
 def rank_runs(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
-    """A ranking for each model with its sequence length, in the order of the first runs; empty: no run has a record.
+    """Return a ranking for each model and sequence length among the runs, in the order of the first runs.
 
-    Finds out first why those of the runs that failed did.
+    Finds out first why failed runs failed. Empty: no run has a record.
+
+    Raises:
+        RequestError: the fastest configuration is of a workload that is not known here
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     explain(found)
     return rank_groups(group_runs(found), workspace)
 
 
 def rank_groups(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
-    """A ranking for each kind of work among the groups, in the order of the first group of each."""
+    """Return a ranking for each kind of work among the configurations in ``groups``.
+
+    They are in the order of the first of each.
+
+    Raises:
+        RequestError: the fastest configuration is of a workload that is not known here
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     return [_rank_groups(items, workspace) for items in of_the_same_work(groups)]
 
 
 def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
-    """The groups whose runs may be ranked together: of a model with its sequence length, whatever the batch."""
+    """Return lists of the groups whose runs may be ranked together.
+
+    They are of one model and sequence length, whatever the batch.
+    """
     together: dict[str, list[Group]] = {}
     for item in groups:
         plan = _first_record(item).plan
+        # The batch is a setting to try: ranks are by the time for a token.
         work = aspects(plan, "work") | {"gbs": None, "kind": plan.variant if plan.function else None}
         together.setdefault(json.dumps(work, sort_keys=True, default=str), []).append(item)
     return [*together.values()]
 
 
 def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
-    """The ranking of groups that do the same work, at least one, the fastest first.
+    """Return the ranking of groups that do the same work, at least one, the fastest first.
 
-    Those without a step time stand last.
+    Groups without a step time stand last.
+
+    Raises:
+        RequestError: the fastest configuration is of a workload that is not known here
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     plans = [_first_record(item).plan for item in items]
     differing = differing_settings(plans)
     software = {item.software for item in items if any(run.good for run in item.members)}
+    # Or else rows of several releases would look alike.
     if len(software) > 1 and not {"image", "engine"} & differing.keys():
         differing["software"] = [item.software for item in items]
     contenders, without = [], []
@@ -390,10 +424,10 @@ def _command_of(plan: JobPlan, workspace: Workspace) -> str:
 
 
 def _as_contender(item: Group, values: tuple[str, ...]) -> Contender | None:
-    """A group as a contender of a ranking, with figures of all its timed runs.
+    """Return a group as a contender of a ranking, with the figures of all its timed runs.
 
-    None where none has a step time that counts. A verdict looks after fixed numbers of runs, but an order is of all.
-    ``values``: in what it differs from the others.
+    Other than for a verdict, which looks after fixed numbers of runs, all of them count. None where no run has a step
+    time that counts. ``values``: the settings in which it differs from the others.
     """
     good = {run.run_id: run.good for run in item.members if run.good}
     if not good:
@@ -408,17 +442,20 @@ def _as_contender(item: Group, values: tuple[str, ...]) -> Contender | None:
 
 
 def _first_record(item: Group) -> RunRecord:
-    """The record of the group's first run."""
+    """Return the record of the first run of a group."""
     return record_of(item.members[0])
 
 
 def _failure_text(members: Iterable[MeasuredRun]) -> str:
-    """Why none of the runs has a step time: ``out of memory; not ended``; each reason once."""
+    """Return why none of the runs has a step time: ``out of memory; not ended``; each reason once."""
     return "; ".join(dict.fromkeys(map(_no_time_reason, members)))
 
 
 def _no_time_reason(run: MeasuredRun) -> str:
-    """Why a run has no time."""
+    """Return why a run has no step time that counts, in a few words, such as ``not ended``.
+
+    For a failed run it is the cause of the failure.
+    """
     if run.status.state == "Running":
         return "not ended"
     cause = run.why.short if run.why else ""
@@ -426,9 +463,9 @@ def _no_time_reason(run: MeasuredRun) -> str:
 
 
 def _ranking_column(figure: Column[Group]) -> Column[RankedConfiguration]:
-    """A column of groups as one of ranked configurations.
+    """Return a column of groups as a column of ranked configurations.
 
-    Tables have the interval in words, and no ``step_seconds``: they have a step time of their own.
+    Tables write the interval as text, and do not show ``step_seconds``: they have a step time of their own.
     """
     forms = ALL & ~Form.TABLE if figure.key == "step_seconds" else ALL
     text = (lambda entry: half_interval(entry.group.interval)) if figure.key == "interval" else None
@@ -436,22 +473,22 @@ def _ranking_column(figure: Column[Group]) -> Column[RankedConfiguration]:
 
 
 def _place_cell(entry: RankedConfiguration) -> str:
-    """The place as text: ``2=`` where it is shared, ``-`` where there is none."""
+    """Return a configuration's place in the ranking as text: ``2=`` where it is shared, ``-`` where there is none."""
     return "-" if entry.place is None else f"{entry.place}{'=' if entry.shared else ''}"
 
 
 def _timed_runs(entry: RankedConfiguration) -> int:
-    """How many runs of the entry have a step time that counts."""
+    """Return how many runs of a ranked configuration have a step time that counts."""
     return sum(run.good is not None for run in entry.group.members)
 
 
 def _peak_memory_gib(entry: RankedConfiguration) -> float | None:
-    """The largest peak of memory among the entry's runs in GiB; None where none has one."""
+    """Return the largest peak of GPU memory among a ranked configuration's runs, in GiB; None where none is known."""
     return max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None)
 
 
 def _failures_cell(entry: RankedConfiguration) -> str | None:
-    """Why a ranked configuration, or some of its runs, has no step time; None where all its runs have one."""
+    """Return why a ranked configuration, or some of its runs, has no step time; None where all its runs have one."""
     others = [run for run in entry.group.members if run.good is None]
     if entry.place is None or not others:
         return entry.outcome or None
@@ -459,9 +496,10 @@ def _failures_cell(entry: RankedConfiguration) -> str | None:
 
 
 def ranking_text(found: Sequence[Board], width: int) -> str:
-    """The rankings as text, each with its fastest configuration, a table for ``width`` characters, and a command.
+    """Return the rankings as text, each with its fastest configuration, a table and a command.
 
-    The rule of ranking comes last. Without any ranking, a sentence that says so. The text ends with a newline.
+    The table is ``width`` characters wide. The rule of ranking comes last. Without any ranking, a sentence that says
+    so. The text ends with a newline.
     """
     parts = []
     for board in found:
@@ -479,9 +517,9 @@ _LEAST_OUTCOME = 12
 
 
 def _ranking_sentence(board: Board) -> str:
-    """A ranking in a sentence: how many configurations there are, the fastest one, its step time, and ties.
+    """Return a ranking as a sentence without a full stop: how many configurations, the fastest, its step time, ties.
 
-    With the iterations that were measured where these are not the documented ones.
+    It names the iterations that were measured where these are not the documented ones.
     """
     many = counted(len(board.configurations), "configuration")
     placed = [item for item in board.configurations if item.place is not None]
@@ -499,7 +537,7 @@ def _ranking_sentence(board: Board) -> str:
 
 
 def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
-    """The rankings as JSON values, in their order: times in seconds, differences and spreads as shares."""
+    """Return the rankings as JSON values, in their order: times in seconds, differences and spreads as shares."""
     return [
         {
             "title": board.title,

@@ -28,7 +28,10 @@ _SHOWN_SHARE = 0.0005
 
 @dataclass(frozen=True)
 class Line:
-    """One configuration, or one log that LLMB did not make, as the summary shows it."""
+    """One line of the summary of ``results``: a configuration with its runs, or one log that LLMB did not write.
+
+    ``group`` is None for such a log.
+    """
 
     name: str
     runs: Sequence[MeasuredRun]
@@ -36,12 +39,12 @@ class Line:
 
     @cached_property
     def outcomes(self) -> Counter[Outcome]:
-        """How many of the line's runs came to each outcome."""
+        """How many of the line's runs came to each outcome, such as ``failed``."""
         return Counter(run.outcome for run in self.runs)
 
     @cached_property
     def slow_node(self) -> SlowNode | None:
-        """The node, or nodes of which one is meant, that slows down some of the line's runs.
+        """The node that slows down some of the line's runs, or several nodes of which one does.
 
         None where none is known to.
         """
@@ -49,7 +52,10 @@ class Line:
         return culprit([run.good for run in dated if run.good])
 
     def why_slow(self, node: str) -> str:
-        """Why the line's runs with ``node`` are slow, in a few words, by what they recorded; else by how much."""
+        """Return why the line's runs with ``node`` are slow, in a few words, by what their nodes recorded.
+
+        Where these recorded nothing of it, the text says by how much.
+        """
         ran_on_it = [run for run in self.runs if run.good and node in run.good.nodes.split(",")]
         newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
         texts = list(chain.from_iterable(run.problems for run in newest))
@@ -58,9 +64,9 @@ class Line:
 
     @property
     def seconds(self) -> float | None:
-        """Mean step time in seconds: of a configuration the one that is compared, of a log what it shows.
+        """The mean step time in seconds: of a configuration the one that is compared, of a log what it shows.
 
-        None: it has none.
+        None: there is none.
         """
         return self.group.shown_seconds if self.group else mean_step_seconds(self.runs)
 
@@ -71,31 +77,34 @@ class Line:
 
     @property
     def indication(self) -> bool:
-        """Whether the verdict is an indication: its reference was measured with other software."""
+        """Whether the configuration was compared with other software, so that its verdict is an indication only."""
         verdict = self.group.verdict if self.group else None
         return bool(verdict and verdict.reference and verdict.decision and not verdict.reference.same_software)
 
     @property
     def word(self) -> str:
-        """How the configuration stands, as one of ``WORST_FIRST`` in capitals."""
+        """How the configuration or log stands, as one of ``WORST_FIRST`` in capitals: ``PASS``, ``NO REFERENCE``."""
         word = self.group.word if self.group else word_of(None, self.outcomes, judged=0, in_reference=0)
         return word.upper()
 
     @property
     def count(self) -> str:
-        """How many runs it has, and what became of those without a step time, unless ``word`` does: ``5, 1 failed``."""
+        """The number of the line's runs, and how many ended without a step time in which way: ``5, 1 failed``.
+
+        An outcome that ``word`` names already is left out.
+        """
         others = [(self.outcomes[outcome], outcome) for outcome in WITHOUT_A_TIME if outcome.upper() != self.word]
         others_text = "".join(f", {number} {what}" for number, what in others if number)
         return f"{len(self.runs)}{others_text}"
 
 
 def _urgency(line: Line) -> tuple[bool, tuple[int, bool, float]]:
-    """A sort key: lines with a slow node first, then by how badly they stand."""
+    """Return the sort key of a line of the summary: those with a slow node first, then the worst."""
     return line.slow_node is None, standing(line.word.lower(), line.difference, indication=line.indication)
 
 
 def lines_of(found: Sequence[MeasuredRun], groups: Sequence[Group], names: Sequence[str]) -> list[Line]:
-    """A line for each configuration, what matters most first, then one for each log that LLMB did not make.
+    """Return a line for each configuration, the most urgent first, then one for each log that LLMB did not write.
 
     Args:
         found: all runs, among which the logs are
@@ -108,12 +117,14 @@ def lines_of(found: Sequence[MeasuredRun], groups: Sequence[Group], names: Seque
 
 
 def names_of(groups: Sequence[Group]) -> list[str]:
-    """What each configuration is called: recipe, size, dtype, GPUs, and in what it differs from others of that name.
+    """Return a name for each configuration, in order: recipe, size, dtype, GPUs, and what sets it apart.
 
-    Names are in the order of ``groups``.
+    That is the settings in which the configurations differ, or, where they are of several jobs, those that are not the
+    recipe's. Variant, precision and software follow only where names would be equal.
     """
     plans = [record_of(item.members[0]).plan for item in groups]
     bases = [f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpus} {plan.gpu_type}" for plan in plans]
+    # One job with several settings: what is equal in all of them need not be said.
     if len(set(bases)) == 1 < len(bases):
         differing = differing_settings(plans)
         marks = [
@@ -135,13 +146,16 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 
 
 def software_said(item: Group) -> str:
-    """The software that a group's runs trained in; of runs that have not begun to, in words."""
+    """Return the software in which a group's runs trained; ``software not known yet`` where none has begun to."""
     nothing_yet = item.live == len(item.members)
     return "software not known yet" if nothing_yet and not item.runs else item.software
 
 
 def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """``names``, with its word added to each name that several have with different words."""
+    """Return ``names``, where equal names with different ``words`` get their word behind a comma.
+
+    ``words`` has one for each name.
+    """
     of_name: dict[str, set[str]] = {}
     for name, word in zip(names, words, strict=True):
         of_name.setdefault(name, set()).add(word)
@@ -150,8 +164,10 @@ def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[st
 
 
 def shared_by(names: Sequence[str]) -> str:
-    """What all names begin with: model, dtype and GPUs, or else the recipe; empty where there is one name, or nothing
-    is shared."""
+    """Return what all names begin with: model, dtype and GPUs, or else the recipe.
+
+    Empty where there is one name at most, or nothing is shared.
+    """
     for end in (", ", " "):
         heads = {name.partition(end)[0] for name in names}
         if len(names) > 1 and len(heads) == 1:
@@ -160,17 +176,23 @@ def shared_by(names: Sequence[str]) -> str:
 
 
 def without_shared(name: str, shared: str) -> str:
-    """A configuration's name without the part that all share; ``as documented`` where nothing is left."""
+    """Return a configuration's name without the beginning that all names share.
+
+    ``as documented`` where nothing is left. Unchanged for an empty ``shared``.
+    """
     return name.removeprefix(shared).lstrip(", ") or "as documented" if shared else name
 
 
 def names_a_node(text: str, nodes: Iterable[str]) -> bool:
-    """Whether a text names one of the nodes; ``n12`` is not ``n1``."""
+    """Return whether ``text`` names one of ``nodes`` as a whole word: ``n12`` is not ``n1``."""
     return any(re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", text) for node in nodes)
 
 
 def why_slow(node: str, findings: Sequence[str], share: float) -> str:
-    """Why a node is slow, by findings that name it: ``GPU 3 is too hot``; where there are none, by how much."""
+    """Return why a node is slow, by the first finding on it: ``GPU 3 is too hot``; without findings, by how much.
+
+    ``findings`` are sentences that name the node. ``share``: how much slower runs with it are.
+    """
     for finding in findings:
         if hot := re.search(r"(GPU \d+) \(too hot", finding):
             return f"{hot[1]} is too hot"
@@ -180,17 +202,20 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
 
 
 def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
-    """The words of the command, after ``llmb-run``, that keeps later jobs off slow nodes."""
+    """Return the words behind ``llmb-run`` of the command that keeps later jobs off slow nodes for ``_DAYS`` days."""
     return ("exclude", "add", ",".join(nodes), "--days", str(_DAYS), "--reason", reason)
 
 
 def relative_speed(share: float) -> str:
-    """``4.1 % slower than``: how a step time compares, by its difference as a share."""
+    """Return how a step time compares, for a sentence: ``4.1 % slower than``, ``as fast as``.
+
+    ``share`` is the step time over the other one, less 1.
+    """
     if abs(share) < _SHOWN_SHARE:
         return "as fast as"
     return f"{percent(abs(share))} {'slower' if share > 0 else 'faster'} than"
 
 
 def one_of_text(nodes: Sequence[str]) -> str:
-    """Nodes of which one is meant: its name, or ``one of n1, n2``."""
+    """Return nodes of which one is meant as text: the name of a single one, or ``one of n1, n2``."""
     return nodes[0] if len(nodes) == 1 else f"one of {first_few(nodes)}"

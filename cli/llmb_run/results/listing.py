@@ -34,38 +34,42 @@ _MOST_IDS = 10
 
 
 class Step(NamedTuple):
-    """Something to do next, with the command for it; of several, the smallest ``urgency`` comes first."""
+    """What to do next about runs, with the command for it; of several steps, the smallest ``urgency`` comes first.
+
+    ``words`` are the command's, behind ``llmb-run``; ``why`` the reason in a few words. ``of``: the configuration that
+    it is about; None: no single one.
+    """
 
     urgency: int
     words: tuple[str, ...]
     why: str
     todo: str = ""
-    """What to do, in a sentence in which ``{}`` is the configuration; empty: nothing but to read what it prints."""
+    """What to do, as a sentence in which ``{}`` is the configuration; empty: just read what the command prints."""
     of: Group | None = None
 
     @property
     def command(self) -> str:
-        """The command line, ``llmb-run ...``, quoted so that it can be pasted into a shell."""
+        """The command line, ``llmb-run ...``, quoted for a shell."""
         return f"llmb-run {shlex.join(self.words)}"
 
 
 def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
-    """What to do next about the runs: the most urgent step of all groups; of equally urgent ones the first.
+    """Return what to do next about the runs: the most urgent step of all groups; of equally urgent ones the first.
 
-    Without groups, to list what can be run.
+    Without groups: list what can be run.
     """
     return _most_urgent(groups, Summary(found, groups, (), 0, _install_of(found)))
 
 
 def _install_of(found: Sequence[MeasuredRun]) -> Path | None:
-    """The installation that the runs belong to; None where there is none."""
+    """Return the installation that the runs belong to; None where there are no runs or no installation."""
     return found[0].judge.workspace.install_or_none if found else None
 
 
 def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
-    """The most urgent step; to exclude a slow node before all else, as further runs would be measured with it.
+    """Return the most urgent step; a slow node comes before all else, as further runs would be measured with it.
 
-    Without groups, to list what can be run. ``summary`` is that of the same runs.
+    Without groups: list what can be run. ``summary`` is that of the same runs.
     """
     for nodes, slowed in summary.slow_nodes.items():
         if len(nodes) == 1:
@@ -87,14 +91,17 @@ _RANK = ("results", "--rank")
 
 
 def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Runs as words of a command: the names of the sweeps or other rounds that they are of, or else their ids."""
+    """Return words of a command that name ``runs``: their sweeps (``sweep-3f2a9c1e``), or their ids.
+
+    Sweeps are named if each run is of one, else the first ``_MOST_IDS`` ids.
+    """
     beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
     names = sorted(map(name_of_round, beginnings))
     return names if all(map(round_named, names)) else _first_ids(runs)
 
 
 def _next_step_of(item: Group) -> Step:
-    """What to do next about a configuration, by how it stands."""
+    """Return what to do next about one configuration, by how its runs stand."""
     live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
         why = f"{counted(len(live), 'run')} not finished yet"
@@ -134,7 +141,7 @@ def _next_step_of(item: Group) -> Step:
 
 
 def _step_for_open(item: Group, verdict: Verdict) -> Step:
-    """What to do about a configuration whose answer is open."""
+    """Return what to do about a configuration whose answer is open: run it again, or look at it."""
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
         why = f"{item.title}: its baseline has too few runs to decide"
@@ -149,9 +156,9 @@ def _step_for_open(item: Group, verdict: Verdict) -> Step:
 
 
 def _make_reference(item: Group, why: str) -> Step:
-    """The step that makes a baseline of a group's runs, or, where these are too few, runs more of them.
+    """Return the step that makes a baseline of a group's runs, or, where these are too few, that runs more of them.
 
-    ``why``: the reason, for people. Where the runs are the baseline already, to run more that are compared with it.
+    ``why``: the reason, for people. If the runs are the baseline already, the step is to run more to compare with it.
     """
     of_baselines = chain.from_iterable(baseline.runs for baseline in item.members[0].baselines)
     known = {run.run_id for run in of_baselines}
@@ -165,7 +172,7 @@ def _make_reference(item: Group, why: str) -> Step:
 
 
 def _repeat_step(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
-    """The step to run the newest of a group's runs ``count`` times more.
+    """Return the step that runs the newest judged run of a group ``count`` times more.
 
     ``spread``: on other days, where there is a queue.
     """
@@ -175,7 +182,7 @@ def _repeat_step(urgency: int, item: Group, count: int, why: str, *, spread: boo
 
 
 def _first_ids(runs: Sequence[MeasuredRun]) -> list[str]:
-    """The ids of the first runs, at most ``_MOST_IDS``."""
+    """Return the ids of the first runs, at most ``_MOST_IDS``."""
     return [run.run_id for run in runs[:_MOST_IDS]]
 
 
@@ -189,11 +196,11 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Parts:
-    """Which parts of a listing are printed beside the summary; by default none of those named here.
+    """The parts of a listing of runs that are printed beside the summary; by default none.
 
-    ``runs``: a table of the runs; ``timing``: of their step times; ``notes``: all notes, not the weightiest alone;
-    ``everything``: every configuration, however many. ``full_names``: names of runs are not shortened. ``most``: how
-    many of the newest runs are listed, None: all.
+    ``runs``: a table of the runs. ``timing``: a table of their step times. ``notes``: all notes, not only the
+    weightiest. ``everything``: every configuration, however many. ``full_names``: names of runs are not shortened.
+    ``most``: how many of the newest runs are listed; None: all.
     """
 
     runs: bool = False
@@ -205,9 +212,9 @@ class Parts:
 
 
 def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
-    """What plain ``results`` prints: conclusion, a line for each configuration, weightiest notes, next step.
+    """Return what plain ``results`` prints: conclusion, a line for each configuration, weightiest notes, next step.
 
-    Between these, the tables that ``parts`` ask for. The text ends with a newline.
+    Between notes and next step come the tables that ``parts`` ask for. The text ends with a newline.
     """
     groups = group_runs(found)
     shown = list(found)
@@ -233,20 +240,26 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
 
 
 def _with_reason(step: Step, width: int) -> str:
-    """``next: ...``, with the reason as a comment where there is room for it."""
+    """Return the line ``next: ...`` with the step's command, and its reason if ``width`` has room for it.
+
+    The reason is a comment behind the command.
+    """
     command = next_command(*step.words)
     line = f"{command}  # {step.why}"
     return line if len(line) <= width else command
 
 
 def _more_options_line(parts: Parts, notes: int) -> str:
-    """The options that show what is not on the screen, as one line; ``notes``: how many notes there are."""
+    """Return the options that show what is not on the screen, as one line; ``notes``: how many notes there are."""
     shown = {"--runs": parts.runs, "--timing": parts.timing, f"--notes ({notes})": parts.notes or not notes}
     return "  ".join([*(option for option, given in shown.items() if not given), "--json", "--format csv"])
 
 
 def _timing_tables(shown: Sequence[MeasuredRun], parts: Parts) -> str:
-    """The tables of step times as the documents' parsers print them, one for each way and window of measuring."""
+    """Return tables of the runs' step times in the form of NVIDIA's documents.
+
+    There is one for each way and window of measuring. Empty without runs.
+    """
     analyses: dict[tuple[str, str], list[MeasuredRun]] = {}
     for item in shown:
         analyses.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
@@ -258,7 +271,7 @@ def _timing_tables(shown: Sequence[MeasuredRun], parts: Parts) -> str:
 
 
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """What ``results --json`` has: ``runs``, all of them; ``groups``, with the verdicts over them; and ``next``.
+    """Return what ``results --json`` has: ``runs``, all of them; ``groups``, with their verdicts; and ``next``.
 
     ``next`` is the next step: its ``command``, and ``why``.
     """
@@ -272,9 +285,9 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
 
 
 def _runs_table(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
-    """The table of single runs: step time, difference from the reference, what became of each, what differs.
+    """Return the table of single runs: step time, difference from the reference, what became of each, what differs.
 
-    ``found`` are the runs to list, at least one, and ``summary`` is that of all.
+    ``found`` are the runs to list, at least one; ``summary`` is that of all. Finds out why failed runs failed.
     """
     explain(found)
     baselines = found[0].baselines if found else ()
@@ -327,9 +340,10 @@ _DISPENSABLE = (
 
 
 def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict[int, str]:
-    """In what each run differs from most others of its group, by the run's ``id()``: ``driver 580.95; on n12``.
+    """Return what each listed run differs in from most others of its group: ``driver 580.95; on n12``.
 
-    Of the facts that ``compare`` knows. Empty text: in nothing; a run that is alone in its group is left out.
+    The keys are the runs' ``id()``. The facts are those of ``comparison.facts``. Empty text: nothing; a run that is
+    alone in its group is left out.
     """
     wanted = {id(item) for item in listed}
     found: dict[int, str] = {}
@@ -341,9 +355,9 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
 
 
 def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
-    """For each run, the facts that are not so in most others, as text, the first few.
+    """Return for each run, as text, the first few facts in which it is unlike most others; empty text: none.
 
-    Empty text where there are none. ``known``: the facts of each run of a group, by any key, which the answer has too.
+    ``known``: the facts of each run of a group, by any key, which the answer has too.
     """
     names = dict.fromkeys(chain.from_iterable(known.values()))
     names.pop("hosts", None)
@@ -370,9 +384,9 @@ def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
 
 
 def _usual_value(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
-    """The value of the fact ``name`` that more runs have than any other value; None where two are equally common.
+    """Return the commonest value of the fact ``name`` among the runs; None where two values are equally common.
 
-    Runs whose nodes did not tell it do not count.
+    A run without the fact has ``-``, but runs whose nodes did not tell it do not count.
     """
     recorded = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
     (value, count), *others = Counter(of_run.get(name, "-") for of_run in recorded).most_common(2)

@@ -24,7 +24,7 @@ _HEAD_BYTES, _MOST_BYTES = 1 << 18, 1 << 26
 
 
 def are_nccl_tests(words: Sequence[str]) -> bool:
-    """Whether these words name files with outputs of nccl-tests, and nothing else; False where none does.
+    """Return whether all ``words`` name files with outputs of nccl-tests; False where none does, and without words.
 
     Raises:
         RequestError: some do, and others do not
@@ -39,7 +39,7 @@ def are_nccl_tests(words: Sequence[str]) -> bool:
 
 
 def _is_nccl_tests_output(file: Path) -> bool:
-    """Whether a file is the output of nccl-tests; False for one that cannot be read."""
+    """Return whether ``file`` is the output of nccl-tests, by its beginning; False for one that cannot be read."""
     try:
         return file.is_file() and is_nccl_tests(_read_text(file, _HEAD_BYTES))
     except OSError:
@@ -47,7 +47,9 @@ def _is_nccl_tests_output(file: Path) -> bool:
 
 
 def _read_text(file: Path, most: int) -> str:
-    """At most the first ``most`` bytes of a file as text; what is not UTF-8 becomes a replacement character.
+    """Return at most the first ``most`` bytes of a file as text.
+
+    Bytes that are not UTF-8 become replacement characters.
 
     Raises:
         OSError: the file cannot be read
@@ -56,10 +58,10 @@ def _read_text(file: Path, most: int) -> str:
 
 
 def read_nccl_tests(file: Path) -> list[NcclTest]:
-    """The tests whose output a file is, in order; empty where it holds none.
+    """Return the tests in an output file of nccl-tests, in order; empty where it holds none.
 
     Raises:
-        RequestError: it cannot be read
+        RequestError: the file cannot be read
     """
     try:
         return parse_nccl_tests(_read_text(file, _MOST_BYTES))
@@ -68,9 +70,9 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
 
 
 def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:
-    """What output files of nccl-tests say: functions that make the data, the table and the CSV; the exit status.
+    """Return (data, table, csv, status) for output files of nccl-tests.
 
-    The status is 1 if a test is not good, or there is none, else 0.
+    The first three are functions that make these. The exit status is 1 if a test is not good, or there is none, else 0.
 
     Raises:
         RequestError: a file cannot be read
@@ -87,7 +89,10 @@ def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], 
 
 
 def answer(test: NcclTest) -> str:
-    """The first line on an output of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and its largest bandwidth."""
+    """Return the first line on a test of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and why.
+
+    It also has the collective, the number of GPUs, and the largest bandwidth.
+    """
     what = test.collective or "an unnamed collective"
     where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
     subject = f"{what} on {where}"
@@ -108,7 +113,7 @@ def answer(test: NcclTest) -> str:
 
 
 def _wrong_values_text(test: NcclTest) -> str:
-    """At which sizes values were wrong, in words; empty where none were."""
+    """Return at which message sizes the test found wrong values, as text; empty where it found none."""
     sizes = [_size_text(item.bytes) for item in test.wrong]
     if sizes:
         return f"wrong values at {', '.join(sizes[:4])}{' and more' if len(sizes) > 4 else ''}"
@@ -116,9 +121,9 @@ def _wrong_values_text(test: NcclTest) -> str:
 
 
 def _test_text(word: str, test: NcclTest) -> str:
-    """What is printed of one output of nccl-tests: the answer, problems, figures, and what others published.
+    """Return what is printed of one test of nccl-tests: the answer, problems, figures, and what others published.
 
-    ``word`` names its file.
+    ``word`` names its file. The text ends with a newline.
     """
     lines = [f"{printable(word)}: {answer(test)}"]
     lines += [f"  {printable(problem)}" for problem in test.problems[:10]]
@@ -139,9 +144,9 @@ def _test_text(word: str, test: NcclTest) -> str:
 
 
 def _column_cells(column: Column | None) -> list[str]:
-    """A column of results as three texts: time in microseconds, bus bandwidth in GB/s, wrong values.
+    """Return the results of one message size as three texts: time in us, bus bandwidth in GB/s, wrong values.
 
-    Empty ones for None.
+    ``column`` is either out of place or in place; three empty texts for None: not measured.
     """
     if column is None:
         return ["", "", ""]
@@ -150,7 +155,7 @@ def _column_cells(column: Column | None) -> list[str]:
 
 
 def _size_text(count: int) -> str:
-    """A number of bytes as nccl-tests means it, ``8 GiB``: its sizes are powers of two."""
+    """Return a number of bytes as text in units of nccl-tests, whose sizes are powers of two: ``8 GiB``."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit and count % unit == 0:
             return f"{count // unit} {name}"
@@ -158,12 +163,18 @@ def _size_text(count: int) -> str:
 
 
 def _published_here(test: NcclTest) -> Sequence[PublishedBandwidth]:
-    """What others have published of the same GPUs on as many nodes, the fastest first; empty where nothing was."""
+    """Return the bandwidths that others have published of such a test, the fastest first.
+
+    They are of the same collective and GPUs on as many nodes. Empty where nothing was published.
+    """
     return published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
 
 
 def _published_lines(test: NcclTest) -> list[str]:
-    """Lines with what was published for the same number of GPUs and nodes; empty where nothing was."""
+    """Return lines with the bandwidths published for the same GPUs and nodes, under a heading.
+
+    Empty where nothing was published.
+    """
     found = _published_here(test)
     if not found:
         return []
@@ -178,10 +189,9 @@ _CSV = ("file", "collective", "ranks", "bytes", "in_place", "seconds", "algbw_gb
 
 
 def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
-    """Outputs of nccl-tests, each with a word that stands in its rows, as CSV: a heading, then the rows of every
-    size.
+    """Return tests of nccl-tests as CSV text: a heading, then rows for each message size, out of place and in place.
 
-    Of a size there is what was measured out of place and in place. Without tests, the heading alone.
+    Each test comes with a word, its file's name, that stands in its rows. Without tests, the heading alone.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -193,7 +203,10 @@ def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
 
 
 def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[object]]:
-    """Yields the CSV rows of one size under the heads ``_CSV``: out of place, then in place, if measured."""
+    """Yield the CSV rows of one message size under the heads ``_CSV``: out of place, then in place.
+
+    A result that was not measured has no row.
+    """
     for in_place, column in ((False, item.out_of_place), (True, item.in_place)):
         if column is not None:
             figures = [column.seconds, column.algbw_gbps, column.busbw_gbps, column.wrong]
@@ -201,7 +214,10 @@ def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[obje
 
 
 def _as_dict(word: str, test: NcclTest) -> dict[str, Any]:
-    """An output of nccl-tests as JSON values, with what was published for such a machine."""
+    """Return a test of nccl-tests as JSON values, with its answer and what was published for such a machine.
+
+    ``word`` names its file.
+    """
     return {
         "file": word,
         "answer": answer(test),

@@ -15,7 +15,7 @@ from llmb_run.results.lines import Line, names_a_node, one_of_text
 
 @dataclass(frozen=True)
 class Note:
-    """What a reader should know; the smaller ``weight``, the more it matters."""
+    """A sentence about runs that a reader should know; the smaller its ``weight``, the more it matters."""
 
     weight: int
     text: str
@@ -27,13 +27,15 @@ _SLOW_NODE, _NOT_TRAINING, _FAILURE, _NODE, _SHORT, _REMARK, _VERDICT, _RUN, _RE
 def notes_on(
     lines: Sequence[Line], looked_at: Sequence[MeasuredRun], found: Sequence[MeasuredRun], excluded: frozenset[str]
 ) -> list[Note]:
-    """Everything to know of the runs ``found``, as notes: the weightiest first, each text once; empty: nothing.
+    """Return everything to know of the runs ``found`` as notes, the weightiest first, each text once.
+
+    Empty: there is nothing to know. Finds out why failed runs failed.
 
     Args:
         lines: the configurations of the runs
         looked_at: the runs of which logs and records are read
         found: all runs; what their references are is noted, too
-        excluded: nodes that jobs are kept off already, of which less is made
+        excluded: nodes that jobs are kept off already, on which notes have less weight
     """
     explain(looked_at)
     known = {id(run) for run in looked_at}
@@ -54,7 +56,7 @@ def notes_on(
 
 
 def group_remarks(items: Sequence[Group]) -> list[str]:
-    """Sentences that a reader must know of runs that were judged together, each with the configuration's title."""
+    """Return the remarks of the verdicts on the configurations ``items``, each as ``TITLE: sentence``; empty: none."""
     found: list[str] = []
     for item in items:
         found += [f"{item.title}: {text}" for text in _verdict_remarks(item)]
@@ -62,20 +64,20 @@ def group_remarks(items: Sequence[Group]) -> list[str]:
 
 
 def _verdict_remarks(item: Group) -> Sequence[str]:
-    """The remarks of the group's verdict; empty where it decided nothing."""
+    """Return the remarks of a group's verdict; empty where there is no verdict, or it decided nothing."""
     return item.verdict.remarks if item.verdict and item.verdict.decision else ()
 
 
 def _other_remarks(line: Line, group: Group) -> list[str]:
-    """The remarks on the runs of ``group`` together, without those that name the slow node of its ``line``."""
+    """Return the remarks of the verdict on ``group``, without those that name the slow node of its ``line``."""
     slow_nodes = line.slow_node.nodes if line.slow_node else ()
     return [text for text in _verdict_remarks(group) if not names_a_node(text, slow_nodes)]
 
 
 def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[str]) -> Iterable[Note]:
-    """Yields the note on the node that slows down runs of a configuration, with what ``runs`` recorded of it.
+    """Yield the note on the node that slows down runs of a configuration, with what ``runs`` recorded of that node.
 
-    Nothing where no node is known to. A node among ``excluded`` makes a note of less weight.
+    Yields nothing where no node is known to be slow. A node among ``excluded`` makes a note of less weight.
     """
     node = line.slow_node
     if node is None:
@@ -93,9 +95,9 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
 
 
 def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable[Note]:
-    """Yields a note for each outcome and reason of runs without a step time: how many runs, of what, and why.
+    """Yield a note for each outcome and reason of runs without a step time: how many runs, of what, and why.
 
-    ``known``: the ``id()`` of the runs that are looked at; others are left out.
+    ``known``: the ``id()`` of the runs to look at; others are left out.
     """
     together: dict[tuple[Outcome, str], list[tuple[Line, MeasuredRun]]] = {}
     for line in lines:
@@ -121,7 +123,10 @@ _WITH_A_REASON = (*WITHOUT_RESULT, "too short", "stopped early", "incomplete", "
 
 
 def _unusable_reason(run: MeasuredRun) -> str:
-    """Why a run has no result that counts, in words: of one that failed the short diagnosis; empty where it has one."""
+    """Return why a run has no result that counts, in a few words; of a failed run the short diagnosis.
+
+    Empty where the run has such a result.
+    """
     if run.outcome in WITHOUT_RESULT and run.why and run.why.short:
         return run.why.short
     # Beside the outcome, which says that it is not training.
@@ -129,10 +134,9 @@ def _unusable_reason(run: MeasuredRun) -> str:
 
 
 def _notes_on_runs(runs: Sequence[MeasuredRun], slow_nodes: Iterable[str]) -> Iterable[Note]:
-    """Yields notes on what single runs say of their steps, their logs and their nodes.
+    """Yield notes on what single runs tell of their steps, their logs and their nodes.
 
-    Equal problems of nodes are one note. Problems that name one of the nodes ``slow_nodes`` are left out: there is a
-    note on these already.
+    Equal problems of nodes are one note. Problems that name one of ``slow_nodes`` are left out: another note has these.
     """
     problems: dict[str, list[str]] = {}
     for run in runs:

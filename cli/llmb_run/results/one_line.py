@@ -8,9 +8,9 @@ from llmb_run.columns import seconds_of
 
 
 def result_line(measured: MeasuredRun) -> str:
-    """A run's result in a line: step time in seconds, tokens per second, MFU where known, and the verdict.
+    """Return a run's result as one line: step time in seconds, tokens per second, MFU where known, and the verdict.
 
-    Of a run without figures what became of it, and the reason where there is one.
+    For a run without figures the line is its outcome, and the reason where there is one.
     """
     values, seconds = measured.figures, measured.step_seconds
     if values is None or seconds is None:

@@ -22,14 +22,14 @@ from llmb_run.columns import ALL, DATA, TEXT, Column, Form, attribute_at, format
 
 
 def _safe_text(value: object) -> str | None:
-    """Text that a log or a file says, made safe to print; None for an empty one or None."""
+    """Return ``value``, from a log or file, as text that is safe to print; None for an empty one or None."""
     return printable(str(value)) if value else None
 
 
 def _safe_texts_at(path: str) -> Callable[[Any], list[str]]:
-    """A function of a row that returns the texts at the dotted ``path``, safe to print.
+    """Return a function of a row that returns the texts at the dotted ``path``, safe to print, as a list.
 
-    An empty list where there are none.
+    The list is empty where there are none.
     """
     value = attribute_at(path)
     return lambda row: [printable(text) for text in value(row) or ()]
@@ -40,14 +40,14 @@ LEAST_TFLOPS = 0.05
 
 
 def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun], str]:
-    """A function of a run that returns the cell ``text`` makes, empty where that is a number below ``LEAST_TFLOPS``.
+    """Return a function of a run that returns the cell made by ``text``, or empty text for too few TFLOPS.
 
-    ``text`` returns TFLOPS as a number without unit, or an empty text, which stays empty. So small are those on CPUs,
-    whose work is not counted in TFLOPS.
+    Too few means fewer than ``LEAST_TFLOPS``. ``text`` returns TFLOPS as a number without unit, or an empty text, which
+    stays empty. Jobs on CPUs have so few, and their work is not counted in TFLOPS.
     """
 
     def worth_it(run: MeasuredRun) -> str:
-        """The cell's text; empty for TFLOPS so small that they say nothing."""
+        """Return the cell's text; empty for TFLOPS so small that they say nothing."""
         cell = text(run)
         return cell if cell and float(cell) >= LEAST_TFLOPS else ""
 
@@ -55,7 +55,7 @@ def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun],
 
 
 def _days_cell(run: MeasuredRun) -> str:
-    """The cell of the days to train on 1T tokens.
+    """Return the days to train on a trillion tokens at the run's speed, as text.
 
     Empty without figures, and for a smoke test, whose model nobody trains.
     """
@@ -64,21 +64,22 @@ def _days_cell(run: MeasuredRun) -> str:
 
 
 def _percent_text(share: float) -> float:
-    """A share in percent."""
+    """Return ``share`` as a number of percent: 41.0 for 0.41."""
     return share * 100
 
 
 def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str]:
-    """A function of a run that returns the cell of its figure at ``path``, by ``spec``; empty where there is none.
+    """Return a function of a run that returns its figure at the dotted ``path`` as text by ``spec``.
 
-    Of a log that LLMB did not make, the value at ``of_log``: what the log itself says over the window.
+    The text is empty where there is none. For a log that LLMB did not write, the figure is the one at ``of_log``: what
+    the log itself says over the window.
     """
     recorded, logged = attribute_at(path), attribute_at(of_log)
     return lambda run: formatted(recorded(run) if run.record else logged(run), spec)
 
 
 def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
-    """The reference of a verdict as JSON values; None where there is none."""
+    """Return the reference of a verdict as JSON values, ``seconds`` being its step time; None where there is none."""
     if reference is None:
         return None
     names = ("kind", "seconds", "software", "source", "same_software", "notes")
@@ -261,25 +262,28 @@ _PUBLISHED: tuple[Column[MeasuredRun], ...] = (
 
 
 def _run_name(run: MeasuredRun) -> str:
-    """The run's id, or the name of a log that LLMB did not write."""
+    """Return the run's id, or the name of a log that LLMB did not write, safe to print."""
     return run.record.paths.run_id if run.record else printable(run.timing.files.name)
 
 
 def _iso_date(when: float) -> str | None:
-    """A Unix time as ISO 8601 in UTC; None for 0."""
+    """Return a Unix time as ISO 8601 text in UTC, to the second; None for 0, which is an unknown time."""
     return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds") if when else None
 
 
 def _published_json(result: PublishedResult) -> dict[str, Any]:
-    """A published result as JSON values, corrected where the document is wrong."""
+    """Return a published result as JSON values: ``step_seconds``, figures, source.
+
+    Figures are corrected where the document is wrong.
+    """
     figures: dict[str, float | None] = {name: result.value(name) for name in FIGURES}
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
 
 
 def _predicted_memory(run: MeasuredRun) -> float | None:
-    """What the plan predicted for a run's peak of GPU memory, in GiB.
+    """Return the peak of GPU memory that the plan predicted for a run, in GiB.
 
-    None where it did not, or no peak was measured. A table of runs on CPUs needs no such column.
+    None where it predicted none, or no peak was measured, so that a table of runs on CPUs has no such column.
     """
     return run.record.plan.preflight.memory_gib if run.record and run.memory_gib else None
 
@@ -350,15 +354,18 @@ RUN: tuple[Column[MeasuredRun], ...] = (
 
 
 def as_dict(run: MeasuredRun) -> dict[str, Any]:
-    """The run for JSON, by the keys of ``RUN_KEYS`` and ``RUN``: times in seconds whatever tables show.
+    """Return the run for JSON, by the keys of ``RUN_KEYS`` and ``RUN``; times are in seconds, whatever tables show.
 
-    None: no such figure. Of a log that LLMB did not make there is no more than the keys of ``RUN``.
+    None: no such figure. A log that LLMB did not write has only the keys of ``RUN``.
     """
     return {**(run_as_json(row_of(run.record)) if run.record else {}), **columns.as_dict(RUN, run)}
 
 
 def as_dicts(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
-    """The runs for JSON, as ``as_dict`` makes them; why those that failed did is found out for all at once."""
+    """Return the runs for JSON, as ``as_dict`` makes them.
+
+    Why failed ones failed is found out first, for all at once.
+    """
     explain(runs)
     return [as_dict(run) for run in runs]
 
@@ -383,25 +390,25 @@ STEP: tuple[Column[MeasuredStep], ...] = (
 
 
 def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
-    """Every step in the logs of all the runs, run by run, those outside the measured window too."""
+    """Yield every step in the logs of all the runs, run by run, those outside the measured window too."""
     for run in runs:
         for step in run.timing.iterations:
             yield MeasuredStep(run, step)
 
 
 def remarks_of(found: dict[str, Any]) -> list[str]:
-    """What a reader must know of a run, by what ``as_dict`` has: of its log, its steps, problems of its nodes.
+    """Return sentences that a reader must know of a run: on its log, its steps and its nodes; empty: nothing.
 
-    Empty: nothing.
+    ``found`` is the run as ``as_dict`` makes it.
     """
     problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
     return [*found["notices"], *found["remarks"], *problems]
 
 
 def say_remarks(runs: Iterable[MeasuredRun]) -> None:
-    """Print a notice for each remark on a measured run and each problem of its nodes, after the run's id.
+    """Print a notice for each remark on a run and each problem of its nodes, behind the run's id.
 
-    After the log's name where LLMB did not make the run.
+    For a log that LLMB did not write, behind the log's name.
     """
     for run in runs:
         for text in (*run.remarks, *run.problems):

@@ -19,16 +19,19 @@ from llmb_run.selecting import none_matches, run_filter, select_rows
 def selected_runs(
     workspace: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
 ) -> list[MeasuredRun]:
-    """The measured runs that ``runs`` name, or without any all that match ``filters``; at least one.
+    """Return the runs that ``runs`` name, measured, or without any all that match ``filters``; at least one.
+
+    What is read of their logs is kept in the index of runs.
 
     Args:
         workspace: whose installation has the runs
         runs: paths of folders or logs, run ids, names or job ids
-        filters: arguments of ``selecting.run_filter``
+        filters: arguments of ``selecting.run_filter``; they do not apply to runs that are named
         window: the iterations to measure; None: those of each run's document
 
     Raises:
-        RequestError: there is none, a word names none or several, or a filter is not what it should be
+        RequestError: there is no run, a word names none or several, or a filter has an impossible value
+        RecordError: the list of folders outside the installation cannot be read
     """
     wanted: list[Path | RunRow] = [Path(word) for word in runs if Path(word).exists()]
     names = [word for word in runs if not Path(word).exists()]

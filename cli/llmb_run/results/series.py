@@ -23,17 +23,17 @@ _LONGEST_VALUE = 40
 
 
 def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
-    """How step times follow the number of GPUs, by the successful runs among ``found``: a line for each kind of job.
+    """Return how step times change with the number of GPUs: a line for each kind of job among the successful runs.
 
-    Empty where no kind of job ran at two numbers of GPUs. Logs that LLMB did not make are left out.
+    Empty where no kind of job ran at two numbers of GPUs. Logs that LLMB did not write are left out.
     """
     return scaling_of(((item.record.plan, item) for item in found if item.record), workspace)
 
 
 def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace) -> list[ScalingLine]:
-    """As ``scaling_lines``, of runs whose plans are at hand: pairs of a plan and the run.
+    """Return the same lines as ``scaling_lines``, from pairs of a plan and its run.
 
-    Empty: no kind ran at two scales.
+    Empty: no kind ran at two scales. Runs whose recipe is gone are left out.
     """
     scaled = []
     for plan, item in runs:
@@ -44,9 +44,10 @@ def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace
 
 
 def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> list[History]:
-    """The history of each configuration, by the successful runs that LLMB recorded; empty where there are none.
+    """Return the history of each configuration, by the successful runs that LLMB recorded.
 
-    ``rate``: how often a history without a change of level may be said to have one, as a share.
+    Empty where there are none. ``rate``: how often a history without a change of speed may be said to have one, as a
+    share.
     """
     past = next((item.past for item in found), PastRuns())
     runs = (observed(item.record, item.good) for item in found if item.record and item.good)
@@ -54,9 +55,9 @@ def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> li
 
 
 def shift_text(shift: Shift) -> str:
-    """A change of level in words: ``slower by 4.1 ± 0.6 % since 12 November 2026: driver 580.82 to 580.95``.
+    """Return a lasting change of step times as text: ``slower by 4.1 ± 0.6 % since 12 November 2026: ...``.
 
-    With the days between which it came, where these are not one, and what changed on record then.
+    The text also has the days between which the change came, where these are not one, and what changed on record then.
     """
     way = "slower" if shift.ratio > 1 else "faster"
     size = f"{100 * abs(shift.ratio - 1):.1f} ± {percent((shift.high - shift.low) / 2)}"
@@ -70,21 +71,24 @@ def shift_text(shift: Shift) -> str:
 
 
 def _short_value(value: str) -> str:
-    """A value, safe to print, for a table; one longer than ``_LONGEST_VALUE`` is cut, and ends in ``...``."""
+    """Return ``value`` safe to print in a line; longer than ``_LONGEST_VALUE``, it is cut, and ends in ``...``."""
     shown = printable(value)
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
 
 
 @dataclass(frozen=True)
 class Scale:
-    """One number of GPUs on a line: a row of ``results --scaling``."""
+    """One number of GPUs on a scaling line: a row of ``results --scaling``."""
 
     line: ScalingLine
     point: ScalePoint
 
 
 def _efficiency_bounds(row: Scale) -> str:
-    """The bounds of the efficiency in percent, ``97.1 to 99.0``; empty where it has none, as of the smallest scale."""
+    """Return the bounds of the scaling efficiency in percent, as text: ``97.1 to 99.0``.
+
+    Empty where there are none, as for the smallest scale.
+    """
     low, high = row.point.efficiency_low, row.point.efficiency_high
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
@@ -143,12 +147,12 @@ SCALING: tuple[Column[Scale], ...] = (
 
 
 def scales_of(line: ScalingLine) -> list[Scale]:
-    """The rows of a scaling line, the smallest number of GPUs first."""
+    """Return the rows of a scaling line, the smallest number of GPUs first."""
     return [Scale(line, point) for point in line.points]
 
 
 def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
-    """The table of ``results --scaling``: a row for each number of GPUs on each line."""
+    """Return the table of ``results --scaling``: a row for each number of GPUs on each line."""
     rows = list(chain.from_iterable(scales_of(line) for line in lines))
     empty = "no configuration has successful runs at two or more GPU counts"
     return View("scaling", msgspec.to_builtins(lines), SCALING, rows, empty)
@@ -156,7 +160,10 @@ def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One run of a configuration's history; ``shift``: the change of level that begins with it."""
+    """One run in the history of a configuration: a row of ``results --history``.
+
+    ``shift``: the lasting change of step times that begins with this run; None: none does.
+    """
 
     line: History
     moment: DatedRun
@@ -164,7 +171,7 @@ class HistoryRow:
 
     @property
     def ratio(self) -> float:
-        """The run's step time over that of the oldest run of the configuration: 1.02 is 2 % slower."""
+        """The run's step time over that of the configuration's oldest run: 1.02 is 2 % slower."""
         return self.moment.seconds / self.line.moments[0].seconds
 
 
@@ -205,9 +212,9 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
 
 
 def history_view(lines: Sequence[History]) -> View[HistoryRow]:
-    """The table of ``results --history``: a row for each run, configuration by configuration, the oldest run first.
+    """Return the table of ``results --history``: a row for each run, by configuration, the oldest run first.
 
-    Its conclusions are a sentence on each change of level, or that there is none, or too few days to tell.
+    Its conclusions are a sentence on each lasting change of step times, or that there is none, or too few days to tell.
     """
     rows, conclusions = [], []
     for line in lines:
@@ -225,5 +232,5 @@ def history_view(lines: Sequence[History]) -> View[HistoryRow]:
 
 
 def _utc_date(when: float) -> datetime:
-    """A Unix time as a date and time in UTC."""
+    """Return a Unix time as a date and time in UTC."""
     return datetime.fromtimestamp(when, timezone.utc)

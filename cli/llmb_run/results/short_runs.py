@@ -14,7 +14,7 @@ from llmb_run.results.groups import Group, group_runs, of_the_same_work
 
 
 def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
-    """``found`` in the same order; too short runs are measured anew where no run of the same work was long enough.
+    """Return ``found`` in the same order, with runs that are too short measured anew where all of the same work are.
 
     They are measured over the second half of the steps that all of them have. Short runs beside others that were
     measured stay as they are: they are tries, and would change what is ranked.
@@ -30,9 +30,9 @@ def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> lis
 
 
 def _too_short(groups: Sequence[Group]) -> list[MeasuredRun]:
-    """The runs of ``groups`` that were too short to be measured.
+    """Return the runs of ``groups`` that were too short to be measured.
 
-    Empty where one was long enough, or none is too short.
+    Empty where any run was long enough, or none is too short.
     """
     runs = list(chain.from_iterable(item.members for item in groups))
     if any(run.outcome in ("measured", "not training") for run in runs):

@@ -38,13 +38,16 @@ _LONGEST_NAME = 48
 
 
 def _interval_cell(line: Line) -> str:
-    """Half the interval of a configuration's step time: ``1.9 %``, or ``TOO_FEW``; empty where there is none."""
+    """Return half the confidence interval of a configuration's step time as text: ``1.9 %``, or ``TOO_FEW``.
+
+    Empty where there is none.
+    """
     interval = half_interval(line.group.interval if line.group else None)
     return f"{interval} %" if interval and interval != TOO_FEW else interval
 
 
 def _difference_cell(line: Line) -> str:
-    """A configuration's step time against its reference's, with the sign: ``+1.9 %``.
+    """Return how much longer a configuration's step time is than its reference's, as text with sign: ``+1.9 %``.
 
     Empty where nothing was compared.
     """
@@ -53,7 +56,7 @@ def _difference_cell(line: Line) -> str:
 
 
 def _reference_cell(line: Line) -> str:
-    """The step time of a configuration's reference in seconds, as text; empty where nothing was compared."""
+    """Return the step time of a configuration's reference in seconds, as text; empty where nothing was compared."""
     verdict = line.group.verdict if line.group else None
     return seconds_of(verdict.reference.seconds) if verdict and verdict.reference and verdict.decision else ""
 
@@ -78,7 +81,11 @@ _DISPENSABLE = ("software", "reference", "interval", "difference")
 
 @dataclass
 class Summary:
-    """What ``results`` says first. ``looked_at``: the runs whose notes are read, the newest."""
+    """The first part of what ``results`` prints: a conclusion, a line for each configuration, and notes.
+
+    ``found`` are all runs; ``looked_at`` those whose logs and records are read for notes, the newest. ``width`` is in
+    characters. ``install``: the installation, whose list of excluded nodes counts; None: there is none.
+    """
 
     found: Sequence[MeasuredRun]
     groups: Sequence[Group]
@@ -88,34 +95,30 @@ class Summary:
 
     @cached_property
     def excluded(self) -> frozenset[str]:
-        """The nodes that later jobs are kept off already."""
+        """The names of the nodes that later jobs are kept off already; empty where the list cannot be read."""
         return excluded_of(self.install)
 
     @cached_property
     def names(self) -> list[str]:
-        """The whole names of the configurations, in the order of ``groups``."""
+        """The full names of the configurations, in the order of ``groups``."""
         return names_of(self.groups)
 
     @cached_property
     def shared(self) -> str:
-        """What the names of all configurations begin with.
+        """The beginning that the names of all configurations share, which the summary prints once.
 
-        The summary says it once, and has the rest of the name in lines and notes. Empty: nothing is shared, there is
-        one configuration, or logs are among the runs that LLMB did not make.
+        Empty: nothing is shared, there is one configuration, or some of the runs are logs that LLMB did not write.
         """
         return "" if any(run.row is None for run in self.found) else shared_by(self.names)
 
     @cached_property
     def lines(self) -> list[Line]:
-        """One line for each configuration, the most urgent first."""
+        """One line for each configuration, the most urgent first, then one for each log that LLMB did not write."""
         return lines_of(self.found, self.groups, [without_shared(name, self.shared) for name in self.names])
 
     @property
     def jobs(self) -> dict[int, str]:
-        """The name of each run's configuration, by the run's ``id()``.
-
-        Logs that LLMB did not make are left out: they have a name of their own.
-        """
+        """The short name of each run's configuration, by the run's ``id()``; without logs that LLMB did not write."""
         found: dict[int, str] = {}
         of_groups = [line for line in self.lines if line.group]
         for line in of_groups:
@@ -125,9 +128,10 @@ class Summary:
 
     @cached_property
     def slow_nodes(self) -> dict[tuple[str, ...], list[Line]]:
-        """The configurations that each slow node, or one of several nodes, slows down; by the names of the nodes.
+        """The configurations that are slowed down by a node, by the name of that node.
 
-        Nodes that are excluded already are left out. Empty: no node is known to be slow.
+        Where it is one of several nodes, by the names of all of them. Nodes that are excluded already are left out.
+        Empty: no other node is known to be slow.
         """
         together: dict[tuple[str, ...], list[Line]] = {}
         for line in self.lines:
@@ -137,23 +141,30 @@ class Summary:
 
     @cached_property
     def notes(self) -> list[Note]:
-        """Everything to know of the configurations, the weightiest first, each text once.
+        """Everything to know of the configurations as notes, the weightiest first, each text once.
 
         The first use reads logs and records.
         """
         return notes_on(self.lines, self.looked_at, self.found, self.excluded)
 
     def short(self, text: str) -> str:
-        """``text`` with the slow nodes' names, and all others of their domain, without that domain."""
+        """Return ``text`` with nodes' names shortened: the domain of the slow nodes is removed wherever it stands.
+
+        Unchanged where there are no slow nodes, or they are of several domains.
+        """
         slow = [line.slow_node.nodes for line in self.lines if line.slow_node]
         domains = {node.partition(".")[2] for node in chain.from_iterable(slow)}
+        # Names of several domains might no longer be unique without these.
         if len(domains) == 1:
             (domain,) = domains
             text = text.replace(f".{domain}", "") if domain else text
         return text
 
     def conclusion(self) -> str:
-        """The summary's first line, without a newline: how many configurations and runs there are, how they stand."""
+        """Return the first line of the summary: how many configurations and runs, and how they stand.
+
+        It has no newline. It may be wider than the terminal.
+        """
         words = Counter(line.word for line in self.lines)
         if len(self.lines) == 1:
             begin = f"{self.lines[0].name}, {counted(len(self.found), 'run')}"
@@ -180,10 +191,14 @@ class Summary:
         return f"{begin}: {', '.join(sentences)}"
 
     def text(self, *, everything: bool, all_notes: bool, below: Sequence[str]) -> str:
-        """The summary with a final newline: the conclusion, a line for each configuration, and the weightiest notes.
+        """Return the summary: the conclusion, a line for each configuration, and the weightiest notes.
 
-        ``everything``: all configurations, not only the first few. ``all_notes``: all notes, else as many as the screen
-        has room for. ``below``: the lines that will end the screen, for which room is left.
+        It ends with a newline.
+
+        Args:
+            everything: all configurations, not only the first few
+            all_notes: all notes, else as many as the screen has room for
+            below: the lines that the caller prints at the end of the screen, for which room is left
         """
         conclusion = wrapped(self.short(self.conclusion()), self.width)
         shown = self.lines
@@ -198,6 +213,7 @@ class Summary:
         notes: list[str] = []
         for number, note in enumerate(self.notes):
             part = wrapped(f"- {self.short(note.text)}", self.width, indent="  ")
+            # The first note is shown even where there is no room.
             enough = number >= MOST_NOTES or (number and len(notes) + len(part) > room)
             if enough and not all_notes:
                 break
@@ -206,9 +222,9 @@ class Summary:
 
 
 def excluded_of(install: Path | None) -> frozenset[str]:
-    """The names of the nodes that jobs of an installation avoid now.
+    """Return the names of the nodes that jobs of an installation avoid now.
 
-    None without an installation or where the list is unreadable.
+    The set is empty without an installation, and where the list cannot be read.
     """
     if install is None:
         return frozenset()
@@ -219,6 +235,6 @@ def excluded_of(install: Path | None) -> frozenset[str]:
 
 
 def _table_lines(lines: Sequence[Line], width: int) -> list[str]:
-    """The lines as a table of at most ``width`` columns."""
+    """Return a table of the summary's lines, of at most ``width`` columns, as lines of text; long names are cut."""
     named = [Line(shorten(line.name, _LONGEST_NAME), line.runs, line.group) for line in lines]
     return columns.fitting(ROW, named, _DISPENSABLE, width).splitlines()

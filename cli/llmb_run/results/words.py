@@ -45,10 +45,11 @@ WORST_FIRST = (
 
 
 def standing(word: str, difference: float | None, *, indication: bool) -> tuple[int, bool, float]:
-    """The sort key of a configuration that stands as ``word``, one of ``WORST_FIRST``: the worst sorts first.
+    """Return a sort key by which configurations of benchmark runs are ordered, the one that stands worst first.
 
-    Among equal words an ``indication`` comes last, and what is further beyond its reference first; ``difference`` is
-    the step time over the reference's, less 1, None where nothing was compared.
+    ``word`` is how it stands, one of ``WORST_FIRST``. Among equal words an ``indication`` comes last, and the slowest
+    against its reference first; ``difference`` is the step time over the reference's, less 1, None: nothing was
+    compared.
 
     Raises:
         ValueError: ``word`` is none of ``WORST_FIRST``
@@ -57,13 +58,13 @@ def standing(word: str, difference: float | None, *, indication: bool) -> tuple[
 
 
 def word_of(verdict: Verdict | None, outcomes: Counter[Outcome], judged: int, in_reference: int) -> str:
-    """How a configuration stands, as one of ``WORST_FIRST``: the verdict, or else what became of the runs.
+    """Return how a configuration stands, as one of ``WORST_FIRST``: by its verdict, else by its runs.
 
     Args:
-        verdict: of its runs; None: there is none
-        outcomes: how many of all its runs came to what
-        judged: the number of runs that the verdict is of
-        in_reference: the number of runs that the reference is made of
+        verdict: on its runs; None: there is none
+        outcomes: how many of all its runs came to which outcome
+        judged: the number of runs that the verdict rests on
+        in_reference: the number of its runs that the reference is made of
     """
     if not judged and not in_reference:
         known = [outcome for outcome in WITHOUT_A_TIME if outcomes[outcome]]

@@ -31,12 +31,12 @@ VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
 
 
 def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, str]:
-    """The variables of a job that ``--env NAME=VALUE`` options set, by name; a value may be empty.
+    """Return the variables of a job that ``--env NAME=VALUE`` options set, by name; a value may be empty.
 
     ``option``: what messages call the option.
 
     Raises:
-        RequestError: one is anything else, is set twice, is a secret, or cannot be set for a job
+        RequestError: one is not ``NAME=VALUE``, has two values, looks like a secret, or cannot be set for a job
     """
     result: dict[str, str] = {}
     for name, value in name_value_pairs(values, option, f"{option} NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
@@ -52,10 +52,11 @@ def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, st
 
 
 def check_job_variable(name: str, value: str, where: str) -> None:
-    """Raise RequestError for a variable that cannot be passed to a job; ``where`` is what messages call its place.
+    """Refuse a variable that cannot be passed to a job; ``where`` is what messages call its place.
 
     Raises:
-        RequestError: it is not a name, is a secret, has a line break, or is the script's own
+        RequestError: ``name`` is no variable's name, looks like a secret (code ``secret``), or is one that LLMB or
+            Slurm sets; or ``value`` has a line break
     """
     if is_secret_name(name):
         raise RequestError(
@@ -75,7 +76,7 @@ def check_job_variable(name: str, value: str, where: str) -> None:
 
 
 def columns_of(values: Sequence[str]) -> dict[str, str]:
-    """The values that ``--set COLUMN=VALUE`` options give, by the plan's names of columns (tp, pp, gbs, ...).
+    """Return the values that ``--set COLUMN=VALUE`` options give, by the plan's names of columns (tp, pp, gbs, ...).
 
     Raises:
         RequestError: there is no such column, no value, or another value for the same column
@@ -97,7 +98,10 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
 
 
 def option_text(value: object) -> str:
-    """The value of a column, or of a setting that is set, as options take it: ``NA`` for None, ``true``, ``[a,b]``."""
+    """Return the value of a column or setting as options take it: ``NA`` for None, ``true``, ``[a,b]``.
+
+    A dictionary is JSON.
+    """
     if value is None:
         return "NA"
     if isinstance(value, bool):
@@ -108,30 +112,35 @@ def option_text(value: object) -> str:
 
 
 def setting_text(value: object) -> str:
-    """The value of a setting of the framework, as ``--megatron`` takes it: ``none`` for None, else as
-    ``option_text``."""
+    """Return the value of a framework's setting as ``--megatron`` takes it: ``none`` for None.
+
+    Any other value is as ``option_text`` has it.
+    """
     return "none" if value is None else option_text(value)
 
 
 def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None:
-    """Raise RequestError where the Slurm option ``name`` is among ``given``.
+    """Refuse the Slurm option ``name`` if it is among ``given`` already; ``option`` is what messages call its place.
 
-    ``option`` is what messages call its place.
+    Raises:
+        RequestError: it is
     """
     if name in given:
         raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
 
 
 def slurm_of(values: Sequence[str], source_option: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
-    """The options for Slurm (``nodelist=n1,n2``), each with our option that gave it, for ``JobSpec.slurm``.
+    """Return the options for Slurm (``nodelist=n1,n2``), each with our option that gave it.
+
+    That is the form of ``JobSpec.slurm``.
 
     Args:
-        values: those that ``source_option`` gave
-        said: what messages call the option of ``values``
+        values: the values of ``--slurm-arg``
+        source_option: what messages call that option
         named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``); None: not given
 
     Raises:
-        RequestError: one is not an option for Slurm, or given twice
+        RequestError: one is no option that Slurm jobs may have, its host list is wrong, or it is given twice
     """
     parts: dict[str, str] = {}
     for text in values:
@@ -161,15 +170,15 @@ VARIABLE_OF = {**SWITCHES, "fp8_recipe": "FP8_RECIPE", "moe_routing": "MOE_ROUTI
 
 
 def command_for(plan: JobPlan, recipe: Recipe) -> str:
-    """The command that asks for a plan's configuration, ``llmb-run single -w ... --set tp=2``, quoted for a shell.
+    """Return the command that starts a plan's configuration: ``llmb-run single -w ... --set tp=2``.
 
-    It has the recipe's own number of steps, whatever the plan has.
+    It is quoted for a shell. It has the recipe's own number of steps, whatever the plan has.
     """
     return f"llmb-run single {shlex.join(_command_words(plan, recipe))}"
 
 
 def _command_words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
-    """Yields the words behind ``llmb-run single`` that ask for the configuration of ``plan``."""
+    """Yield the words behind ``llmb-run single`` that ask for the configuration of ``plan``, not quoted."""
     yield from ("-w", plan.workload, "-s", plan.model_size, "--dtype", plan.dtype, "--scale", str(plan.gpus))
     yield from ("--gpu-type", plan.gpu_type, "--variant", plan.variant)
     if plan.engine != recipe.engine:
@@ -195,9 +204,10 @@ def _command_words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
 
 
 def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
-    """The variables that a command for ``plan`` has to set with ``--env``: the caller's, and some of ``launch.sh``.
+    """Return the variables that a command for ``plan`` has to set with ``--env``, with their values.
 
-    Of those it has the ones that decide the speed, have no option, and are not as the recipe has them.
+    They are those that the caller set, and the variables of ``launch.sh`` that decide the speed, have no option of
+    their own, and are not as the recipe has them.
     """
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
     found |= {name: option_text(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}

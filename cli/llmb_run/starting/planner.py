@@ -41,15 +41,15 @@ def plan_options(
     spread: int,
     **settings: Any,
 ) -> RequestedJobs:
-    """Every job that the options of ``options.planned_jobs`` ask for, planned or refused; starts nothing.
+    """Plan every job that the options of ``options.planned_jobs`` ask for, and return them planned or refused.
 
-    The lists of workloads, sizes and so on are combined; ``vary`` and ``zipped`` are values of further dimensions.
-    ``settings`` are those of ``job_spec``. Of the planned ones, those with equal plans are sorted out by
-    ``without_equal_plans``. A chain of more than one job (``how.chain``) writes checkpoints where the settings do not
-    say otherwise.
+    Starts nothing. The lists of workloads, sizes and so on are combined; ``vary`` and ``zipped`` are values of further
+    dimensions. ``settings`` are those of ``job_spec``. Of combinations that are the same job, all but the first are
+    refused. A chain of more than one job (``how.chain``) writes checkpoints where the settings do not say otherwise.
 
     Raises:
         RequestError: an option has a wrong value, a dimension is both varied and set, or nothing can be planned here
+        LLMBError: planning a job failed otherwise than by its request
     """
     check_spread(repeats, how.apart)
     base = job_spec(**settings)
@@ -65,6 +65,7 @@ def plan_options(
         value = ",".join(listed.get(name, [])) or base.settings.get(name)
         if value is not None:
             raise RequestError(f"{name} is varied, and set to {value}", remedy="leave one of them out")
+    # Each job of a chain goes on from the checkpoint of the one before.
     if how.chain > 1:
         base = base.with_settings({"ENABLE_CHECKPOINT": "true", **base.settings})
     specs = combined_specs(
@@ -92,13 +93,21 @@ def combined_specs(
     repeats: int = 1,
     spread: int = 1,
 ) -> list[JobSpec]:
-    """One spec per combination and repeat; a dimension without values leaves the choice to the recipe.
+    """Return one job request per combination and repeat; a dimension without values leaves the choice to the recipe.
 
-    The ``workload`` is among the dimensions. Scales are those given, or the documented ones where ``all`` or a bound is
-    given. Repeats are spread evenly over ``spread`` days, beginning today.
+    Args:
+        base: what all have in common
+        workspace: knows the recipes and the cluster
+        dimensions: values by dimension, ``workload`` and ``scale`` among them
+        zipped: groups of dimensions that change together
+        min_scale: the fewest GPUs of the documented scales to take
+        max_scale: the most
+        repeats: how many runs of each combination
+        spread: over how many days, beginning today, to spread the repeats
 
     Raises:
-        RequestError: a name or a number is wrong, or no scale is within the bounds
+        RequestError: a name or a number is wrong, no scale is within the bounds, or there is no installation
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     scales = dimensions.get("scale", [])
     bounded = bool(min_scale or max_scale)
@@ -112,6 +121,7 @@ def combined_specs(
         raise RequestError(
             f"{name} is given both by itself and together with others", remedy="leave out one of the two"
         )
+    # Each combination has documented scales of its own.
     given.pop("scale", None)
     base = replace(changed_spec(base, {name: values[0] for name, values in given.items()}), varied={})
     several = {name: values for name, values in given.items() if len(values) > 1}
@@ -136,18 +146,22 @@ def combined_specs(
 
 
 def check_spread(repeats: int, apart: bool) -> None:
-    """Raise RequestError where repeats are to run on different nodes (``apart``), and there is one run."""
+    """Refuse the option ``--spread-nodes`` (``apart``), repeats on different nodes, for a single run.
+
+    Raises:
+        RequestError: ``apart`` is set, and ``repeats`` is 1
+    """
     if apart and repeats == 1:
         raise RequestError("--spread-nodes needs several repeats", remedy="--repeats N, or leave it out")
 
 
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
-    """``plan`` once for each of ``repeats`` more runs, to begin on ``days`` days, as evenly as can be.
+    """Return ``plan`` once for each of ``repeats`` more runs, to begin on ``days`` days, as evenly as can be.
 
     The first day is today; or tomorrow, where the run of ``record`` was today's.
 
     Raises:
-        RequestError: its jobs start at once
+        RequestError: the plan's jobs start at once
     """
     _require_queue(plan.cluster_type)
     first = int(record.day == record.day_of(time.time()))
@@ -156,7 +170,11 @@ def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> li
 
 
 def _require_queue(kind: ClusterType) -> None:
-    """Raises RequestError for ``--spread`` where jobs start at once."""
+    """Refuse the option ``--spread`` on a kind of cluster without a queue, where jobs start at once.
+
+    Raises:
+        RequestError: it has none
+    """
     if not traits_of(kind).queued:
         raise RequestError(
             "--spread: jobs on this machine start at once",
@@ -165,14 +183,17 @@ def _require_queue(kind: ClusterType) -> None:
 
 
 def _means_all_scales(scales: Sequence[str]) -> bool:
-    """Whether the scales ask for all that the recipe documents, by the word ``all`` in any case."""
+    """Return whether ``scales`` ask, by the word ``all`` in any case, for all that the recipe documents."""
     return any(scale.lower() == "all" for scale in scales)
 
 
 def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
-    """Raise RequestError for scales that are neither ``all`` nor numbers of GPUs, or that are asked for in two ways.
+    """Refuse scales that are neither ``all`` nor numbers of GPUs, or that are asked for in two ways.
 
-    ``bounded``: whether bounds are given, too.
+    ``bounded``: whether ``--min-scale`` or ``--max-scale`` are given, too.
+
+    Raises:
+        RequestError: the scales are so
     """
     every = _means_all_scales(scales)
     if bounded and scales and not (every and len(scales) == 1):
@@ -192,10 +213,13 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
 
 
 def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
-    """``given`` with workloads by their whole names, after a look at all names of workloads, sizes and dtypes.
+    """Return ``given`` with workloads by their full names, after checking all names of workloads, sizes and dtypes.
+
+    A size or dtype that only some of several workloads have passes.
 
     Raises:
         RequestError: a workload, size or dtype is in no recipe that is asked for, or there is no workload
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     if "workload" not in given and not base.workload:
         raise RequestError("no workload is given", complete={"WORKLOAD": ""})
@@ -220,10 +244,11 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
 def _requested_scales(
     spec: JobSpec, workspace: Workspace, scales: Sequence[str], min_scale: int | None, max_scale: int | None
 ) -> list[str | None]:
-    """The numbers of GPUs, as texts, for one combination: those given, or the documented ones within the bounds.
+    """Return the numbers of GPUs, as texts, for one combination.
 
-    Where no documented ones are known, or nothing is asked, the scale that ``spec`` has, None where it has none:
-    planning says what is wrong. Empty: none is within the bounds.
+    They are those given, or the documented ones within the bounds. Where none are documented, or nothing is asked, it
+    is the one scale that ``spec`` has, None where it has none: planning says what is wrong. Empty: none is within the
+    bounds.
     """
     if scales and not _means_all_scales(scales):
         return [*scales]
@@ -237,10 +262,11 @@ def _requested_scales(
 
 
 def _planning_input(spec: JobSpec, workspace: Workspace) -> PlanningInput:
-    """What there is to plan ``spec`` with, whatever its scale: recipe, functions, cluster, request, machine.
+    """Return what there is to plan ``spec`` with, whatever its scale: recipe, functions, cluster, request, machine.
 
     Raises:
         RequestError: there is no such workload, or the request is wrong
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     recipe = workspace.workload(spec.workload).recipe
     request = read_request(variables_for(spec.with_settings({"scale": None}), workspace), names_for(spec))

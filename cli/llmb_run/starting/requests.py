@@ -24,57 +24,67 @@ from llmb_run.starting.command_line import VARIABLES_OF, columns_of, environment
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One job as asked for on a command line or in a task file."""
+    """The request for one job, as a command line or a task file asks for it, before anything is planned.
+
+    Two specs are equal where they ask for the same job, wherever they come from.
+    """
 
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What is said of it: by the fields of options (``FIELDS``), columns, settings of the framework and variables."""
+    """What is asked for, by name: fields of options (``FIELDS``), columns, settings of the framework and variables."""
     slurm: Mapping[str, str] = field(default_factory=dict)
-    """Parts of ADDITIONAL_SLURM_PARAMS, and the option that each was given with."""
+    """Options for Slurm (parts of ADDITIONAL_SLURM_PARAMS), each with our option that gave it."""
     dry_run: bool = False
     days: int = 0
-    """It begins so many days from now."""
+    """In how many days the job may begin; 0: now."""
     repeat: int = 1
     """Which of several equal jobs this is, from 1."""
     where: str = field(default="", compare=False)
-    """File and line of the task."""
+    """File and line of the task that asks for the job; empty: a command line does."""
     varied: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The combination of a sweep that this is: its value in each dimension (``starting.sweeps``)."""
+    """The job's value in each dimension that a sweep varies (``starting.sweeps``); empty: it is of no sweep."""
 
     def with_settings(self, settings: Mapping[str, str | None]) -> JobSpec:
-        """The same job with other settings, whose order says nothing; None: nothing is said of it."""
+        """Return the same job request with ``settings`` over its own; a setting of None is taken away."""
         merged = sorted({**self.settings, **settings}.items())
         return replace(self, settings={name: value for name, value in merged if value is not None})
 
     @property
     def workload(self) -> str:
-        """The name of the workload; empty where none is given."""
+        """The name of the job's workload as it was given; empty where none is given."""
         return self.settings.get("workload", "")
 
     @property
     def options(self) -> dict[str, str]:
         """The variables of ``launch.sh`` that this job's options and columns set, by name.
 
-        These win over all others.
+        They win over the environment's.
         """
         return {VARIABLES_OF[name]: value for name, value in self.settings.items() if name in VARIABLES_OF}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that have no option or column: others of ``launch.sh``, and those of the job; by name."""
+        """The variables of this job that have no option or column, by name.
+
+        They are others of ``launch.sh``, and those for the job itself.
+        """
         known = {*VARIABLES_OF, "workload"}
         return {name: text for name, text in self.settings.items() if name not in known and not is_setting(name)}
 
     def digest(self, *more: object) -> str:
-        """16 hexadecimal digits, the same for equal jobs, wherever they are asked for, and equal ``more``.
+        """Return 16 hexadecimal digits that are the same for equal job requests and equal ``more``.
 
-        Whether it is a dry run, and in how many days it begins, does not count.
+        It does not matter where the job is asked for. Whether it is a dry run, and in how many days the job begins,
+        does not count.
         """
         content = (sorted(self.settings.items()), sorted(self.slurm.items()), self.repeat, more)
         return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
     @property
     def title(self) -> str:
-        """The job in words, for messages: where it is asked for, workload, size, dtype, scale, and what varies."""
+        """The job for messages: where it is asked for, workload, size, dtype, scale, and what varies.
+
+        What is not given is left out.
+        """
         scale = self.settings.get("scale")
         named = ("workload", "size", "dtype")
         words = [self.where and f"{self.where}:", *map(self.settings.get, named), scale and f"{scale} GPUs"]
@@ -83,15 +93,17 @@ class JobSpec:
 
     @property
     def combination(self) -> str:
-        """What varies in a sweep, with this job's values: ``tp=2 mbs=1``; empty where nothing varies."""
+        """The dimensions that vary in a sweep, with this job's values: ``tp=2 mbs=1``; empty where nothing varies."""
         return " ".join(f"{name}={value}" for name, value in self.varied.items())
 
 
 def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> JobSpec:
-    """The request for one job that ``options.one_job`` and ``options.job_settings`` describe.
+    """Return the request for one job that ``options.one_job`` and ``options.job_settings`` describe.
+
+    ``settings`` are those of ``job_spec``; None: not given.
 
     Raises:
-        RequestError: a value is not what it should be, or a list
+        RequestError: an option has a wrong value, or a list of them
     """
     for option, value in {"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale}.items():
         if value and "," in value:
@@ -115,12 +127,23 @@ def job_spec(
     dry_run: bool = False,
     **fields: str | bool | None,
 ) -> JobSpec:
-    """The request that the options of ``options.job_settings`` and the ``fields`` with an option of their own make.
+    """Return the request for one job, made of the options of ``options.job_settings`` and further ``fields``.
 
-    Empty fields say nothing. Without a workload it is a request for none yet, to be completed by ``having``.
+    Empty fields say nothing. Without a workload the request is to be completed with ``with_settings``.
+
+    Args:
+        env: ``NAME=VALUE`` for variables of the job
+        columns: ``COLUMN=VALUE``, such as ``tp=4``
+        megatron: ``NAME=VALUE`` for settings of the framework
+        slurm_arg: options for Slurm without dashes
+        nodelist: a host list, or a file with one
+        exclude: likewise, of nodes to avoid
+        reservation: its name
+        dry_run: whether the job is to be shown only
+        fields: values of options that have a field of their own, such as ``size``
 
     Raises:
-        RequestError: a value is not what it should be
+        RequestError: an option has a wrong value
     """
     for text in columns:  # a task file may list values
         name, _, value = text.partition("=")
@@ -137,19 +160,22 @@ def job_spec(
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A planned job: what was asked, by which recipe, and what comes of it."""
+    """A planned job: the request ``spec``, the recipe that it is by, and the plan.
+
+    ``entry`` is the workload's in the catalog; ``request`` what the variables of ``launch.sh`` say.
+    """
 
     spec: JobSpec
     entry: CatalogEntry
     request: Request
     plan: JobPlan
     recipe: Recipe
-    """That of ``entry``, with the functions of the release that the job trains in."""
+    """The recipe of ``entry``, with the functions of the release that the job trains in."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A job that cannot be planned, with the error that says why."""
+    """A job request that cannot be planned, with the error that says why."""
 
     spec: JobSpec
     error: RequestError
@@ -157,7 +183,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class RequestedJobs:
-    """All jobs that a command asks for: those that are planned, and the others, with the reasons."""
+    """All job requests of one command, in ``specs``: those that are planned, and those that are refused.
+
+    Combinations that are the same job as an earlier one may be among the refused.
+    """
 
     specs: Sequence[JobSpec]
     planned: Sequence[PlannedJob]
@@ -165,10 +194,13 @@ class RequestedJobs:
 
 
 def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
-    """The variables of ``launch.sh`` that request ``spec``: the caller's environment, changed by what options say.
+    """Return the variables of ``launch.sh`` that request ``spec``.
+
+    They are the caller's environment, changed by what options say.
 
     Raises:
-        RequestError: an option and a variable of the job set the same
+        RequestError: an option and a variable of the job set the same, a variable has a wrong form, or there is no
+            installation
     """
     _refuse_duplicates(spec)
     variables = {**os.environ, "LLMB_INSTALL": str(workspace.install), **spec.environment, **spec.options}
@@ -188,9 +220,12 @@ _SLURM_VARIABLES = {"account": "SBATCH_ACCOUNT", "partition": "SBATCH_PARTITION"
 
 
 def _refuse_duplicates(spec: JobSpec) -> None:
-    """Raise RequestError for the first variable that is set for this job (``--env``) beside an option that sets it.
+    """Refuse a job request in which a variable (``--env``) and an option set the same.
 
-    One that is only exported gives way to the option.
+    A variable that is only exported in the caller's environment gives way to the option.
+
+    Raises:
+        RequestError: there is such a variable; the first one
     """
     env = "env:" if spec.where else "--env"
     given = spec.environment
@@ -216,7 +251,7 @@ def _refuse_duplicates(spec: JobSpec) -> None:
 
 
 def _options_by_variable(spec: JobSpec) -> dict[str, str]:
-    """The variables of ``launch.sh`` that options of ``spec`` set, each with the option as given: ``--set tp=2``."""
+    """Return the variables of ``launch.sh`` that options of ``spec`` set, each with its option: ``--set tp=2``."""
     found = {}
     for name, value in spec.options.items():
         option = VARIABLES[name].option
@@ -229,12 +264,18 @@ def _options_by_variable(spec: JobSpec) -> dict[str, str]:
 
 
 def _as_given(part: str, option: str) -> str:
-    """An option of Slurm as it was given: ``--nodelist n1`` or ``--slurm-arg nodelist=n1``."""
+    """Return ``part``, a setting for Slurm, as the user gave it: ``--nodelist n1`` or ``--slurm-arg nodelist=n1``.
+
+    ``option`` is the option of ours that gave it.
+    """
     return f"{option} {part.removeprefix(option.lstrip('-') + '=')}"
 
 
 def names_for(spec: JobSpec) -> FieldNames:
-    """What messages about ``spec`` call its fields: options given, variables set, options where nothing is said."""
+    """Return what messages about ``spec`` call its fields.
+
+    They are options that were given, variables that are set, and for anything else options again.
+    """
     options = {name: known.option for name, known in VARIABLES.items() if known.option}
     options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(spec.slurm.values())) or "--slurm-arg"
     variables, option_names = {**os.environ, **spec.environment}, spec.options
@@ -244,12 +285,13 @@ def names_for(spec: JobSpec) -> FieldNames:
 
 
 def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
-    """Plan one job, and say in notices what planning chose.
+    """Plan one job, and print in notices what planning chose.
 
     In a dry run without GPUs, the GPU type that is chosen for the first job is kept in ``workspace`` for the next ones.
 
     Raises:
-        LLMBError: it cannot be planned; the message names options
+        RequestError: there can be no such job, or no installation is named; the message names options
+        LLMBError: configuration, recipe or catalogue are wrong
     """
     entry = workspace.workload(spec.workload)
     job_variables = {name: value for name, value in spec.environment.items() if name not in VARIABLES}
@@ -264,10 +306,13 @@ def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
 
 
 def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool = False) -> RequestedJobs:
-    """Every one of ``specs``, planned or refused, also where two are the same job.
+    """Plan all of ``specs``, and return them planned or refused, also where two are the same job.
+
+    ``dry_run`` replaces what the specs say of it.
 
     Raises:
         RequestError: none of them can be planned here, whatever they ask for
+        LLMBError: planning one failed otherwise than by its request
     """
     wanted = [replace(spec, dry_run=dry_run) for spec in specs]
     outcomes = list(plan_each(wanted, workspace))
@@ -277,9 +322,9 @@ def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool 
 
 
 def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[PlannedJob | Refused]:
-    """Yields what becomes of every spec, in their order: its plan, or why it is refused.
+    """Yield for every job request its planned job, or why it is refused, in order.
 
-    Repeats that follow each other have one plan, the same object.
+    Repeats that follow each other share one plan.
 
     Raises:
         RequestError: none of them can be planned here, whatever they ask for
@@ -300,7 +345,13 @@ def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[Planne
 
 
 def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
-    """Raise RequestError where the variable ``LLMB_WORKLOAD`` names one folder for the runs of several workloads."""
+    """Refuse jobs of several workloads while ``LLMB_WORKLOAD`` names one folder for all runs.
+
+    It is a variable of the environment.
+
+    Raises:
+        RequestError: that is so
+    """
     workloads = {spec.workload for spec in specs}
     if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:
         raise RequestError(
@@ -312,7 +363,7 @@ def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
 def say_warnings(planned: Sequence[PlannedJob]) -> None:
     """Print a notice for each warning of the plans, once.
 
-    It begins with the jobs' names where it is not one of all of them.
+    A warning that not all of the plans have is printed for each that has it, behind the job's name.
     """
     warned: dict[str, dict[str, None]] = {}
     for item in planned:

@@ -17,13 +17,14 @@ from llmb_common.submission.jobs import JobToSubmit
 
 
 def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
-    """``jobs`` in the same order, each of several repeats excluding nodes that are left to the others.
+    """Return ``jobs`` in the same order, where repeats of one job exclude nodes so that they run on different ones.
 
-    Says so in a notice where repeats share nodes.
+    Prints a notice where repeats have to share nodes.
 
     Raises:
         RequestError: no scheduler chooses nodes here, or too many are excluded
-        SchedulerError: the scheduler does not say which there are
+        RecordError: the list of excluded nodes cannot be read
+        SchedulerError: the scheduler does not say which nodes there are
     """
     repeats: dict[tuple[str, str], list[int]] = {}
     for number, job in enumerate(jobs):
@@ -38,15 +39,16 @@ def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
 
 
 def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]]:
-    """For each of ``repeats`` jobs, the nodes that it avoids: all but its own share of ``nodes``.
+    """Return for each of ``repeats`` jobs the nodes that it avoids: all but its own share of ``nodes``.
 
-    Where a share has fewer nodes than a job ``needed``, as many as can be spared; says so in a notice. Empty lists:
-    none can.
+    ``needed``: the number of nodes of each job. Where a share has fewer, a job avoids only as many nodes as can be
+    spared, and a notice says so. Empty lists: none can be spared.
     """
     share = len(nodes) // repeats
     own = [nodes[number * share : (number + 1) * share] for number in range(repeats)]
     if share >= needed:
         return [[node for node in nodes if node not in kept] for kept in own]
+    # As many as leave enough nodes for the job, and others for each repeat.
     spare = min(max(share, 1), len(nodes) - needed)
     if spare < 1:
         notice(f"--spread-nodes: a job needs {needed} of {len(nodes)} usable nodes, so all repeats have the same")
@@ -56,11 +58,14 @@ def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]
 
 
 def _usable_nodes(job: JobToSubmit) -> list[str]:
-    """The nodes that the scheduler may give the job, without excluded ones and those out of service now.
+    """Return the names of the nodes that the scheduler may give the job.
+
+    Excluded nodes and those out of service are left out.
 
     Raises:
         RequestError: no scheduler chooses nodes here, or too many are excluded
-        SchedulerError: the scheduler does not say which there are
+        RecordError: the list of excluded nodes cannot be read
+        SchedulerError: the scheduler does not say which nodes there are
     """
     scheduler = job.plan.scheduler
     if scheduler is None:

@@ -47,15 +47,19 @@ from llmb_run.terminal import local_time_text, next_command, table
 
 @dataclass(frozen=True, kw_only=True)
 class StartOptions:
-    """How jobs are started: the options that the commands which start some have in common."""
+    """How jobs are started: the options that all commands which start jobs have in common.
+
+    ``after``: runs or job ids to wait for. ``again``: start jobs anew that are on record. ``detach``: do not follow a
+    run that starts at once. ``skip_unsupported``: leave out jobs that cannot be planned. ``dry_run``: start nothing.
+    """
 
     after: tuple[str, ...] = ()
     chain: int = 1
-    """Jobs in a row, each from the newest checkpoint of the one before."""
+    """How many jobs in a row, each going on from the newest checkpoint of the one before."""
     health: bool = False
-    """Nodes are looked at first."""
+    """Whether nodes are checked first, and those that fail are excluded."""
     apart: bool = False
-    """Repeats run on different nodes."""
+    """Whether repeats are to run on different nodes."""
     again: bool = False
     detach: bool = False
     skip_unsupported: bool = False
@@ -63,9 +67,9 @@ class StartOptions:
 
     @classmethod
     def take_from(cls, settings: dict[str, Any]) -> StartOptions:
-        """The options among a command's arguments ``settings``, which are removed from there.
+        """Return the start options among a command's arguments ``settings``, and remove them from there.
 
-        Those not there have defaults.
+        Options that are missing there have their defaults.
         """
         return cls(**{known.name: settings.pop(known.name) for known in fields(cls) if known.name in settings})
 
@@ -75,12 +79,12 @@ _TOLD = ("workload", "size", "dtype", "scale", "tp", "pp", "cp", "ep", "vp", "mb
 
 
 def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
-    """What a dry run shows: the batch script of one job, a table of several, or all plans as JSON.
+    """Return what a dry run prints: the batch script of one job, a table of several, or plans as JSON.
 
-    Prints notices on the plans. ``planned`` is not empty; ``chain``: jobs in a row that each of them stands for.
+    Prints notices on the plans. ``planned`` is not empty; ``chain``: how many jobs in a row each of them stands for.
 
     Raises:
-        RequestError: they cannot be chained
+        RequestError: the jobs cannot be chained
     """
     if chain > 1:
         for item in planned:
@@ -88,7 +92,11 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
     say_warnings(planned)
 
     def data() -> dict[str, Any]:
-        """The planned jobs with their scripts, as JSON values."""
+        """Return the planned jobs with their batch scripts, as JSON values.
+
+        Raises:
+            RequestError: a path of a plan cannot be expressed in a script
+        """
         jobs = [{"plan": plan_as_dict(item.plan), "script": _dry_run_script(item.plan)} for item in planned]
         chained = {"chain": chain} if chain > 1 else {}
         return {"dry_run": True, **chained, "jobs": jobs}
@@ -108,14 +116,18 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
 
 
 def _dry_run_script(plan: JobPlan) -> str:
-    """The batch script of a plan, with the paths that a dry run has."""
+    """Return the text of the batch script of a plan, with the paths that stand for a run's own in a dry run.
+
+    Raises:
+        RequestError: a path of the plan cannot be expressed in a script
+    """
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
 
 
 def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
-    """The plans as a table, with a final newline: a row for each, with the dimensions that vary.
+    """Return the plans as a table: a row for each different plan, with the dimensions that vary.
 
-    ``chain``: jobs of each run; above 1 the table counts jobs, else runs.
+    It ends with a newline. ``chain``: jobs in a row of each run; above 1, the table counts jobs instead of runs.
     """
     right = ("jobs" if chain > 1 else "runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in planned)
@@ -133,15 +145,15 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
 
 
 def say_doubts(plans: Iterable[JobPlan]) -> None:
-    """Print a notice for each thing that may go wrong with jobs that are about to be submitted."""
+    """Print a notice for each thing that may go wrong with the jobs of ``plans``, which are about to be submitted."""
     for doubt in submission_doubts(plans):
         notice(doubt)
 
 
 def announce(record: RunRecord, differing: str = "") -> None:
-    """Print run id and log of a run that starts at once and is followed, on stderr; of a queued one nothing.
+    """Print on stderr run id and log of a run that starts at once and is followed; nothing of a queued one.
 
-    ``differing``: what tells it from the other runs of the command; empty: nothing does.
+    ``differing``: the settings that tell it from the other runs of the command; empty: none do.
     """
     if not record.plan.traits.queued:
         words = (record.paths.run_id, differing, str(record.paths.log))
@@ -149,13 +161,13 @@ def announce(record: RunRecord, differing: str = "") -> None:
 
 
 def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
-    """What a command says of its submissions: a line for each run, why others were not started, the next step.
+    """Return what a command prints of its submissions: started runs, refusals, the next step.
+
+    The exit status is the greatest of the errors', 0 without one.
 
     Args:
         results: the title of each job, with its record or the error that refused it
-        known: keys of submissions that had come to something before: their jobs were not started now
-
-    The exit status is the worst of the errors, 0 without one.
+        known: keys of submissions that were settled before this command: their jobs were not started now
     """
     failed = [(title, item) for title, item in results if isinstance(item, LLMBError)]
     started = [item for _, item in results if isinstance(item, RunRecord)]
@@ -181,7 +193,7 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
 
 
 def _started_lines(record: RunRecord, *, old: bool) -> str:
-    """The lines printed of a run that was started, or was there already (``old``), with a final newline."""
+    """Return the lines to print of a run that was started, or was on record already (``old``), with a final newline."""
     if record.plan.traits.queued:
         did = "Already" if old else "Submitted"
         return f"{record.paths.run_id}  {did} batch job {record.job_id}  {record.paths.name}\n"
@@ -190,7 +202,7 @@ def _started_lines(record: RunRecord, *, old: bool) -> str:
 
 
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
-    """What became of the job ``title``, a record or an error, as JSON values; ``error`` is None for a run."""
+    """Return what became of the job ``title``, a record or an error, as JSON values; ``error`` is None for a run."""
     if isinstance(item, LLMBError):
         return {"job": title, "error": item.as_dict()}
     extras = None if is_live(item.state) else extras_of(item).as_dict()
@@ -200,13 +212,13 @@ def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
 def start(
     command: str, requested: RequestedJobs, workspace: Workspace, options: StartOptions, *, task_file: str = ""
 ) -> Result:
-    """Start all jobs that are asked for, or show what a dry run would start.
+    """Start all jobs that are asked for, or show what a dry run would start; return what the command prints.
 
-    ``command`` is the name of the one that is carried out; ``task_file``: the file that asks for the jobs, empty: none
-    does.
+    ``command`` is the command's name. ``task_file``: the file that asks for the jobs; empty: a command line does.
 
     Raises:
-        LLMBError: one cannot be planned, or nothing could be started; one of several that could not is reported
+        RequestError: jobs cannot be planned, and ``options`` do not say to skip them
+        LLMBError: nothing could be started; if only some jobs could not, the result says so
     """
     skipped = skip_refused(requested, options)
     for problem in skipped:
@@ -219,11 +231,13 @@ def start(
 
 
 def skip_refused(requested: RequestedJobs, options: StartOptions) -> list[str]:
-    """Why jobs cannot be planned, a line each, where ``--skip-unsupported`` leaves them out; empty: all can be.
+    """Return a line on each job that cannot be planned and is left out, as ``--skip-unsupported`` asks.
+
+    Empty: there is none.
 
     Raises:
-        RequestError: it is not given, or no job is left
-        LLMBError: the job's own error, where there is one job
+        RequestError: there is one, and the option is not given or no job is left
+        LLMBError: the command asks for one job, and that cannot be planned: the job's own error
     """
     if requested.refused and len(requested.specs) == 1:
         only = requested.refused[0]
@@ -239,13 +253,13 @@ def skip_refused(requested: RequestedJobs, options: StartOptions) -> list[str]:
 
 
 def check_dry_run(planned: Sequence[PlannedJob], workspace: Workspace, options: StartOptions) -> None:
-    """Refuse in a dry run what the run would refuse, as far as this machine can tell.
+    """Refuse in a dry run what a real run would refuse, as far as this machine can tell.
 
-    That is a run or job to wait for (``--after``) that does not exist, without an installation not looked up; and, of
-    jobs that are planned for here, a checkpoint to load that is none, and too little space for those to save.
+    Looked up is the run or job to wait for (``--after``), unless there is no installation here. Of jobs that are
+    planned for this machine, the checkpoint to load and the space for checkpoints to save are checked.
 
     Raises:
-        LLMBError: it is refused
+        LLMBError: a real run would be refused
     """
     if options.after and workspace.install.is_dir():
         dependency_ids(planned[0].plan, options.after)
@@ -264,7 +278,9 @@ def start_planned(
     task_file: str = "",
     swept: Sequence[JobSpec] = (),
 ) -> Result:
-    """Start jobs that are planned; before that, say what is doubtful of them, and look at nodes if asked to.
+    """Start jobs that are planned, and return what the command prints; before that, print what is doubtful of them.
+
+    Checks the nodes first, where ``options`` ask for it.
 
     Args:
         command: the name of the command that is carried out
@@ -275,7 +291,7 @@ def start_planned(
         swept: all that a sweep asks for, of which ``planned`` are those that can run
 
     Raises:
-        LLMBError: nothing could be started
+        LLMBError: nothing could be started, or nodes fail their check
     """
     workspace.require_install()
     say_warnings(planned)
@@ -299,10 +315,10 @@ def start_planned(
 
 
 def start_one(job: JobToSubmit) -> Result:
-    """Start a job by itself; where there is no queue, follow it to its end.
+    """Start one job, and return what the command prints; where there is no queue, first follow the run to its end.
 
     Raises:
-        LLMBError: it was refused, or nobody knows whether the job exists
+        LLMBError: the job was refused, its run failed while it was followed, or nobody knows whether it exists
     """
     record = submit(job.plan, job.recipe_folder, job.options, on_record=announce)
     return report_started([(record.plan.experiment_name, record)])
@@ -317,7 +333,7 @@ def start_round(
     names: Sequence[str] = (),
     lasting: str = "",
 ) -> Result:
-    """Start ``jobs`` together, and say what became of each.
+    """Start ``jobs`` together, as a round, and return what the command prints: what became of each.
 
     The same command goes on with a round that was interrupted. Waits while another process works on the same round. The
     state of the round is kept in a file.
@@ -358,10 +374,13 @@ def start_round(
 
 
 def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], workspace: Workspace) -> list[JobToSubmit]:
-    """``jobs`` of a round that goes on, kept off the nodes that its runs so far, by their folders, have shown bad.
+    """Return ``jobs`` of a round kept off the nodes that the round's runs so far have shown bad.
+
+    Prints these nodes in notices. ``earlier`` are the folders of those runs.
 
     Raises:
         EnvironmentLacks: too few nodes are left
+        RecordError: a run's record, or the list of excluded nodes, cannot be read
     """
     records = refresh([load_record(folder) for folder in earlier])
     shown = list(itertools.chain.from_iterable(shown_bad(record) for record in records))
@@ -372,7 +391,7 @@ def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], wor
 
 
 def _numbered_names(names: Sequence[str]) -> list[str]:
-    """Each name with how often it has been in the list up to there: ``a.1``, ``b.1``, ``a.2``."""
+    """Return each name with its count in the list up to there, so that all are different: ``a.1``, ``b.1``, ``a.2``."""
     seen, found = Counter[str](), []
     for name in names:
         seen[name] += 1
@@ -383,9 +402,10 @@ def _numbered_names(names: Sequence[str]) -> list[str]:
 def _as_they_are_now(
     results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str]
 ) -> list[tuple[str, RunRecord | LLMBError]]:
-    """``results`` with the present state of runs that were on record before and have no queue.
+    """Return ``results`` with the present state of runs from before that have no queue.
 
-    Such a run may have ended together with the command that followed it. ``known``: keys of what was on record before.
+    ``results`` are titles with records or errors. Such a run may have ended together with the command that followed it.
+    ``known``: keys of what was on record before.
     """
     records = [item for _, item in results if isinstance(item, RunRecord)]
     doubtful = [item for item in records if item.submission.key in known and not item.plan.traits.queued]
@@ -396,9 +416,12 @@ def _as_they_are_now(
 
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
-    """Submit all jobs, as chains where ``options`` ask for them; returns each title with its record or its error.
+    """Submit all jobs, as chains where ``options`` ask for them; return (title, record or error) of each.
 
     A chain gives as many entries as it has links.
+
+    Raises:
+        LLMBError: nothing can be submitted at all
     """
     if options.chain == 1:
         what = dict(zip(map(id, jobs), distinguishing_settings(job.plan for job in jobs), strict=True))
@@ -425,14 +448,15 @@ def require_health(
     workspace: Workspace,
     under_load: Callable[[Executor, Needs, list[str]], Health] | None = None,
 ) -> list[Health]:
-    """Look at the nodes that jobs may get, before these are submitted, and exclude those that fail; what was found.
+    """Check the nodes that jobs may get, before these are submitted, and exclude those that fail.
 
-    Puts nodes that fail on the list of excluded ones, and says so in notices. ``under_load`` looks at them instead of
-    ``check_nodes``, and measures their fabric, too. One result for each set of nodes that ``plans`` ask for.
+    Returns one result for each set of nodes that ``plans`` ask for. Nodes that fail are put on the installation's list
+    of excluded ones for ``DAYS`` days; notices say so. ``under_load`` checks the nodes in place of ``check_nodes``, and
+    measures their network fabric, too.
 
     Raises:
-        CheckFailed: a node that a job asks for fails, or none is left; or the fabric as a whole fails
-        LLMBError: none can be asked
+        CheckFailed: a node that a job asks for fails, or no node is left; or the fabric as a whole fails
+        LLMBError: no node can be checked
     """
     groups: dict[tuple[str | None, str | None, str | None], list[JobPlan]] = {}
     for plan in plans:
@@ -453,6 +477,7 @@ def require_health(
         exclude_failed_nodes(workspace.install, found, DAYS)
         for verdict in found.failed:
             notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
+        # A job that asks for nodes by name cannot run without them.
         if listed and found.failed:
             raise CheckFailed(
                 f"requested nodes fail: {', '.join(item.node for item in found.failed)}",
@@ -465,6 +490,7 @@ def require_health(
             )
         healthy = len(chosen) - len(found.failed)
         most = max(plan.nodes for plan in alike)
+        # Nodes that are busy now may be had later; these may not.
         if not healthy and all(why.startswith("excluded") for why in left.values()):
             raise CheckFailed(
                 f"no node is left for the job: {len(chosen)} fail, {len(left)} were excluded before",
@@ -477,9 +503,9 @@ def require_health(
 
 
 def counted_by(states: Mapping[str, str]) -> str:
-    """How many nodes are in each state, the commonest first: ``3 allocated, 1 drained``; empty without nodes.
+    """Return how many nodes are in each state, the commonest first: ``3 allocated, 1 drained``; empty without nodes.
 
-    ``states``: by node; a reason in brackets behind a state does not count.
+    ``states``: by node; a reason in parentheses behind a state does not count.
     """
     words = Counter(state.partition(" (")[0] for state in states.values())
     return ", ".join(f"{count} {word}" for word, count in words.most_common())

@@ -29,9 +29,9 @@ Dimensions = Mapping[str, Sequence[str]]
 
 
 def without_equal_plans(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:
-    """The jobs that were planned, and those that are refused, each in their order.
+    """Return (planned, refused): the jobs that could be planned and those that could not, each in order.
 
-    A combination that is the same job as another one before it is refused, too; repeats of one combination are not.
+    A combination that is the same job as an earlier one is refused, too; repeats of one combination are not.
     """
     planned, refused = list[PlannedJob](), list[Refused]()
     known: dict[str, PlannedJob] = {}
@@ -39,6 +39,7 @@ def without_equal_plans(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[
         if isinstance(outcome, Refused):
             refused.append(outcome)
             continue
+        # Asking for what the recipe has anyway makes no other job.
         comparable = msgspec.structs.replace(outcome.plan, overridden=())
         first = known.setdefault(digest_of_plan(comparable), outcome)
         if first.spec.varied == outcome.spec.varied:
@@ -50,14 +51,14 @@ def without_equal_plans(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[
 
 
 def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> list[dict[str, str]]:
-    """Every combination of the dimensions' values, each as changes by name; those of a ``zipped`` group go side by
-    side.
+    """Return every combination of the dimensions' values, each as a dictionary from dimension to value.
 
-    In the order of the values, the last dimension changing first. No dimension at all gives one empty combination.
+    The last dimension changes first. The values of a ``zipped`` group go side by side. Without any dimension there is
+    one combination, which is empty.
 
     Raises:
-        RequestError: a dimension has no value or one twice or is named twice, zipped ones have not as many as each
-            other, or there are too many combinations
+        RequestError: a dimension has no value or one twice or is named twice, zipped dimensions have not equally many
+            values, or there are more than ``MOST`` combinations
     """
     groups: list[list[dict[str, str]]] = []
     for name, values in dimensions.items():
@@ -81,10 +82,10 @@ def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> l
 
 
 def _checked_values(name: str, values: Sequence[str]) -> Sequence[str]:
-    """``values`` of the dimension ``name`` as they are, if there are some and no two are equal.
+    """Return the ``values`` of the dimension ``name`` as they are, after checking them.
 
     Raises:
-        RequestError: there are none, or one stands twice
+        RequestError: there are none, or two are equal
     """
     if not values:
         raise RequestError(f"{name} has no value", remedy=f"for example {name}=1,2")
@@ -95,10 +96,10 @@ def _checked_values(name: str, values: Sequence[str]) -> Sequence[str]:
 
 
 def _zipped_combinations(group: Dimensions) -> list[dict[str, str]]:
-    """The combinations of dimensions whose values change together: the first of each, the second of each, and so on.
+    """Return the combinations of dimensions whose values change together: the first of each, and so on.
 
     Raises:
-        RequestError: they are fewer than two, have not equally many values, or two combinations are equal
+        RequestError: the dimensions are fewer than two, have not equally many values, or two combinations are equal
     """
     counts = {name: len(values) for name, values in group.items()}
     if len(counts) < 2 or len(set(counts.values())) != 1 or 0 in counts.values():
@@ -114,10 +115,10 @@ def _zipped_combinations(group: Dimensions) -> list[dict[str, str]]:
 
 
 def changed_spec(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
-    """``spec`` with another value in each dimension of ``changes``, which are called as ``dimension`` calls them.
+    """Return the job request ``spec`` with another value in each dimension of ``changes``.
 
-    None: the recipe has the choice. What is changed counts as varied: it is in ``varied`` of the answer, ``-`` for
-    None.
+    Dimensions are called as ``dimension`` calls them. None: the recipe has the choice. All of ``changes`` count as
+    varied: they are in ``varied`` of the answer, None as ``-``.
 
     Raises:
         RequestError: a dimension cannot have that value
@@ -132,12 +133,13 @@ def changed_spec(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
 
 
 def dimension(text: str, refused: str = "cannot be varied") -> str:
-    """The dimension of a job that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``, ``NCCL_ALGO``.
+    """Return the dimension of a job that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``.
 
-    Any other word in capitals is a variable of the job. ``refused``: what the error says of a text that names none.
+    A dimension is a column, an option's field, a setting of the framework, or a variable: any other word in capitals.
+    ``refused``: what the error says of a text that names none.
 
     Raises:
-        RequestError: it is none
+        RequestError: code ``unknown-dimension``: it names none
     """
     name = text.strip().replace("-", "_")
     if is_setting(name):
@@ -161,12 +163,12 @@ def dimension(text: str, refused: str = "cannot be varied") -> str:
 
 
 def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
-    """The dimensions and their values in words such as ``tp=1,2``, as ``option`` gives them.
+    """Return the dimensions of a job in words such as ``tp=1,2``, each with its values.
 
-    A value in quotes or brackets may hold commas.
+    ``option`` is where they come from. A value in quotes or brackets may hold commas.
 
     Raises:
-        RequestError: one is not NAME=VALUE,VALUE, no dimension, or given twice, or a value is empty
+        RequestError: a word is not NAME=VALUE,VALUE, names no dimension, names one twice, or has an empty value
     """
     found: dict[str, list[str]] = {}
     one = option == "--change"  # of one job; the others name several
@@ -181,12 +183,12 @@ def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
 
 
 def values_of(text: str, where: str) -> list[str]:
-    """The values in ``1,2``, ``"COLL,NET",ALL`` or ``[core_attn,mlp],[mlp]``; ``""`` is an empty one.
+    """Return the values in ``1,2``, ``"COLL,NET",ALL`` or ``[core_attn,mlp],[mlp]``; ``""`` is an empty one.
 
     ``where`` is what messages call the place of ``text``.
 
     Raises:
-        RequestError: one is empty, and not said to be by ``""``
+        RequestError: one is empty, and not written as ``""``
     """
     parts = _split_at_commas(text)
     if not all(parts):
@@ -195,10 +197,10 @@ def values_of(text: str, where: str) -> list[str]:
 
 
 def one_value(value: str) -> str:
-    """The text that ``values_of`` reads as this single value: the value, or the value in quotes.
+    """Return the text that ``values_of`` reads as this single value: the value, maybe in double quotes.
 
     Raises:
-        RequestError: there is no such text, because of its commas and quotes
+        RequestError: there is no such text, because of the value's commas and quotes
     """
     for text in (value, f'"{value}"'):
         if text and [_without_quotes(part) for part in _split_at_commas(text)] == [value]:
@@ -207,9 +209,9 @@ def one_value(value: str) -> str:
 
 
 def _split_at_commas(text: str) -> list[str]:
-    """``text`` split at its commas, but for those in quotes or brackets.
+    """Return the parts of ``text`` between its commas, except commas in double quotes or brackets.
 
-    Parts have no blanks around them, and may be empty.
+    Parts have no blanks around them, and may be empty; there is at least one.
     """
     parts = [""]
     depth = 0
@@ -225,5 +227,5 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def _without_quotes(part: str) -> str:
-    """``part`` without the double quotes around it; as it is where it has none on both sides."""
+    """Return ``part`` without the double quotes around it; unchanged where it has none on both sides."""
     return part[1:-1] if len(part) > 1 and part[0] == part[-1] == '"' else part

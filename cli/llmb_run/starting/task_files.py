@@ -71,12 +71,12 @@ MAX_REPEATS = 10000
 
 
 def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
-    """The jobs that a task file of the short form asks for, in its order; empty where it has no tasks.
+    """Return the job requests in a task file of the short form (``(fp8, [128, 256], 3)``), in order.
 
-    ``where``: the file's name, for messages.
+    Empty: it has no tasks. ``text`` is the file's content, ``where`` its name, for messages.
 
     Raises:
-        ConfigError: something in it is wrong; with ``where`` and the line
+        ConfigError: a line is wrong, or ``cluster_config.yaml``; the message has ``where`` and the line
     """
     specs: list[JobSpec] = []
     base: JobSpec | None = None
@@ -100,17 +100,18 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
 
 
 def _without_comment(line: str) -> str:
-    """A line of a task file without its comment and the blanks around it; empty: there is nothing else in it."""
+    """Return a line of a task file without its comment and the blanks around it; empty: there is nothing else in it."""
     return line.split("#", 1)[0].strip()
 
 
 def _header_spec(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
-    """The workload and size that a header of the short form names, as a request without anything else.
+    """Return the request for the workload and size that a header of the short form names, without anything else.
 
     ``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself.
+    ``size`` is what the header says apart from the name; None: nothing.
 
     Raises:
-        ConfigError: there is no such workload or size; with ``at``, its file and line
+        ConfigError: there is no such workload or size; the message has ``at``, file and line
     """
     with located(at):
         if size is None:
@@ -124,17 +125,17 @@ def _header_spec(name: str, size: str | None, at: str, workspace: Workspace) -> 
 
 
 def _words_of_part(part: str) -> list[str]:
-    """The words in a part of a task, without their quotes."""
+    """Return the words in one part of a task line, a single word or a list in brackets, without their quotes."""
     return [word.strip("'\"") for word in re.findall(_WORD, part)]
 
 
 def _task_specs(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
-    """The jobs of one task line of the short form, ``(fp8, [128, 256], 3)``.
+    """Return the job requests of one task line of the short form, ``(fp8, [128, 256], 3)``: dtypes, scales, repeats.
 
-    ``base`` has the header's workload and size.
+    A fourth part says whether to profile. ``base`` has the header's workload and size.
 
     Raises:
-        ConfigError: it is not a task, or asks for something wrong; with ``at``, its file and line
+        ConfigError: the line is no task, or asks for something impossible; the message has ``at``, file and line
     """
     # Only read, never evaluated as Python.
     if not _TASK.fullmatch(line):
@@ -175,7 +176,11 @@ SettingValues = dict[str, SettingValue | tuple[SettingValue, ...]]
 
 
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every level may say of a job. None: not said here."""
+    """The settings of jobs that a YAML task file may have on each level: defaults, task, override.
+
+    None or an empty mapping: not said on this level. Several values, where they are allowed, make a job for each.
+    ``slurm`` holds options for Slurm by name; None: the option is a flag.
+    """
 
     profile: bool | None = None
     gpu_type: Words | None = None
@@ -193,14 +198,20 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings for some jobs of a task: those for which every condition of ``when``, a dimension's values, holds."""
+    """Settings in a YAML task file for some of a task's jobs: those that meet every condition of ``when``.
+
+    A condition is a dimension with its wanted values.
+    """
 
     when: SettingValues
     use: TaskSettings
 
 
 class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a task whose values may be several; None: not given."""
+    """The settings of a task in a YAML task file, or of all tasks, whose values may be lists; None: not given.
+
+    ``scale`` is in GPUs, or ``all``; ``min_scale`` and ``max_scale`` are bounds for the documented numbers of GPUs.
+    """
 
     size: Words | None = None
     dtype: Words | None = None
@@ -211,7 +222,10 @@ class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One task of a file: workloads, with the values that their jobs combine."""
+    """One task of a YAML task file: workloads, and the values of settings that their jobs combine.
+
+    The dimensions in ``zip`` change together.
+    """
 
     workload: Words
     zip: SettingValues = {}
@@ -219,24 +233,25 @@ class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a task file: its tasks, and what holds for all of them."""
+    """The content of a YAML task file: its tasks, and ``defaults`` for all of them."""
 
     tasks: tuple[Task, ...]
     defaults: Sweep = Sweep()
 
 
 def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
-    """What the YAML ``text`` of a task file or a suite holds, and a function that tells where each value is.
+    """Return (content, place): the YAML ``text`` of a task file or a suite as a ``kind``, and a finder.
 
-    The function takes a path such as ``$.tasks[3]`` and returns file and line.
+    The finder takes a path such as ``$.tasks[3]``, and returns file and line of what is there. ``where`` is the file's
+    name.
 
     Raises:
-        ConfigError: something in it is wrong, or empty; with ``where``, the file's name, and the line
+        ConfigError: something in the text is wrong or empty; the message has file and line
     """
     data, lines = load_text(text, where)
 
     def place_of(path: str) -> str:
-        """Where the value at ``path`` stands, as file and line."""
+        """Return file and line of the value at ``path`` (``$.tasks[3]``); line 1 for a path that is not there."""
         return f"{where}:{lines.get(path, 1)}"
 
     for path in _empty_values(data, "$"):
@@ -246,7 +261,7 @@ def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
 
 
 def _empty_values(value: Any, path: str) -> Iterator[str]:
-    """Yields the paths below ``path`` at which ``value`` has nothing: None, a blank text, an empty list or mapping.
+    """Yield the paths, from ``path`` on, at which ``value`` is None, a blank text, or an empty list or mapping.
 
     Not within ``env`` and ``slurm``: a variable may be empty, and an option of Slurm be a flag.
     """
@@ -262,12 +277,13 @@ def _empty_values(value: Any, path: str) -> Iterator[str]:
 
 
 def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, at: At) -> list[JobSpec]:
-    """Every job of one task of a YAML task file.
+    """Return the request for every job of one task in a YAML task file.
 
-    ``path`` (``$.tasks[3]``) and ``at`` tell where it stands, for messages.
+    ``defaults`` and the task's overrides are applied. ``path`` (``$.tasks[3]``) and ``at``, which makes file and line
+    of a path, tell messages where the task stands.
 
     Raises:
-        ConfigError: something in it is wrong; with file and line
+        ConfigError: something in the task or the defaults is wrong; the message has file and line
     """
     with located(at("$.defaults")):
         base, usual = _with_task_settings(JobSpec(), defaults), _dimension_values(defaults)
@@ -307,15 +323,15 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
 
 
 def _value_texts(value: Any) -> list[str]:
-    """The texts of a value as a user writes them: one for each item of a tuple, else one for the value itself.
+    """Return the texts of a value as a user writes them: one for each item of a tuple, else one.
 
-    Only a tuple is several; an empty one gives an empty list.
+    An empty tuple gives an empty list; a list counts as a single value.
     """
     return [option_text(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
 def _meets_condition(spec: JobSpec, when: SettingValues) -> bool:
-    """Whether a job has one of the wanted values in every dimension of ``when``, an override's condition.
+    """Return whether a job has one of the wanted values in every dimension of ``when``, an override's condition.
 
     Raises:
         RequestError: a name in ``when`` is no dimension
@@ -324,9 +340,9 @@ def _meets_condition(spec: JobSpec, when: SettingValues) -> bool:
 
 
 def _dimension_values(settings: TaskSettings) -> dict[str, list[str]]:
-    """The values that ``settings`` of a task file give to dimensions, as lists of texts, by name.
+    """Return the values that ``settings`` of a task file give to dimensions, by name, each a list of texts.
 
-    What is not said is left out.
+    A dimension without a value is left out.
 
     Raises:
         RequestError: a name or a value is not valid
@@ -345,10 +361,12 @@ def _dimension_values(settings: TaskSettings) -> dict[str, list[str]]:
 
 
 def _with_task_settings(spec: JobSpec, settings: TaskSettings) -> JobSpec:
-    """``spec`` changed by what ``settings`` of a task file say besides dimensions: switches, limits, for Slurm.
+    """Return ``spec`` changed by what ``settings`` of a task file say besides dimensions.
+
+    Those are switches, limits and Slurm's options.
 
     Raises:
-        RequestError: one is not an option for Slurm
+        RequestError: one is no option for Slurm
     """
     named = {name: getattr(settings, name) for name in ("profile", "force", "preflight", "max_steps", "time_limit")}
     settings_texts = {name: option_text(value) if value else None for name, value in named.items() if value is not None}
@@ -357,10 +375,10 @@ def _with_task_settings(spec: JobSpec, settings: TaskSettings) -> JobSpec:
 
 
 def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
-    """Every job that a task file of either form asks for, in its order; at least one.
+    """Return the request for every job in a task file of either form, YAML or the short one, in order; at least one.
 
     Raises:
-        ConfigError: something in it is wrong, or there is no task; with file and line
+        ConfigError: the file cannot be read, something in it is wrong, or it has no task; the message has file and line
         RequestError: there is no installation
     """
     text = read_text(path)

@@ -21,7 +21,10 @@ from llmb_run.tuning.strategy import Tuning, TuningState, ended_in_order, is_ful
 
 
 def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
-    """What a tuning that is over has found, as JSON values: the winner, its proof, every candidate and every run."""
+    """Return what a tuning that is over has found, as JSON values: winner, proof, candidates, runs.
+
+    ``id`` is the campaign's. Times are in seconds, costs in GPU-hours, gains and ratios are shares.
+    """
     state = tuning.state(runs)
     search, proof = state.search, state.proof
     leader = search.leader
@@ -59,7 +62,10 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
 
 
 def _end_reason(state: TuningState, *, found: bool) -> str:
-    """Why the tuning ended, in a word or two."""
+    """Return why the tuning ended: ``base failed``, ``found``, ``budget``, ``unproved`` or ``nothing faster``.
+
+    ``found``: whether whole runs have proved that the leading candidate is faster.
+    """
     if state.search.base_fails:
         return "base failed"
     if found:
@@ -70,10 +76,10 @@ def _end_reason(state: TuningState, *, found: bool) -> str:
 
 
 def _gain_and_bounds(proof: ComparisonProgress | None) -> dict[str, float | None]:
-    """By which share of its step time the leader is faster than the base, by whole runs, with the bounds of that.
+    """Return by which share the leading candidate is faster than the base, by whole runs, with bounds.
 
-    Keys ``gain``, ``gain_low``, ``gain_high``; all None where there is no comparison yet. 0.02: a step of the base
-    takes 2 % longer.
+    The keys are ``gain``, ``gain_low`` and ``gain_high``; 0.02: a step of the base takes 2 % longer. All are None where
+    nothing has been compared yet.
     """
     found = proof.comparison if proof is not None else None
     if found is None:
@@ -86,16 +92,16 @@ def _gain_and_bounds(proof: ComparisonProgress | None) -> dict[str, float | None
 
 
 def _full_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
-    """The whole runs of the configuration at position ``leader`` that have a step time and did the base's work."""
+    """Return the whole runs of the candidate at position ``leader`` that have a step time and did the base's work."""
     number = leader + 1
     return [run for run in runs[number] if is_full(run) and outcome_of(number, run, runs) == "timed"]
 
 
 def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
-    """A row for every configuration that was tried, as JSON values: the leader first, those that are out last.
+    """Return a row for every configuration that has an ended run, as JSON values, the fastest first.
 
-    The base stands behind those that were faster. ``ratio``: step time over the base's by the trials, None where not
-    known.
+    Those that are out come last. The base stands behind those that were faster. ``ratio``: step time over the base's by
+    the trials, None where not known. ``what``: why the configuration is out; empty: it is not.
     """
     search = state.search
     faster = [*takewhile(lambda at: search.ratios[at] < 1, search.order)]
@@ -120,24 +126,28 @@ def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState)
 
 
 def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
-    """Why the candidate at position ``at`` was given up, in words, with the failure of its last run.
+    """Return why the candidate at position ``at`` was given up, for people, with the failure of its last run.
 
-    ``why`` is what the search says.
+    ``why`` is the reason that the search gives.
     """
     last = why_not(at + 1, _failed_runs(tuning, at, runs)[-1], runs)
     return f"{why}: {last}" if why in CRASHED else last
 
 
 def _failed_runs(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
-    """Runs of the configuration at position ``at`` (0: the base) that have ended without a step time that counts."""
+    """Return the ended runs of the configuration at position ``at`` that have no step time that counts.
+
+    Position 0 is the base. Runs that did other work than the base are among them.
+    """
     return [run for run in runs[at + 1] if not run.live and outcome_of(at + 1, run, runs) != "timed"]
 
 
 def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
-    """A row for each candidate that is out though faster than the chosen one, or that crashed without any time.
+    """Return a row for each candidate that crashed though it was fast, or without any time.
 
-    The fastest first; rows have title, why, ratio and the run id of the last failure. Those that did other work are
-    left out.
+    A fast candidate was timed faster than the base and the leader. The fastest comes first. The rows have ``title``,
+    ``why``, ``ratio`` (step time over the base's, None: no time) and the ``run_id`` of the last failure. Candidates
+    that did other work are left out.
     """
     search = state.search
     chosen = search.ratios.get(search.leader, 1.0)
@@ -153,7 +163,10 @@ def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[d
 
 
 def _trial_rows(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
-    """A row for every run of the tuning that has ended, in the order in which they started, as JSON values."""
+    """Return a row for every run of the tuning that has ended, in the order in which they started, as JSON values.
+
+    ``started`` is Unix time, ``hours`` the GPU-hours; ``step_seconds`` is None where no step time counts.
+    """
     rows = []
     for number, run in ended_in_order(runs):
         ended = outcome_of(number, run, runs)
@@ -173,9 +186,9 @@ def _trial_rows(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
 
 
 def _conclusion_sentence(result: dict[str, Any], why_base: str) -> str:
-    """The sentence that says what the tuning found and spent.
+    """Return the sentence, without a full stop, that says what the tuning found and spent.
 
-    ``why_base``: why the base failed, empty where it did not.
+    ``why_base``: why the base failed; empty where it did not.
     """
     spent = f"{result['spent_hours']:.3g} GPU-hours, budget {budget_text(result['budget'])}"
     known = f"{counted(len(result['trials']), 'run')}, {spent}"
@@ -185,7 +198,7 @@ def _conclusion_sentence(result: dict[str, Any], why_base: str) -> str:
 
 
 def _winner_clause(result: dict[str, Any]) -> str:
-    """The conclusion's first half: the winner and its gain, or why the base stays."""
+    """Return the first half of the conclusion of a tuning: the winner and its gain, or why to keep the base."""
     title = result["winner"]["title"]
     proof = ""
     if result["gain"] is not None:
@@ -209,7 +222,7 @@ def _winner_clause(result: dict[str, Any]) -> str:
 
 
 def _tried_clause(result: dict[str, Any]) -> str:
-    """The conclusion's second half: how many candidates were tried, and how many were not."""
+    """Return the second half of the conclusion of a tuning: how many candidates were tried, and how many were not."""
     space, tried = result["space"], result["tried"]
     every = counted(space["combinations"], "combination")
     if tried < space["candidates"]:
@@ -222,7 +235,7 @@ def _tried_clause(result: dict[str, Any]) -> str:
 
 
 def _next_command_line(result: dict[str, Any], failures: Sequence[Run]) -> str:
-    """What to run next; empty where nothing suggests itself.
+    """Return the line on what to do next after a tuning, mostly a command; empty where nothing suggests itself.
 
     ``failures``: runs of the base that have no step time.
     """
@@ -246,9 +259,10 @@ ARM: tuple[Column[dict[str, Any]], ...] = (
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """The result of a tuning for people: a table of the candidates, the conclusion, and the winner's command.
+    """Return the result of a tuning for people: a table of the candidates, the conclusion, and the winner's command.
 
-    With a line for each fast candidate that crashed, and the baseline where one was set.
+    With a line for each fast candidate that crashed, and one on the baseline where one was set. The text ends with a
+    newline.
     """
     lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
     lines += [_crash_line(row) for row in result.get("crashed", [])]
@@ -260,7 +274,10 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def _crash_line(row: dict[str, Any]) -> str:
-    """One line on a fast candidate that crashed, with the command that says why."""
+    """Return one line on a fast candidate that crashed, with the command that says why.
+
+    ``row`` is one of ``crashed_candidates``.
+    """
     look = f"llmb-run why {row['run_id']}"
     if row["ratio"] is None:
         return f"{row['title']} crashed before it had a step time and is out: {look}"

@@ -35,7 +35,10 @@ Outcome: TypeAlias = Literal["timed", "out of memory", "other work", "failed", "
 
 @dataclass(frozen=True)
 class Trial:
-    """How a run ended. ``log``: natural logarithm of its step time; ``full``: it was a whole run, and no trial."""
+    """How one run of a tuned configuration ended, as the search sees it.
+
+    ``log``: natural logarithm of the step time in seconds. ``full``: it was a whole run, and no short trial.
+    """
 
     outcome: Outcome
     log: float = 0.0
@@ -44,7 +47,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a search stands.
+    """Where a tuning's search stands. Candidates are named by their numbers, from 1; 0 is the base.
 
     Args:
         round: the number of the round, from 1; the last one where nothing is ``due``
@@ -73,14 +76,15 @@ class Standing:
 
 
 def _short_times(runs: Sequence[Trial]) -> list[float]:
-    """The logarithms of the step times of those short trials that have one."""
+    """Return the logarithms of the step times of those short trials that have one, in their order."""
     return [trial.log for trial in runs if trial.outcome == "timed" and not trial.full]
 
 
 def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
-    """Where the search stands after ``runs``: trials of the base, then of each candidate, as they started.
+    """Return where a tuning's search stands after ``runs``.
 
-    ``seed`` decides the order within the rounds. Reads and changes nothing.
+    These are the trials of the base, then of each candidate, as they started. ``seed`` decides the order within the
+    rounds. Reads and changes nothing.
     """
     times = [_short_times(known) for known in runs]
     why_out = {at: _elimination_reason(known) for at, known in enumerate(runs) if at}
@@ -91,6 +95,7 @@ def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
     number = 0
     while True:
         number += 1
+        # One that is out stays in the rounds that it ran, so that these come out as they did then.
         remaining = [at for at in remaining if at not in out or len(times[at]) >= number]
         due = [at for at in (0, *remaining) if len(times[at]) < number] if remaining else []
         ranked = sorted((at for at in remaining if times[at]), key=lambda at: statistics.fmean(times[at][:number]))
@@ -111,12 +116,12 @@ def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
 
 
 def survivors(count: int) -> int:
-    """How many of ``count`` candidates go on to the next round: half of them, and not less than two."""
+    """Return how many of ``count`` candidates go on to the next round: half, rounded up, but two of two."""
     return max(math.ceil(count / 2), min(count, 2))
 
 
 def trials_of(candidates: int) -> int:
-    """How many trials a search among ``candidates`` takes where none fails, the base's among them."""
+    """Return how many trials a search among ``candidates`` takes if none fails, those of the base included."""
     total = number = 0
     while True:
         number += 1
@@ -127,9 +132,10 @@ def trials_of(candidates: int) -> int:
 
 
 def _trial_order(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequence[Trial]]) -> list[int]:
-    """Those ``due`` in round ``number`` in the order in which to run them; only the base at the very first.
+    """Return the candidates ``due`` in round ``number`` in the order in which to run them.
 
-    The order is drawn by chance, from ``seed``, and turned round in every second round; those tried again come last.
+    The very first trial is the base alone. The order is drawn by chance from ``seed``, and turned round in every second
+    round, so that no candidate is always late. Those that are tried again come last.
     """
     if 0 in due and number == 1:
         return [0]
@@ -140,7 +146,7 @@ def _trial_order(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequ
 
 
 def _elimination_reason(known: Sequence[Trial]) -> str:
-    """Why a candidate with these trials is not tried again; empty where it is."""
+    """Return why a candidate with the trials ``known`` is not tried again; empty: it is still in the search."""
     for trial in known:
         if trial.outcome in ("out of memory", "other work"):
             return trial.outcome
@@ -153,17 +159,21 @@ def _elimination_reason(known: Sequence[Trial]) -> str:
 
 
 def _base_fails(known: Sequence[Trial]) -> bool:
-    """Whether the base does not run: two crashes more than timed runs, or out of memory and never timed."""
+    """Return whether the base does not run.
+
+    It does not if its failures are at least two more than its timed runs, or if it ran out of memory and was never
+    timed.
+    """
     failed = [trial.outcome for trial in known if trial.outcome in ("failed", "out of memory")]
     timed = sum(trial.outcome == "timed" for trial in known)
     return len(failed) > timed + 1 or ("out of memory" in failed and not timed)
 
 
 def _ratios(times: Sequence[Sequence[float]]) -> dict[int, float]:
-    """The step time of each configuration over the base's, over as many trials as both have.
+    """Return the step time of each configuration over the base's, over as many trials as both have.
 
-    Its keys are positions, 0 being the base. ``times``: logarithms of step times, for each configuration in the order
-    of its trials. Without a time it is left out.
+    The keys are positions, 0 being the base. ``times``: logarithms of step times, for each configuration in the order
+    of its trials. A configuration without a time, and all where the base has none, are left out.
     """
     ratios: dict[int, float] = {}
     for at, own in enumerate(times):

@@ -15,9 +15,10 @@ _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
 
 
 def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
-    """How a run of the arm ``number`` (1: the base) that has ended did so, as one of ``Outcome``.
+    """Return how an ended run of the arm ``number`` counts for the tuning, as one of ``Outcome``; arm 1 is the base.
 
-    Whoever does other work than the base is out, however fast: ``other work``. ``runs``: those of every arm.
+    A run with a step time that did other work than the base is ``other work``, however fast. ``runs``: those of every
+    arm.
     """
     if run.attempt is not None and run.attempt.time is not None:
         return "other work" if number != 1 and other_work(run, runs[1]) else "timed"
@@ -29,7 +30,10 @@ def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
 
 
 def why_not(number: int, run: Run, runs: Runs) -> str:
-    """Why a run of the arm ``number`` has no step time that counts, in words; ``runs``: those of every arm."""
+    """Return why an ended run of the arm ``number`` has no step time that counts, for people.
+
+    ``runs``: those of every arm.
+    """
     ended = outcome_of(number, run, runs)
     if ended == "out of memory":
         return ended
@@ -38,10 +42,10 @@ def why_not(number: int, run: Run, runs: Runs) -> str:
 
 
 def other_work(run: Run, base: Sequence[Run]) -> str:
-    """Why a run cannot have done the base's work, by their losses; empty where nothing says so.
+    """Return why a run cannot have done the work of the base, by their losses; empty: nothing says so.
 
-    Other layouts round otherwise, and may begin with other random weights: half of the steps may differ by more than
-    repeats do (``SAME_LOSS``), none materially.
+    Other layouts round otherwise, and may begin with other random weights: so the losses of half of the steps may
+    differ by more than those of repeats do (``SAME_LOSS``), but none by more than ``MATERIAL``.
     """
     own = _losses_by_iteration(run)
     for other in base:
@@ -56,9 +60,10 @@ def other_work(run: Run, base: Sequence[Run]) -> str:
 
 
 def _losses_by_iteration(run: Run) -> dict[int, float]:
-    """The loss of each iteration of a run that was measured already, by the iteration's number. Reads no file.
+    """Return the loss of each iteration of a run that was measured already, by the iteration's number.
 
-    Iterations without a loss, or with loss 0, are left out. Empty: the run was not measured or has no step time.
+    Reads no file. Iterations without a loss, or with loss 0, are left out. Empty: the run was not measured or has no
+    step time.
     """
     if run.measured is None or run.attempt is None or run.attempt.time is None:
         return {}

@@ -18,16 +18,19 @@ SCHEMA = 2
 
 
 class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A configuration of the space: its command, and what it changes of the base."""
+    """One configuration that a tuning may try, as ``campaign.json`` keeps it.
+
+    ``command`` starts it; ``changes`` are the settings in which it differs from the base, empty for the base itself.
+    """
 
     command: str
     changes: dict[str, str]
 
 
 class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tuning chooses from, found once: another release, or other documented rows, would find others.
+    """The configurations that a tuning chooses from, as its ``campaign.json`` keeps them, the base first.
 
-    ``space``: what ``preview`` says of it.
+    They are found once: another release, or other documented rows, would find others. ``space``: what ``preview`` says.
     """
 
     arm_kind = FrozenChoice
@@ -37,9 +40,10 @@ class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
-    """What a tuning is going to do, as JSON values, before anything starts.
+    """Return what a tuning is going to do, as JSON values: candidates, refusals, number of runs.
 
-    ``trial_steps``: training steps of a trial; ``budget``: in GPU-hours, infinite where there is none.
+    Nothing is started. ``trial_steps``: training steps of a trial. ``budget``: in GPU-hours, infinite where there is
+    none.
     """
     candidates = len(space.arms) - 1
     return {
@@ -60,7 +64,7 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
 
 
 def preview_text(preview: dict[str, Any]) -> str:
-    """What ``preview`` says of a tuning as lines for people, with a final newline."""
+    """Return what ``preview`` says of a tuning as lines for people, with a final newline."""
     values = ", ".join(f"{name} {'/'.join(values)}" for name, values in preview["values"].items())
     refused = ", ".join(f"{count} {why}" for why, count in preview["refused"].items())
     doubtful = f"; {preview['may_not_fit']} of them may not fit the memory" if preview["may_not_fit"] else ""
@@ -79,8 +83,7 @@ def preview_text(preview: dict[str, Any]) -> str:
 
 
 def _candidates_text(preview: dict[str, Any]) -> str:
-    """How many candidates there are, of how many combinations, and how they were chosen; ``preview`` is a
-    ``preview``."""
+    """Return how many candidates a tuning has, of how many combinations, and how chosen, as text for a line."""
     every = counted(preview["combinations"], "combination")
     if preview["looked_at"] < preview["combinations"] and preview["combinations"] > MOST:
         return f"{preview['candidates']}, an even sample of {every}: {preview['looked_at']} were looked at"
@@ -88,5 +91,5 @@ def _candidates_text(preview: dict[str, Any]) -> str:
 
 
 def budget_text(budget: float | None) -> str:
-    """A budget in words: ``12 GPU-hours``; ``without limit`` for None."""
+    """Return a budget as text: ``12 GPU-hours``; ``without limit`` for None."""
     return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"

@@ -46,8 +46,9 @@ from llmb_run.tuning.strategy import Tuning
 class TuneRequest:
     """What a user asked of ``llmb-run tune``: from which job, which values are tried, and at what cost.
 
-    ``budget`` in GPU-hours, infinite without one; ``trial_steps``: training steps of a trial. ``about`` is a text equal
-    for requests that differ only in budget and in what is done at the end.
+    ``values`` are those to try by setting, in place of found ones; ``only``: no other setting varies. ``budget``: in
+    GPU-hours, infinite without one. ``trial_steps``: training steps of a trial. ``set_baseline``: make the winner's
+    runs this site's reference at the end.
     """
 
     spec: JobSpec
@@ -59,8 +60,9 @@ class TuneRequest:
 
     @property
     def about(self) -> str:
-        """A text that is equal for requests for the same tuning: everything but the budget and what is done at its
-        end.
+        """A text that is equal for requests for the same tuning.
+
+        It has everything but the budget and whether to set a baseline.
         """
         spec = {name: value for name, value in asdict(self.spec).items() if name not in ("dry_run", "varied", "where")}
         values = {name: tuple(listed) for name, listed in self.values.items()}
@@ -68,13 +70,16 @@ class TuneRequest:
 
 
 def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
-    """Begin, continue or show a tuning, whose jobs are submitted and followed; a report is written in its folder.
+    """Begin a tuning, continue it, or show one that is over, and return what the command prints.
+
+    Jobs are submitted and followed to their end, for hours or days; a report is written into the tuning's folder.
 
     ``again``: begin a new tuning beside one that is over. ``folder``: where campaigns are kept; None: in the
-    installation. ``dry_run``: only say what would be tried.
+    installation. ``dry_run``: start nothing, and say what would be tried.
 
     Raises:
-        LLMBError: it cannot be planned, begun or continued
+        LLMBError: the tuning cannot be planned, begun or continued
+        OSError: a recipe or the training code cannot be read
     """
     workspace = Workspace()
     base = plan_job(replace(wanted.spec, dry_run=dry_run), workspace)
@@ -85,7 +90,14 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
         return Result({"dry_run": True, "space": plan}, preview_text(plan), remarks=["nothing started (dry run)"])
 
     def run_search(campaign: Campaign) -> dict[str, Any]:
-        """The result of the tuning, which is begun or continued unless it is over."""
+        """Begin or continue the tuning in ``campaign`` unless it is over, and return its result.
+
+        The result has a baseline if one is wanted.
+
+        Raises:
+            LLMBError: the tuning cannot be begun or continued, or the baseline not set
+            OSError: a recipe or the training code cannot be read
+        """
         result = campaign.result()
         if result is None or _may_go_on(result, wanted):
             result = _run_search(campaign, _begin_or_go_on(campaign, base, wanted, workspace), wanted, workspace)
@@ -94,7 +106,10 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
     name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
 
     def show_result(result: dict[str, Any]) -> Result:
-        """What the command shows of a result; it fails only where the base itself does not run."""
+        """Return what the command prints of the result of a tuning.
+
+        The exit status is 1 where the base itself does not run.
+        """
         report = Path(result["folder"]) / "report.html"
         return Result(
             result,
@@ -117,16 +132,20 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
 
 
 def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
-    """Whether a tuning with a result is to go on: it ended for want of GPU-hours, and ``wanted`` allows more."""
+    """Return whether a tuning with a ``result`` is to go on with a larger budget.
+
+    It ended for want of GPU-hours, and ``wanted`` allows more.
+    """
+    # Earlier releases told it by this word alone.
     short = result["short_of_budget"] if result["schema"] >= SCHEMA else result["ended"] == "budget"
     return bool(short and wanted.budget > (result["budget"] or math.inf))
 
 
 def _refuse_unprovable(base: PlannedJob, wanted: TuneRequest) -> None:
-    """Raise RequestError for a tuning whose runs would not prove anything.
+    """Refuse a tuning whose runs would not prove anything.
 
     Raises:
-        RequestError: they save checkpoints or are profiled, whole runs are too short, or trials too long
+        RequestError: its jobs are profiled or save checkpoints, whole runs are too short, or trials too long
     """
     plan = base.plan
     refuse_slowed(plan, saving=True)
@@ -143,12 +162,16 @@ def _refuse_unprovable(base: PlannedJob, wanted: TuneRequest) -> None:
 
 
 def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, workspace: Workspace) -> FrozenSpace:
-    """What the tuning began with, or begins with now, which is then kept in its folder.
+    """Return what the tuning began with, after checking that it is still the same.
 
-    Says in notices what is going to be done.
+    A tuning that has not begun, begins here: its inputs are written into its folder. Prints in notices what is going to
+    be done.
 
     Raises:
-        RequestError: its inputs were changed since, or an earlier release began it
+        RequestError: its inputs were changed since, an earlier release began it, or there is nothing to choose from
+        RecordError: the file with its inputs cannot be read or written
+        LLMBError: planning failed otherwise than by a candidate's request
+        OSError: a recipe or the training code cannot be read
     """
     _refuse_earlier(campaign)
     then = began_with(campaign, FrozenSpace)
@@ -158,6 +181,7 @@ def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, w
         say_warnings([base])
         say_doubts([base.plan])
     else:
+        # The candidates were found at the beginning, and are not searched for again.
         now = _freeze_space(campaign, Space({}, (base,)), wanted)
         now = msgspec.structs.replace(now, space=then.space, arms=(*now.arms, *then.arms[1:]))
     for line in preview_text(
@@ -168,7 +192,14 @@ def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, w
 
 
 def _refuse_earlier(campaign: Campaign) -> None:
-    """Raise RequestError where an earlier release has begun the tuning: its runs are those of another search."""
+    """Refuse to continue a tuning that an earlier release of LLMB has begun: its runs are those of another search.
+
+    A tuning that has not begun passes.
+
+    Raises:
+        RequestError: code ``earlier-release``: it is such a one
+        RecordError: the file with its inputs cannot be read
+    """
     if not campaign.frozen_file.exists():
         return
     then = read_json(campaign.frozen_file)
@@ -181,7 +212,14 @@ def _refuse_earlier(campaign: Campaign) -> None:
 
 
 def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
-    """What the tuning starts from, to be kept in its folder: the configurations of ``space``, and its ``preview``."""
+    """Return what the tuning starts from, to be kept in its folder: configurations and ``preview``.
+
+    The configurations are those of ``space``.
+
+    Raises:
+        EnvironmentLacks: the training code is missing
+        OSError: a recipe or the training code cannot be read
+    """
     titles = [item.spec.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
     each = [
@@ -191,9 +229,12 @@ def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> Froz
 
 
 def _run_search(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
-    """Conduct the tuning to its end, which submits jobs and waits for them, and write its report.
+    """Carry out the tuning to its end, write its report as ``report.html`` into its folder, and return the result.
 
-    Returns the result.
+    Submits jobs and waits for them, for hours or days.
+
+    Raises:
+        LLMBError: a run was refused, the scheduler does not answer, or a record or the report cannot be read or written
     """
     arms = [item.arm for item in kept.arms]
     tuning = Tuning(arms, campaign.id, wanted.trial_steps, wanted.budget, notice)
@@ -208,9 +249,13 @@ def _run_search(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, work
 
 
 def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
-    """Make the winner's whole runs this site's reference; returns the key of that baseline.
+    """Make the winner's whole runs this site's reference, and return the key of that baseline.
 
     None where nothing proved faster, which a notice says.
+
+    Raises:
+        RequestError: the runs cannot be found, or have no step time any more
+        RecordError: the list of baselines cannot be read or written
     """
     if not result["found"]:
         notice("no baseline was set: nothing was shown to be faster")

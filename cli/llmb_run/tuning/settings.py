@@ -23,9 +23,13 @@ TENSORS = "comm_overlap.tp_comm_overlap"
 
 
 def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Settings worth searching, by name, with their values: common ones, the base's, those of documented ``rows``.
+    """Return the framework's settings that are worth searching in a tuning, by name, each with its values as text.
 
-    Empty where no catalogue knows them, and on a CPU. Which values go together is for planning to say.
+    Values are common ones, the base's, and those of the documented ``rows``. Empty for a job without a catalogue's
+    function, and on a CPU. Whether values go together, planning finds out.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or lacks the function
     """
     function = _catalogue_function(base)
     if function is None or base.plan.device == "cpu":
@@ -35,6 +39,7 @@ def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]
     if function.layers and function.layers.latent:
         module = "mla_up_proj"
     found = {TENSORS: ["true", "false"]}
+    # Where whole layers are recomputed, there are no modules to choose.
     if not base.plan.recompute_layers:
         found[RECOMPUTED] = ["none", f"selective;{_MODULES}=[{module}]"]
     if experts:
@@ -47,21 +52,37 @@ def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]
 
 
 def base_values(base: PlannedJob) -> dict[str, str]:
-    """The base's own values of the settings that are searched, as text; empty for a job without a function."""
+    """Return the base's own values of the settings that a tuning searches, as text.
+
+    Empty for a job without a function.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or lacks the function
+    """
     function = _catalogue_function(base)
     return _searched_values(function, base.plan, base.plan.megatron) if function else {}
 
 
 def row_values(base: PlannedJob, row: Row) -> dict[str, str]:
-    """A documented row's values of the settings that are searched, as text; empty for a row without a function."""
+    """Return a documented row's values of the settings that a tuning searches, as text.
+
+    Empty for a row without a function.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or lacks the function
+    """
     function = _catalogue_function(base, row)
     return _searched_values(function, function.columns, {}) if function else {}
 
 
 def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
-    """The columns of which the base's function leaves no choice: it places its layers itself, or has no CUDA graphs.
+    """Return the names of the columns of which the base's function leaves no choice.
 
-    Empty without a function, and on a CPU.
+    They are ``pp`` and ``vp`` where it places its layers itself, and ``cuda_graph`` where it has no CUDA graphs. Empty
+    without a function, and on a CPU.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or lacks the function
     """
     function = _catalogue_function(base)
     if function is None or base.plan.device == "cpu":
@@ -75,7 +96,11 @@ def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
 
 
 def _catalogue_function(base: PlannedJob, row: Row | None = None) -> Function | None:
-    """The catalogue's function of ``row``, or without one of the base; None where that has no function."""
+    """Return the catalogue's function that a job of ``row``, or without a row the base, calls; None: it calls none.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or lacks the function
+    """
     catalogue, own = base.recipe.catalogue, base.plan.function
     name = own.name if own is not None else None
     if row is not None:
@@ -84,7 +109,10 @@ def _catalogue_function(base: PlannedJob, row: Row | None = None) -> Function | 
 
 
 def _searched_values(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
-    """The values that a function has for the settings that are searched, as text, once ``settings`` have changed it."""
+    """Return the values of the settings that a tuning searches, as text, for a function with the layout ``columns``.
+
+    ``settings`` are changes of the function's own.
+    """
     known = own_settings(function, columns) | dict(settings)
     backend = setting_text(known.get(_BACKEND))
     modules = setting_text(known.get(_MODULES))
@@ -100,7 +128,9 @@ def _searched_values(function: Function, columns: Columns[int], settings: Mappin
 
 
 def one_by_one(changes: Mapping[str, str]) -> dict[str, str]:
-    """``changes`` with one setting in each: a value of several, joined by semicolons, becomes several entries.
+    """Return ``changes`` with one setting in each: a value that sets several becomes several entries.
+
+    Such a value is joined by semicolons. ``selective;NAME=VALUE`` sets the entry's own setting and the setting NAME.
 
     Raises:
         RequestError: a part of such a value is not ``NAME=VALUE``

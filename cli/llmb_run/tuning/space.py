@@ -55,7 +55,7 @@ Values = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Space:
-    """What a tuning tries.
+    """The configurations that a tuning tries: the base, and the candidates that may be faster.
 
     Args:
         values: the values of each setting
@@ -75,21 +75,21 @@ class Space:
 
     @property
     def base(self) -> PlannedJob:
-        """The job that all others are compared with."""
+        """The job from which the tuning starts, and with which all candidates are compared."""
         return self.arms[0]
 
     @property
     def example(self) -> str:
-        """The first combination refused for a reason that has no word of its own, with its message.
+        """The first combination refused for a reason that ``reasons`` has no words for, as ``tp=8: MESSAGE``.
 
-        Empty where none is.
+        Empty: none was.
         """
         odd = (item for item in self.refused if (item.error.code or "") not in _WORDS)
         return next((f"{item.spec.combination}: {item.error.message}" for item in odd), "")
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many combinations were refused, by the reason in a few words, ``do not divide``, the commonest first."""
+        """How many combinations were refused, by the reason in a few words (``do not divide``), the commonest first."""
         counts = Counter(_WORDS.get(item.error.code or "", "cannot be planned") for item in self.refused)
         if self.impossible:
             counts[_WORDS["does-not-divide"]] += self.impossible
@@ -97,13 +97,14 @@ class Space:
 
 
 def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: bool = False) -> Space:
-    """What a tuning of the job ``base`` may try: which settings vary, and the combinations that can run.
+    """Return what a tuning of the job ``base`` may try: which settings vary, and the combinations that can run.
 
     ``given``: values of settings in place of those that are found; ``only``: nothing else varies. Of many combinations
     it is a sample, the same for the same values. Plans jobs, and starts none.
 
     Raises:
-        RequestError: nothing is left to choose from
+        RequestError: code ``nothing-to-tune``: nothing can be run beside the base
+        LLMBError: planning failed otherwise than by a candidate's request, or a catalogue cannot be read
     """
     rows = [] if only else _documented_rows(base)
     found = {} if only else _columns_to_search(base, rows) | found_settings(base, rows)
@@ -119,24 +120,30 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     count = len(near) * each
     numbers: Sequence[int] = range(count)
     if count > MOST:
+        # Seeded by the values, so that the same command draws the same sample.
         numbers = random.Random(repr(sorted(values.items()))).sample(numbers, min(count, _DRAWN))
     drawn = (near[number // each] | _combination(fixed, number % each) for number in numbers)
+    # Documented rows may be further from the base than all near combinations.
     far = sum(len(changes.keys() & (found.keys() - given.keys())) > _FURTHEST for changes in always)
     return _plan_space(base, workspace, values, own, always, drawn, count + far)
 
 
 def _documented_values(base: PlannedJob, row: Row) -> dict[str, str]:
-    """What a documented row says of columns and settings that may be searched, as text."""
+    """Return what a documented row says of the columns and settings that a tuning may search, as text by name.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or lacks the row's function
+    """
     columns = {name: _column_text(row, name) for name in (*_SIZES, *_SAVERS)}
     return columns | row_values(base, row)
 
 
 def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, str]) -> dict[str, str]:
-    """A documented row as changes of the base, by setting.
+    """Return the changes by setting that make the base into a documented row.
 
-    Empty where it is the base, or has a value that is not searched. ``row``: its values; ``values``: those that are
-    searched; ``own``: the base's. A setting with one value gets that. Where the row does not say a setting, it keeps
-    the base's value, or gets the first that is given.
+    Empty: the row is the base, or cannot be tried as it has a value that is not searched. ``row``: its values;
+    ``values``: those that are searched; ``own``: the base's. A setting with one value gets that. A setting on which the
+    row is silent keeps the base's value, or gets the first that is searched.
     """
     changes: dict[str, str] = {}
     for name, listed in values.items():
@@ -151,7 +158,10 @@ def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, st
 
 
 def _combination(values: Values, number: int) -> dict[str, str]:
-    """The combination of ``values`` with the number ``number``, from 0; the last setting changes first."""
+    """Return the combination of ``values`` with the number ``number``, from 0, by setting.
+
+    The last setting changes first.
+    """
     found: dict[str, str] = {}
     for name in reversed([*values]):
         number, at = divmod(number, len(values[name]))
@@ -160,7 +170,10 @@ def _combination(values: Values, number: int) -> dict[str, str]:
 
 
 def _near_combinations(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
-    """Every change of at most ``_FURTHEST`` settings, those of the fewest first; the first is no change at all."""
+    """Return every change of at most ``_FURTHEST`` settings from the base's ``own`` values, fewest first.
+
+    Changes of fewer settings come first; the very first one changes nothing.
+    """
     others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
     found: list[dict[str, str]] = []
     for count in range(min(_FURTHEST, len(others)) + 1):
@@ -179,7 +192,7 @@ def _plan_space(
     drawn: Iterator[Mapping[str, str]],
     count: int,
 ) -> Space:
-    """The space that a tuning tries: the base, and the first combinations that can run, at most ``MOST``.
+    """Plan the combinations that a tuning may try, and return the base and the first that can run, at most ``MOST``.
 
     Args:
         base: the job itself
@@ -191,7 +204,8 @@ def _plan_space(
         count: how many combinations there are, for people
 
     Raises:
-        RequestError: nothing can be run beside the base
+        RequestError: code ``nothing-to-tune``: nothing can be run beside the base
+        LLMBError: planning failed otherwise than by a candidate's request
     """
     outcomes: list[PlannedJob | Refused] = [base]
     seen: set[frozenset[tuple[str, str]]] = set()
@@ -225,16 +239,19 @@ def _plan_space(
 
 
 def _may_divide(plan: JobPlan, changes: Mapping[str, str]) -> bool:
-    """Whether any model could be divided as ``changes`` of ``plan`` say, at a quick look.
+    """Return whether GPUs, sequence and batch could be divided as ``changes`` of ``plan`` say, for any model at all.
 
-    What is no number is ignored.
+    A quick look before planning; sizes that are no number are ignored.
     """
     numbers = {name: int(value) for name, value in changes.items() if name in _SIZES and value.isdecimal()}
     return divides_at_all(msgspec.structs.replace(plan.layout, **numbers))
 
 
 def _documented_rows(base: PlannedJob) -> list[Row]:
-    """The recipe's documented rows of the same model and variant on such GPUs; none for the smoke size."""
+    """Return the recipe's documented rows of the same model, variant and GPU type as the base.
+
+    Empty for the smoke size.
+    """
     plan = base.plan
     if plan.model_size == "smoke":
         return []
@@ -243,7 +260,13 @@ def _documented_rows(base: PlannedJob) -> list[Row]:
 
 
 def _columns_to_search(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """The columns worth searching, each with its values as text: the base's, documented ones and near ones."""
+    """Return the columns worth searching, each with its values as text: the base's, documented ones and near ones.
+
+    Columns without a choice are left out.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or lacks the function
+    """
     plan = base.plan
     fixed = fixed_columns(base)
     found: dict[str, list[str]] = {}
@@ -264,7 +287,13 @@ def _columns_to_search(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[
 
 
 def _base_value(base: PlannedJob, name: str) -> str | None:
-    """The base's own value of the setting ``name``, as it would be asked for; None where nobody says it."""
+    """Return the base's own value of the setting ``name``, as an option would ask for it.
+
+    None where nothing says it.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or lacks the function
+    """
     if name in COLUMNS.values():
         return _column_text(base.plan, name)
     if name == "image":
@@ -275,6 +304,9 @@ def _base_value(base: PlannedJob, name: str) -> str | None:
 
 
 def _column_text(of: JobPlan | Row, name: str) -> str:
-    """The value that a plan or a row has for the column ``name``, as text; of a size that it does not say, ``1``."""
+    """Return the value that a plan or a documented row has for the column ``name``, as text.
+
+    ``1`` for a size not said.
+    """
     value = getattr(of, name)
     return option_text(value or 1 if name in _SIZES else value)
