@@ -14,6 +14,15 @@ CLONE = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 does not know it
+    """Run the installer with the command line of this process and return its exit status.
+
+    Under a Python that is too old, this process is replaced by a newer one, or one is fetched. The status is 3 where
+    Python's standard library is incomplete.
+
+    Raises:
+        SystemExit: after ``--help`` or ``--version``
+        OSError: the newer Python cannot be started
+    """
     # Ctrl-C simply ends this process as long as nobody is there to say more about it: arguments.py.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

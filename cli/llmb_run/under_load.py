@@ -28,13 +28,14 @@ def look_at_fabric(
     wait: int = 60,
     sizes: bool = False,
 ) -> Health:
-    """What ``check_nodes_under_load`` finds of the nodes, with what recent runs say of those that are only warned of.
+    """Measure ``nodes`` under load in a job; return their health, with suspects judged by recent runs, too.
 
-    Recent are those of a week, as where a run speaks against a node. Runs are read only where there is such a node.
+    The runs are those of the last ``REMEMBERED_DAYS`` days. They are read only where the measurement of the network
+    makes a node a suspect. ``wait``: seconds for the job to start; ``sizes``: buffers of all sizes are measured, too.
 
     Raises:
         RecordError: a list of the installation cannot be read
-        LLMBError: the nodes cannot be measured
+        LLMBError: the nodes cannot be measured, or there is no installation
     """
     install = workspace.require_install()
     found = check_nodes_under_load(executor, needs, nodes, install, wait=wait, sizes=sizes)
@@ -47,6 +48,10 @@ def look_at_fabric(
 
 
 def _still_says(run: MeasuredRun, mended: dict[str, float]) -> bool:
-    """Whether no node of a run was put back since, as it may have been mended; ``mended``: when, as Unix time."""
+    """Return whether a past run still tells about its nodes: none of them was put back into use after the run.
+
+    A node that was put back may have been repaired. ``mended``: when each node was put back, as Unix time. True for a
+    run without a good measurement, which names no node.
+    """
     nodes = run.good.nodes.split(",") if run.good else []
     return all(run.created >= mended.get(node, 0.0) for node in nodes)

@@ -37,9 +37,9 @@ Reader = Callable[[Call], dict[str, Any]]
 
 
 def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
-    """The error, code ``live-runs``, that ``doing`` is refused because the runs ``names`` have not ended.
+    """Return the error, code ``live-runs``, that ``doing`` is refused because the runs ``names`` have not ended.
 
-    ``doing`` begins the message: ``cannot uninstall /path``. The error is returned, not raised.
+    ``doing`` begins the message, such as ``cannot uninstall /path``. The error is not raised here.
     """
     count = "a run has" if len(names) == 1 else f"{len(names)} runs have"
     them = "it" if len(names) == 1 else "them"
@@ -52,18 +52,18 @@ def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
 
 
 def command_in(argv: Sequence[str]) -> str:
-    """The command of the installer that the first word of ``argv`` names, or ``install`` where it names none."""
+    """Return the installer's command that the first word of ``argv`` names, or ``install`` where it names none."""
     return argv[0] if argv and argv[0] in COMMANDS else DEFAULT.name
 
 
 def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
-    """The command line ``argv`` as a namespace: each option and argument of its command by name, and ``command``.
+    """Return the command line ``argv`` parsed: the value of each option and argument by name, and ``command``.
 
-    What was not given is None, or False of a switch. ``read`` does the reading, by click or argparse.
+    What was not given is None, or False for a switch. ``read`` does the reading, by click or argparse.
 
     Raises:
-        RequestError: nothing can be made of them.
-        SystemExit: ``--help`` or ``--version``, which were printed.
+        RequestError: the command line is wrong: an unknown command or option, a missing value, or none of the choices
+        SystemExit: ``--help`` or ``--version``, which was printed
     """
     words = list(argv)
     if words[:1] == ["help"]:
@@ -90,10 +90,12 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
 
 
 def _option_value(call: Call, option: Option, given: Any) -> Any:
-    """What was given for one option: text, a list of texts, True; None, or False of a switch, where nothing was.
+    """Return the checked value of ``option``: text, a list of texts, or True for a switch.
+
+    What was not given is None, or False for a switch.
 
     Raises:
-        RequestError: a value is missing, empty, or none of the choices
+        RequestError: a value is missing, empty, not one line, or none of the choices
     """
     if not option.metavar or given is None:
         return given
@@ -103,10 +105,10 @@ def _option_value(call: Call, option: Option, given: Any) -> Any:
 
 
 def _checked_text(call: Call, option: Option, text: str) -> str:
-    """The checked value ``text`` of an option, in lower case where it is one of a few choices.
+    """Return the value ``text`` of ``option``, checked, and in lower case where the option has a few choices.
 
     Raises:
-        RequestError: it is another option, empty, not one line, or none of the choices
+        RequestError: the value is missing (another option follows), empty, not one line, or none of the choices
     """
     if text.startswith("-"):  # another option: click takes it for the value
         raise refusing.no_value(call, option.flag)
@@ -119,10 +121,12 @@ def _checked_text(call: Call, option: Option, text: str) -> str:
 
 
 def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
-    """Refuse options that ``--quickstart`` cannot be combined with.
+    """Raise where an option was given that ``--quickstart`` cannot be combined with.
+
+    ``values`` has all parsed options by name.
 
     Raises:
-        RequestError: names the first of them
+        RequestError: there is such an option; the message names the first by name
     """
     beside = {"play", "record", "list_workloads", "dry_run", "json", *(question.field for question in QUESTIONS)}
     for name in sorted(beside - {"install_path"}):
@@ -134,19 +138,24 @@ def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
 
 
 def use_bundle(options: argparse.Namespace, clone: Path) -> None:
-    """Take packages and images from the bundle that ``--from`` names; nothing where it is not given.
+    """Take packages and images from the bundle that ``--from`` names; do nothing where it was not given.
 
-    Holds for this process and those that it starts, by way of environment variables.
+    This sets environment variables, so it holds for this process and those that it starts.
 
     Raises:
-        EnvironmentLacks: the folder is no bundle, is damaged, or is for another machine or release.
+        EnvironmentLacks: the folder is no bundle, is damaged, or is for another machine or release
+        RequestError: the path begins with the home of an unknown user
+        OSError: a file of the bundle cannot be read
     """
     if chosen := getattr(options, "from", None):
         bundles.use_bundle(user_path(chosen, f"--from {chosen}"), clone)
 
 
 def given_by_flags(options: argparse.Namespace) -> Given:
-    """The answers that were given as flags, by field; those that were not are absent. Switches are True or False."""
+    """Return the answers that were given as flags, by field; a switch is True or False.
+
+    Answers that were not given are absent; empty where none was. ``--no-space-check`` is the field ``space_check``.
+    """
     given: Given = {}
     for question in QUESTIONS:
         value = getattr(options, question.field, None)
@@ -158,12 +167,13 @@ def given_by_flags(options: argparse.Namespace) -> Given:
 
 
 def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The arguments without secrets, and the secrets by the environment variables that carry them from here on.
+    """Split the secrets from ``argv``: return the other words, and each secret by the variable that carries it on.
 
-    A further variable lists their names; without secrets the dictionary is empty. Sets no variable itself.
+    A further variable in the dictionary lists the names of those that were given; without secrets it is empty. Sets no
+    environment variable itself.
 
     Raises:
-        RequestError: a flag has no value, or one with white space.
+        RequestError: a secret's flag has no value, or one with white space
     """
     kept: list[str] = []
     found: dict[str, str] = {}
@@ -172,6 +182,7 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         flag, equals, value = word.partition("=")
         if flag in SECRET_FLAGS:
             secret = value if equals else next(words, "")
+            # The next flag is no secret: its value was forgotten.
             if not secret or (secret.startswith("--") and not equals):
                 raise RequestError(
                     f"{flag} has no value",
@@ -188,12 +199,12 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def install_path(options: argparse.Namespace, clone: Path) -> Path:
-    """The installation's folder: ``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in the clone.
+    """Return the installation's folder, absolute and without links; it need not exist.
 
-    Absolute and without links, as ``real_path`` gives it. It need not exist.
+    It is ``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in ``clone``.
 
     Raises:
-        RequestError: it begins with the home of a user who does not exist.
+        RequestError: the path begins with the home of an unknown user
     """
     if options.install_path:
         return real_path(user_path(options.install_path, f"--install-path {options.install_path}"))
@@ -202,9 +213,10 @@ def install_path(options: argparse.Namespace, clone: Path) -> Path:
 
 
 def real_path(install: Path) -> Path:
-    """The one name of an installation that may be reached by several: absolute and without links.
+    """Return the one name, absolute and without links, of an installation that may be reached by several paths.
 
-    Where the same folder is mounted twice, the name that its own file of answers has. The folder need not exist.
+    Where the folder is mounted twice, that is the name in its own answer file. The folder need not exist, and an
+    unreadable answer file counts as none.
     """
     path = Path(os.path.realpath(install))
     with contextlib.suppress(OSError, ValueError):
@@ -220,11 +232,15 @@ _AGAIN = "run the same command again to continue"
 
 
 def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool = False) -> int:
-    """Run ``work`` and return its exit status, or that of the error it raised: 130 for Ctrl-C and signals.
+    """Run ``work`` and return its exit status, or that of the error that it raised; 130 for Ctrl-C and signals.
 
-    Errors are told on stderr, with ``as_json`` also in the JSON of ``command``. Before that, the umask is tightened so
-    that not everybody may write what is made, HOME is set where it is missing, and Ctrl-C raises KeyboardInterrupt.
+    Errors are printed to stderr, with ``as_json`` also in the JSON output of ``command``. This process is changed
+    before: the umask is tightened against writing by others, HOME is set if missing, Ctrl-C raises KeyboardInterrupt.
+
+    Raises:
+        SystemExit: ``work`` raised it, as after ``--help``
     """
+    # installer.py lets Ctrl-C end the process without a word: from here on somebody explains it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     uv.repair_environment()

@@ -36,19 +36,27 @@ from llmb_install.working.transaction import install_lock
 
 
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
-    """Make sure that the tool's environment exists, and run ``llmb-install`` in it with the same arguments.
+    """Make the tool's environment if it is missing, and become ``llmb-install`` in it with the same arguments.
 
-    Returns an exit status only when that failed, or was not needed: otherwise this process becomes ``llmb-install``.
-    The environment is made in the installation where it is sure to be used there, else in the user's cache folder.
+    Returns only the exit status of a failure, or of an uninstall that needs no environment; otherwise this process is
+    replaced. The environment is made in the installation where it is sure to be used there, else in the user's cache
+    folder. Errors are printed, not raised.
+
+    Raises:
+        SystemExit: after ``--help`` or ``--version``
     """
     return guarded(lambda: _bootstrap(clone, argv), command=arguments.command_in(argv), as_json="--json" in argv)
 
 
 def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
-    """What ``bootstrap`` does, with errors raised: becomes ``llmb-install``, or returns the status of an uninstall.
+    """Become ``llmb-install`` in an environment that is made if missing, or return the status of an uninstall.
+
+    Secrets on the command line move into environment variables first.
 
     Raises:
         LLMBError: the command line or an answer is wrong, or this machine lacks something
+        SystemExit: ``--help`` or ``--version``, which was printed
+        OSError: the program cannot be started, or a file or folder cannot be used
     """
     words, secrets = arguments.take_secrets(argv)
     # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
@@ -97,13 +105,13 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
 
 
 def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, Lines]:
-    """The answers on the command line and in a play file, by field, and the lines of the file by ``$.field``.
+    """Return the answers in flags and a play file, by field, and the lines of that file by ``$.field``.
 
-    Both are empty where the answers come from elsewhere: from a dialogue, an installation, or a file that only a YAML
-    parser can read.
+    Both are empty where the answers come from elsewhere: from a dialogue, an installation, or a file that only a full
+    YAML parser can read. Without a play file there are no lines. Values are not checked.
 
     Raises:
-        ConfigError: the play file cannot be read or has an unknown key
+        ConfigError: the play file cannot be read, is empty, or has an unknown key
     """
     if options.command != "install" or options.quickstart or options.list_workloads:
         return {}, {}
@@ -122,10 +130,13 @@ def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, L
 
 
 def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
-    """What Slurm contradicts in the answers, as errors; empty where nothing is, or where it is not to be asked.
+    """Check the answers ``given``, and return the errors of those that Slurm contradicts; empty: none.
+
+    Slurm is not asked with ``--record`` or ``--no-site-check``, or where there is an installation already.
 
     Raises:
-        RequestError: an answer is missing or impossible, a path cannot be used here, or the folder is in use.
+        RequestError: an answer is missing or impossible, a path cannot be used here, or the folder is in use
+        OSError: a recipe cannot be read, or the folder cannot be listed
     """
     checks.check_answers(given, recipe_heads(clone), options.play or "", lines)
     if options.record:
@@ -139,9 +150,13 @@ def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given
 
 
 def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
-    """The large parts that the answers call for, CPU engines or images, to check that there is room for them.
+    """Return the CPU engines or images that the answers call for, to check that there is room for them.
 
-    Empty where nothing is built, or where no answers are known yet: a later stage asks for those.
+    Empty where nothing is built, or where no answers are known yet: a later stage asks for those. Makes none of them.
+
+    Raises:
+        RequestError: a workload is unknown, or a path begins with the home of an unknown user
+        OSError: a recipe cannot be read
     """
     if options.command != "install" or options.dry_run or options.record:
         return []
@@ -172,7 +187,7 @@ def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install
 
 
 def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:
-    """Whether the tool's environment may be built in ``install``, not in the user's cache folder.
+    """Return whether the tool's environment may be built in ``install`` rather than in the user's cache folder.
 
     Only where it is certain to be used there, and never for a command that must not write.
     """

@@ -21,6 +21,8 @@ _COMPLAINTS = {
 
 
 class _Parser(argparse.ArgumentParser):
+    """An argparse parser for one command of the installer, whose complaints are raised as RequestErrors."""
+
     def __init__(self, call: Call) -> None:
         super().__init__(allow_abbrev=False, add_help=False)
         self.call = call
@@ -30,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
             self.add_argument(argument.name, metavar=argument.metavar, nargs="+" if argument.several else None)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line; ``message`` is argparse's complaint, put into the words that click's readers get.
+        """Raise argparse's complaint ``message`` about the command line, in the same words as with click.
 
         Raises:
             RequestError: always
@@ -42,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _argparse_keywords(option: Option) -> dict[str, Any]:
-    """The keywords of ``add_argument`` for an option."""
+    """Return the keyword arguments of ``add_argument`` by which argparse reads ``option``."""
     if not option.metavar:
         return {"action": "store_true"}
     if option.alone:
@@ -51,13 +53,14 @@ def _argparse_keywords(option: Option) -> dict[str, Any]:
 
 
 def read(call: Call) -> dict[str, Any]:
-    """What the words of a command line say, by the name of each option and argument; None or False: not given.
+    """Read a command line with argparse: return the unchecked value of each option and argument by name.
 
-    ``--help`` and ``--version`` are printed to standard output.
+    What was not given is None, or False for a switch. ``--help`` and ``--version`` print to standard output.
 
     Raises:
-        RequestError: a word that the command does not take, or one that is missing.
-        SystemExit: with status 0, after ``--help`` or ``--version``.
+        RequestError: the command does not take a word, or one is missing
+        SystemExit: with status 0, after ``--help`` or ``--version``
+        OSError: the help cannot be printed
     """
     for word in call.words:
         if word in ("-h", "--help", "--version"):
@@ -74,7 +77,7 @@ def read(call: Call) -> dict[str, Any]:
 
 
 def help_text(call: Call) -> str:
-    """The help of the command, laid out as click does it for this terminal; ends in a line break."""
+    """Return the help of the command, laid out as click does it for this terminal's width; ends in a line break."""
     width = max(min(shutil.get_terminal_size().columns, 100) - 2, 50)
     usage = f"Usage: {call.name} "
     takes = " ".join(options.usage_of(call.command))
@@ -89,7 +92,10 @@ def help_text(call: Call) -> str:
 
 
 def _two_columns(rows: options.Rows, width: int) -> list[str]:
-    """Lines of two columns, term and meaning, wrapped at ``width``; a long term has a line of its own."""
+    """Return the lines of two columns, term and meaning, with the meaning wrapped to fit ``width`` characters.
+
+    A term that is too long for its column has a line of its own.
+    """
     column = min(max(len(term) for term, _ in rows), _WIDEST_TERM) + 2
     lines = []
     for term, meaning in rows:

@@ -15,7 +15,7 @@ from llmb_install.options import Argument, Call, Option
 
 
 class _Command(click.Command):
-    """A command whose help has the sections of the table."""
+    """A click command for one command of the installer, whose help has the same sections as with argparse."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -28,11 +28,11 @@ class _Command(click.Command):
         click.version_option(llmb_common.__version__, message=options.version(call.program))(self)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """The words behind the command's name in its usage line."""
+        """Return the words that stand behind the command's name in the usage line of its help."""
         return [*options.usage_of(self.call.command)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write all sections of the help, positional arguments and other commands among them."""
+        """Write every section of the help to ``formatter``: options, positional arguments and other commands."""
         for title, rows in options.sections(self.call).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -42,7 +42,7 @@ class _Command(click.Command):
 
 
 def _option(option: Option) -> click.Option:
-    """The option of the table as click's: a switch, one whose value may be left out, or one with a value or several."""
+    """Return ``option`` as click's: a switch, or an option whose value may be left out, is one, or is several."""
     names = [option.flag, option.name]
     if not option.metavar:
         return click.Option(names, is_flag=True)
@@ -52,18 +52,19 @@ def _option(option: Option) -> click.Option:
 
 
 def _argument(argument: Argument) -> click.Argument:
-    """The argument of the table as click's, which must be given."""
+    """Return the positional ``argument`` as click's: of one or several words, and required."""
     return click.Argument([argument.name], metavar=argument.metavar, nargs=-1 if argument.several else 1, required=True)
 
 
 def read(call: Call) -> dict[str, Any]:
-    """What the words of a command line say, by the name of each option and argument; None, () or False: not given.
+    """Read a command line with click: return the unchecked value of each option and argument by name.
 
-    ``--help`` and ``--version`` are printed to standard output.
+    What was not given is None, an empty tuple, or False for a switch. ``--help`` and ``--version`` print to standard
+    output.
 
     Raises:
-        RequestError: a word that the command does not take, or one that is missing.
-        SystemExit: with status 0, after ``--help`` or ``--version``.
+        RequestError: the command does not take a word, or one is missing
+        SystemExit: with status 0, after ``--help`` or ``--version``
     """
     command = _Command(call)
     try:
@@ -77,6 +78,7 @@ def read(call: Call) -> dict[str, Any]:
     except click.MissingParameter as error:
         raise refusing.missing_argument_error(call, _term_of(error.param)) from error
     except click.BadOptionUsage as error:
+        # click has one exception for a value too many and for a missing one.
         wrong = refusing.no_value_wanted if "does not take" in error.message else refusing.no_value
         raise wrong(call, error.option_name) from error
     except click.UsageError as error:
@@ -85,17 +87,16 @@ def read(call: Call) -> dict[str, Any]:
 
 
 def _term_of(parameter: click.Parameter | None) -> str:
-    """How messages call an option or argument: its ``metavar``, else its flag; ``an argument`` where click names
-    none.
-    """
+    """Return how messages call ``parameter``: by its ``metavar``, else its flag; ``an argument`` for None."""
     if parameter is None:
         return "an argument"
     return parameter.metavar or parameter.opts[0]
 
 
 def _repeat_flags(call: Call) -> list[str]:
-    """The words of the command line as click has them: ``--python 3.11 3.12`` becomes ``--python 3.11 --python
-    3.12``.
+    """Return the words of a command line with a flag of several values repeated before each, as click wants it.
+
+    ``--python 3.11 3.12`` becomes ``--python 3.11 --python 3.12``.
     """
     written: list[str] = []
     flag = ""

@@ -31,7 +31,14 @@ from llmb_install.working.scratch import write, write_record
 
 
 class Installation:
-    """An installation as its answers describe it; nothing is touched until an artefact is made."""
+    """An installation as its answers describe it, with the parts it consists of; a part is made only on demand.
+
+    Making this object reads all recipes of ``clone``.
+
+    Raises:
+        EnvironmentLacks: the clone has no recipe
+        RecipeError: a recipe is wrong
+    """
 
     def __init__(self, clone: Path, answers: Answers, secrets: Secrets | None = None) -> None:
         self.clone = clone
@@ -44,8 +51,9 @@ class Installation:
         """The variant that adopted catalogues are read with: any will do."""
 
     def gone_workloads(self) -> dict[str, str]:
-        """What to do about each installed workload of which the clone has no recipe, by its name; empty where it has
-        all.
+        """Return what to do about each installed workload of which the clone has no recipe, by its name.
+
+        Empty where the clone has all recipes.
         """
         return {
             name: f"{self.clone} has no recipe {name}: llmb-install remove {name}, or use a clone that has it"
@@ -54,7 +62,7 @@ class Installation:
         }
 
     def artefacts(self) -> list[Artefact]:
-        """All parts of this installation, in an order that makes sense to a reader; makes none of them."""
+        """Return all parts of this installation, made or not, in an order that makes sense to a reader; makes none."""
         # Without --no-space-check: that is for one run, and no other answer.
         answers = to_yaml(replace(self.answers, space_check=True))
         experiments = tuple(self.workload_folder(name) / "experiments" for name in self.answers.workloads)
@@ -74,10 +82,9 @@ class Installation:
         ]
 
     def images(self) -> list[Image]:
-        """The images that the workloads' jobs run in, one for each distinct source; empty where jobs use no
-        container.
+        """Return the container images that the workloads' jobs run in, one for each distinct source, made or not.
 
-        Image files of the site's own are not among them.
+        Image files of the site's own are not among them. Empty where jobs use no container.
         """
         if not self.answers.uses_images:
             return []
@@ -87,12 +94,12 @@ class Installation:
         return [self.image(source) for source in sorted(sources) if not source.startswith("/")]  # a site's own file
 
     def unused_images(self) -> list[Path]:
-        """Files of images that were imported here for earlier recipes, and that nothing needs now, sorted.
+        """Return files of images that were imported here for earlier recipes, and that nothing needs now, sorted.
 
-        Empty for a shared folder, which is not looked at.
+        Only files with a receipt count. Empty where the image folder is a shared one, which is not looked at.
 
         Raises:
-            ConfigError: ``cluster_config.yaml`` is wrong: nobody knows what is needed.
+            ConfigError: ``cluster_config.yaml`` is wrong, so that nobody knows what is needed
         """
         if self.answers.image_folder or (self.path / "images").is_symlink():
             return []
@@ -103,10 +110,10 @@ class Installation:
         ]
 
     def needed_images(self) -> set[Path]:
-        """The files of the images that workloads ask for, or that ``cluster_config.yaml`` names for a release.
+        """Return the files of the images that workloads run in, or that ``cluster_config.yaml`` names for a release.
 
         Raises:
-            ConfigError: that file is wrong: nobody knows what is needed.
+            ConfigError: ``cluster_config.yaml`` is wrong, so that nobody knows what is needed
         """
         config = load_cluster_config(self.path)
         adopted = {release.image for release in config.releases.values() if release.image}
@@ -114,10 +121,10 @@ class Installation:
         return files | {image.path for image in self.images()}
 
     def adopted(self) -> list[Artefact]:
-        """A part for each release that ``cluster_config.yaml`` names, which can only be looked at: ``adopt`` makes
-        it.
+        """Return a part for each release that ``cluster_config.yaml`` names, which can be checked but not made here.
 
-        Empty where that file cannot be read: it is a part that is looked at by itself.
+        The command ``adopt`` makes them. Empty also where the file cannot be read: it is a part that is checked by
+        itself.
         """
         try:
             config = load_cluster_config(self.path)
@@ -126,22 +133,21 @@ class Installation:
         return [self._adopted_part(name, release, config) for name, release in config.releases.items()]
 
     def _adopted_part(self, name: str, release: SiteRelease, config: ClusterConfig) -> Artefact:
-        """The part that looks at the release ``name`` of ``cluster_config.yaml``: its image, catalogue and
-        validation.
-        """
+        """Return the part that checks the adopted release ``name``: its image, catalogue and validation."""
         image = Path(config.image_file(self.path, release.image)) if release.image else None
 
         def find_problem() -> str | None:
-            """What is wrong with the release, in words; None: nothing."""
+            """Return what is wrong with the adopted release, as text with a remedy; None: nothing."""
             folder = self.path / CATALOGUES
             return adopted.problem_with(folder, name, release, image, self._base) or self._image_change(release)
 
         return Small(f"release {name}", f"look at the release {name}", find_problem, find_problem)
 
     def _image_change(self, release: SiteRelease) -> str | None:
-        """What is wrong with the content of an image that ``adopt`` imported, by its hash; None: nothing.
+        """Return what is wrong with the content of an image that ``adopt`` imported, by its hash; None: nothing.
 
-        None also where the image has no receipt, is the site's own file, or one of the workloads', a part by itself.
+        None also where the image has no receipt, is the site's own file, or is one of the workloads', which is checked
+        as a part by itself.
         """
         if release.image is None or "#" not in release.image:
             return None
@@ -151,7 +157,11 @@ class Installation:
         return image.verify()
 
     def model_files(self) -> list[ModelFiles]:
-        """A part for each model whose files are to come from Hugging Face; empty where the answers ask for none."""
+        """Return a part for each model whose files come from Hugging Face; empty where the answers ask for none.
+
+        Raises:
+            OSError: the stored token cannot be read
+        """
         if not self.answers.hugging_face:
             return []
         repositories = {recipe.hugging_face for recipe in self.recipes.values() if recipe.hugging_face}
@@ -160,55 +170,62 @@ class Installation:
         return [ModelFiles(name, self.path, hub, token) for hub, name in hubs_and_names]
 
     def hub(self) -> list[Environment]:
-        """The environment that fetches from Hugging Face, in a list; empty where the answers do not ask for it."""
+        """Return the environment that fetches from Hugging Face, in a list; empty where the answers ask for none."""
         return [hub_environment(self.clone, self.path)] if self.answers.hugging_face else []
 
     def needs_engine(self) -> bool:
-        """Whether jobs train on CPUs, with or without Slurm: they use the CPU engine that the installer makes."""
+        """Return whether jobs train on CPUs, under Slurm or not, with the CPU engine that the installer makes."""
         return self.answers.gpu_type == "cpu"
 
     def releases(self) -> list[str]:
-        """The releases of Megatron-Bridge that the chosen workloads run on, sorted, each once."""
+        """Return the releases of Megatron-Bridge that the chosen workloads run on here, sorted, each once."""
         return sorted(set(chain.from_iterable(map(self._releases_of_recipe, self.recipes.values()))))
 
     def _installable_releases(self) -> list[str]:
-        """Those of ``releases`` that the installer can make a CPU engine of; a newer one the site brings itself."""
+        """Return the Megatron-Bridge releases of the chosen workloads that the installer can make a CPU engine of.
+
+        A newer one is the site's own business.
+        """
         return [release for release in self.releases() if release in KINDS]
 
     def _releases_of_recipe(self, recipe: Recipe) -> list[str]:
-        """The releases that a recipe's jobs run on here: the recipe's default, and those that the answers add."""
+        """Return the Megatron-Bridge releases that a recipe's jobs run on: its default, and those in the answers."""
         return [
             release for release in recipe.engines if release == recipe.engine or release in (self.answers.engines or ())
         ]
 
     def engine(self, release: str = DEFAULT_ENGINE) -> CpuEngine:
-        """The CPU engine with Megatron-Bridge ``release`` in this installation, made or not."""
+        """Return the CPU engine with Megatron-Bridge ``release`` in this installation, made or not."""
         return cpu_engine(self.clone, self.path, kind=self.answers.env_type, release=release)
 
     def engines(self) -> list[CpuEngine]:
-        """The CPU engines that the chosen workloads need; empty where jobs do not train on CPUs."""
+        """Return the CPU engines that the chosen workloads need, made or not; empty where jobs train on GPUs."""
         return [self.engine(release) for release in self._installable_releases()] if self.needs_engine() else []
 
     def engine_names(self) -> set[str]:
-        """The names in ``venvs`` of the CPU engines that the workloads need, also where this machine could not build
-        them.
+        """Return the names in ``venvs`` of the CPU engines that the workloads need; empty where jobs train on GPUs.
+
+        Known also where this machine could not build them.
         """
         return {KINDS[release].name for release in self._installable_releases()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
-        """All Python environments of the installation: for the tool, engines, and Hugging Face if that is asked for."""
+        """Return all Python environments of the installation, made or not: for the tool, engines and the hub.
+
+        The hub is what fetches files from Hugging Face, where the answers ask for that.
+        """
         return [tool_environment(self.clone, self.path), *self.engines(), *self.hub()]
 
     def charts(self) -> Charts:
-        """The part that draws the charts of reports, made or not."""
+        """Return the part that draws the charts of reports, a script, made or not."""
         return Charts(tool_environment(self.clone, self.path), self.clone / "installer" / "locks" / "charts.txt")
 
     def workload_folder(self, workload: str) -> Path:
-        """The folder of a workload's results, which need not exist."""
+        """Return the folder of a workload's results, which need not exist."""
         return self.path / "workloads" / workload
 
     def image(self, source: str) -> Image:
-        """The image ``source`` of a registry as this installation imports it, whether it is there or not."""
+        """Return the image ``source`` of a registry as this installation imports it, whether it is there or not."""
         answers = self.answers
         on_compute_node = (
             "srun",
@@ -235,7 +252,7 @@ class Installation:
         )
 
     def site_values(self) -> dict[str, Any]:
-        """What the answers say for ``cluster_config.yaml``, by its keys, nested as there.
+        """Return what the answers say for ``cluster_config.yaml``, by its keys and nested as there.
 
         Keys without a value are left out.
         """
@@ -273,9 +290,9 @@ class Installation:
 
 
 def engine_values(pythons: dict[str, str]) -> dict[str, Any]:
-    """The group ``engine`` of ``cluster_config.yaml`` for these ``pythons``, paths by release of Megatron-Bridge.
+    """Return the group ``engine`` of ``cluster_config.yaml``; ``pythons`` has paths by release of Megatron-Bridge.
 
-    That of the default release is ``python``, the others are in ``releases``. Empty for none.
+    The default release's path is ``python``, the others are in ``releases``. Empty for no paths.
     """
     others = {release: python for release, python in pythons.items() if release != DEFAULT_ENGINE}
     values: dict[str, Any] = {"python": pythons[DEFAULT_ENGINE]} if DEFAULT_ENGINE in pythons else {}
@@ -291,7 +308,7 @@ Leaves = dict[tuple[str, ...], Any]
 
 @dataclass(frozen=True)
 class SiteConfig(Artefact):
-    """``cluster_config.yaml``, with ``values`` from the answers.
+    """The part of an installation that is ``cluster_config.yaml``, with ``values`` from the answers.
 
     What the installer wrote last time is on record. Values that are other now, or that the file has no key for, are
     written, and those that the answers do not name any more are removed. What somebody has changed by hand stays,
@@ -299,23 +316,25 @@ class SiteConfig(Artefact):
     """
 
     install: Path
+    """The installation's folder."""
     values: Mapping[str, Any]
+    """Values by key of the file, nested as there."""
     needs: tuple[str, ...] = ()
 
     id = "site-config"
 
     @property
     def path(self) -> Path:
-        """The file ``cluster_config.yaml`` of the installation; it need not exist."""
+        """The path of the installation's ``cluster_config.yaml``; the file need not exist."""
         return self.install / FILE_NAME
 
     def is_complete(self) -> bool:
-        """Whether ``cluster_config.yaml`` is right and has all values that the answers give; writes nothing.
+        """Return whether ``cluster_config.yaml`` is right and has all values that the answers give; writes nothing.
 
-        False also where a value in it is wrong: ``make`` then says which.
+        False also where the file is missing or empty, or a value in it is wrong: ``make`` then says which.
 
         Raises:
-            ConfigError: it is not YAML, or not to be trusted
+            ConfigError: the file is no YAML, is of a newer release, or is not to be trusted
         """
         if not self.path.is_file() or not (data := _read_config(self.install)):
             return False
@@ -326,16 +345,19 @@ class SiteConfig(Artefact):
         return self._last_written_values() == leaves(self.values) and not _missing_keys(data, leaves(self.values))
 
     def make(self) -> None:
-        """Write the site's configuration, and a record of the values that were written.
+        """Write the answers' values into ``cluster_config.yaml``, and keep a record of what was written.
 
         A value that the user has changed in the file since stays; one that is no longer wanted is dropped, one that the
         file lacks is added again.
 
         Raises:
             ConfigError: there is a mistake in the file; it is left as it is
+            RecordError: the file or the record cannot be written
         """
         wanted, applied = leaves(self.values), self._last_written_values()
         dropped = {keys: value for keys, value in (applied or {}).items() if keys not in wanted}
+        # Only what the answers have changed since the last time, or the file lacks: the rest may have been edited by
+        # hand.
         if applied is not None and self.path.is_file():
             lacking = _missing_keys(_read_config(self.install), wanted)
             wanted = {k: v for k, v in wanted.items() if k in lacking or k not in applied or applied[k] != v}
@@ -345,12 +367,12 @@ class SiteConfig(Artefact):
         write_record(self.install, record, self.values)
 
     def verify(self) -> str | None:
-        """What is wrong with ``cluster_config.yaml``, in words; None: nothing.
+        """Return what is wrong with ``cluster_config.yaml``, as a sentence; None: nothing.
 
-        That it is missing or empty, lacks keys or is not up to date is returned, not raised.
+        That the file is missing or empty, lacks keys or is not up to date is returned, not raised.
 
         Raises:
-            ConfigError: it cannot be read, has a mistake, or is not to be trusted
+            ConfigError: the file cannot be read, has a mistake, or is not to be trusted
         """
         if not self.path.exists():
             return f"{self.path} is missing"
@@ -363,11 +385,13 @@ class SiteConfig(Artefact):
         return None if self.is_complete() else f"{self.path} is not up to date"
 
     def show(self) -> str:
+        """Return what ``make`` would do, as a line for a dry run: ``write PATH``."""
         return f"write {self.path}"
 
     def _last_written_values(self) -> Leaves | None:
-        """The values that the installer wrote last time, by their keys; None where there is no record, or a damaged
-        one.
+        """Return the values that the installer last wrote to ``cluster_config.yaml``, by the keys that lead to each.
+
+        None where the record of them is missing or damaged.
         """
         try:
             applied = read_json(self.install / _RECORD)
@@ -377,17 +401,19 @@ class SiteConfig(Artefact):
 
 
 def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = None) -> bool:
-    """Set ``values`` in the installation's ``cluster_config.yaml``, and remove ``dropped`` where it still says so.
+    """Set ``values`` in the installation's ``cluster_config.yaml``, and remove ``dropped`` where it is unchanged.
 
     Comments and other keys stay. Returns whether the file had to be written; it is made where there is none.
 
     Raises:
-        ConfigError: the existing file is wrong. A mistake by hand is shown, not overwritten.
+        ConfigError: the existing file is wrong, which is not overwritten
+        RecordError: the file cannot be written
     """
     from ruamel.yaml import YAML
 
     yaml = YAML()
     yaml.preserve_quotes = True
+    # Long values, such as paths, are not to be folded.
     yaml.width = 4096
     path = install / FILE_NAME
     known = _read_config(install) if path.exists() else {}
@@ -410,9 +436,9 @@ def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = No
 
 
 def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Leaves:
-    """The values in nested mappings, each by the keys that lead to it: ``{("slurm", "account"): ...}``.
+    """Return the values in nested mappings, each by the tuple of keys to it: ``{("slurm", "account"): ...}``.
 
-    ``above`` is put before all keys. An empty mapping leaves nothing.
+    ``above`` is put before all keys. An empty mapping gives nothing.
     """
     found: Leaves = {}
     for key, value in values.items():
@@ -421,20 +447,26 @@ def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Leaves:
 
 
 def _read_config(install: Path) -> dict[str, Any]:
-    """The content of the installation's ``cluster_config.yaml`` as plain data; empty for a file that says nothing.
+    """Return the content of the installation's ``cluster_config.yaml`` as plain data; empty if it says nothing.
 
     Raises:
-        ConfigError: it is missing, cannot be read, or is not to be trusted
+        ConfigError: the file is missing, cannot be read, is of a newer release, or is not to be trusted
     """
     require_trusted(install / FILE_NAME, install)
     return read_settings(install / FILE_NAME)[0]
 
 
 def _missing_keys(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ...]]:
-    """The keys in ``wanted`` that ``data`` says nothing of; null, in the place of a whole group too, says something."""
+    """Return the keys of ``wanted``, each a path of names, that ``data`` says nothing of; empty: it has all.
+
+    A null says something, also in the place of a whole group.
+    """
 
     def lacks(there: Any, keys: tuple[str, ...]) -> bool:
-        """Whether ``there`` is a mapping in which one of ``keys``, followed inwards, is missing."""
+        """Return whether one of ``keys``, followed inwards through nested mappings from ``there``, is missing.
+
+        False where ``there`` is no mapping, or ``keys`` is empty.
+        """
         if not isinstance(there, Mapping) or not keys:
             return False
         return keys[0] not in there or lacks(there[keys[0]], keys[1:])
@@ -443,11 +475,13 @@ def _missing_keys(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ..
 
 
 def _set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
-    """Set ``value`` in the YAML ``document`` where ``keys`` lead; groups on the way are made, equal values left
-    alone.
+    """Set ``value`` in the YAML ``document`` at the nested ``keys``; missing groups are made, an equal value stays.
+
+    What stands in the place of a group and is none is replaced by one.
     """
     first, *rest = keys
     if not rest:
+        # An equal value is left alone, so that its spelling and comments stay.
         if first not in document or document[first] != value:
             document[first] = value
         return
@@ -457,9 +491,9 @@ def _set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
 
 
 def _remove_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
-    """Remove ``value`` from the YAML ``document`` where ``keys`` lead, and a group that it leaves empty.
+    """Remove ``value`` from the YAML ``document`` at the nested ``keys``, and a group that it leaves empty.
 
-    A value that is another one now, or gone, stays as it is.
+    Where another value is there now, or none, nothing changes.
     """
     first, *rest = keys
     if rest and isinstance(document.get(first), Mapping):

@@ -29,22 +29,26 @@ _IMPLEMENTATIONS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``llmb-install`` with the words ``argv``, those of this process if None; returns the exit status.
+    """Run ``llmb-install`` with the words ``argv``, those of this process if None, and return its exit status.
 
-    Errors are told, not raised.
+    Errors are printed to stderr, not raised.
+
+    Raises:
+        SystemExit: after ``--help`` or ``--version``
     """
     words = sys.argv[1:] if argv is None else argv
     return guarded(lambda: _run_command(words), command=arguments.command_in(words), as_json="--json" in words)
 
 
 def _run_command(argv: Sequence[str]) -> int:
-    """Run the command that ``argv`` names and print its result; returns the exit status.
+    """Run the command that ``argv`` names, print its result, and return the exit status.
 
     Secrets among the words become environment variables.
 
     Raises:
         LLMBError: the command line is wrong, the clone is none, or the command failed
         SystemExit: after ``--help`` or ``--version``
+        OSError: a file cannot be used, or the output cannot be written
     """
     words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)
@@ -52,6 +56,7 @@ def _run_command(argv: Sequence[str]) -> int:
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).parents[2]).resolve()
     install = arguments.install_path(options, clone)
     arguments.use_bundle(options, clone)
+    # doctor looks at a site on which nothing is there yet.
     if options.command != "doctor" and not (clone / "pyproject.toml").is_file():
         raise EnvironmentLacks(
             f"{clone} is not a clone of the repository, and the installer works from one",
@@ -67,9 +72,9 @@ def _run_command(argv: Sequence[str]) -> int:
 
 
 def _argument_reader() -> arguments.Reader:
-    """What reads the command line: click, or argparse where that is missing.
+    """Return the function that reads the command line: click's or, where click cannot be imported, argparse's.
 
-    An installation without click can be removed, too.
+    So an installation whose click is damaged can be removed, too.
     """
     try:
         from llmb_install import by_click

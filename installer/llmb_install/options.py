@@ -25,32 +25,33 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a command. Without a ``metavar`` it is a switch.
-
-    ``name`` is the name of its value after parsing (``no_space_check``), ``term`` is how the help writes it (``--python
-    3.X ...``).
-    """
+    """One option of one command of the installer; without a ``metavar`` it is a switch."""
 
     flag: str
+    """With dashes, such as ``--play``."""
     help: str
     metavar: str = ""
+    """What stands for the value in the help; empty: a switch."""
     choices: tuple[str, ...] = ()
+    """All that the value may be, in lower case; empty: any text."""
     several: bool = False
     """It takes one value or more."""
     alone: bool = False
     """Its value may be left out, and is then ``true``."""
     required: bool = False
     section: str = "Options"
+    """The heading that the help lists it under."""
 
     @property
     def name(self) -> str:
-        """The name under which the option's value is found after parsing: ``no_space_check``."""
+        """The name under which the option's value is found after parsing, such as ``no_space_check``."""
         return self.flag.lstrip("-").replace("-", "_")
 
     @property
     def term(self) -> str:
-        """The option and what stands for its value, as the help shows it: ``--python 3.X ...``, ``--gres
-        [true|false]``.
+        """The option and what stands for its value, as the help shows them, such as ``--python 3.X ...``.
+
+        A value that may be left out is in brackets: ``--gres [true|false]``.
         """
         if not self.metavar:
             return self.flag
@@ -60,7 +61,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Argument:
-    """What a command takes without an option: one word, or ``several``."""
+    """The required positional argument of a command: one word or ``several``, such as workloads."""
 
     metavar: str
     help: str
@@ -68,7 +69,7 @@ class Argument:
 
     @property
     def name(self) -> str:
-        """The name under which the argument's value is found after parsing: ``workloads`` or ``image``."""
+        """The name under which the argument's value is found after parsing: ``image``, or of several ``workloads``."""
         return "workloads" if self.several else self.metavar.lower()
 
     @property
@@ -79,7 +80,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
-    """One command, for both parsers and the help."""
+    """One command of the installer, such as ``add``, as both parsers and the help need it."""
 
     name: str
     about: str
@@ -87,24 +88,25 @@ class Command:
     options: tuple[Option, ...]
     argument: Argument | None = None
     text: str = ""
-    """What the help says of it, where that is more than one line."""
+    """What the help says of it, where that is more than one line; empty: ``about``."""
     usage: tuple[str, ...] = ("[OPTIONS]",)
     example: str = ""
-    """What may stand behind the program's name, as its help shows it."""
+    """What may stand behind the program's name, as its help shows it; empty: no example."""
 
     def option(self, flag: str) -> Option | None:
-        """The option of this command with ``flag``, such as ``--play``; None where it has none."""
+        """Return the option of this command with ``flag``, such as ``--play``; None where it has none."""
         return next((option for option in self.options if option.flag == flag), None)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One command line: the command, and what follows it."""
+    """One command line: the command that it names, and the words that follow."""
 
     command: Command
     program: str
     """As it can be pasted: ``./installer.py`` or ``llmb-install``."""
     words: tuple[str, ...]
+    """The words behind the command."""
 
     @property
     def name(self) -> str:
@@ -113,7 +115,7 @@ class Call:
 
 
 def _option_of_question(question: Question) -> Option:
-    """The option of ``install`` that gives the answer to a question of the dialogue."""
+    """Return the option of the command ``install`` that gives the answer to a question of the dialogue."""
     return Option(
         question.flag,
         question.help,
@@ -281,7 +283,10 @@ Rows = list[tuple[str, str]]
 
 
 def sections(call: Call) -> dict[str, Rows]:
-    """The parts of the help after its text: by heading, rows of an option or command and what it means."""
+    """Return the parts of a command's help below its text, by heading: rows of a term and a sentence on its meaning.
+
+    The terms are options, the argument and, for the default command, the other commands.
+    """
     command = call.command
     found: dict[str, Rows] = {}
     if command.argument:
@@ -300,12 +305,12 @@ def sections(call: Call) -> dict[str, Rows]:
 
 
 def version(program: str) -> str:
-    """The line that ``--version`` prints, without a line break: the program and the version of LLMB."""
+    """Return the line that ``--version`` prints, without a line break: the program and the version of LLMB."""
     return f"{program.removeprefix('./')} {__version__}"
 
 
 def text_of(call: Call) -> list[str]:
-    """The paragraphs of a command's help below its usage line: what it does, and an example to paste."""
+    """Return the paragraphs of a command's help below its usage line: what it does and, if there is one, an example."""
     command = call.command
     paragraphs = [command.text or _sentence(command.about)]
     if command.example:
@@ -314,11 +319,11 @@ def text_of(call: Call) -> list[str]:
 
 
 def usage_of(command: Command) -> Iterable[str]:
-    """The words behind a command's name in its usage line."""
+    """Return the words behind a command's name in the usage line of its help, such as ``[OPTIONS]`` and ``IMAGE``."""
     return [*command.usage, *([command.argument.term] if command.argument else [])]
 
 
 def _sentence(text: str) -> str:
-    """``text`` as a sentence: with a capital letter, unless it begins with a name, and a full stop."""
+    """Return ``text`` as a sentence: with a full stop, and a capital letter unless it begins with a name or sign."""
     is_word = re.match(r"[a-z]+\b(?![.#_])", text) is not None
     return (text[:1].upper() + text[1:] if is_word else text) + "."

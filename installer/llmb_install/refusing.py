@@ -19,7 +19,7 @@ _LONGEST = 1000
 
 
 def _command_line(program: str, words: Sequence[str]) -> str:
-    """A command line to paste, of ``program`` and ``words``; empty where a secret was on the one that was typed.
+    """Return a command line to paste, of ``program`` and ``words``; empty where the typed one had a secret.
 
     A secret must be repeated nowhere.
     """
@@ -27,9 +27,10 @@ def _command_line(program: str, words: Sequence[str]) -> str:
 
 
 def usage_error(call: Call, message: str, instead: str = "") -> RequestError:
-    """The error, code ``usage``, that a command line is wrong; ``message`` is cut after 1000 characters.
+    """Return the error, code ``usage``, that a command line is wrong; not raised here.
 
-    Not raised here. ``instead`` is a line that works; without one, the remedy is where to read what the command takes.
+    ``message`` is cut after ``_LONGEST`` characters. ``instead`` is a line that works, as the remedy; empty: the remedy
+    says where to read what the command takes.
     """
     shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."
     remedy = instead or f"{call.name} --help shows what it takes"
@@ -37,25 +38,27 @@ def usage_error(call: Call, message: str, instead: str = "") -> RequestError:
 
 
 def missing_argument_error(call: Call, term: str) -> RequestError:
-    """The error that ``term``, an argument or a required option, is missing; not raised here."""
+    """Return the error that ``term``, an argument or a required option, is missing; not raised here."""
     return usage_error(call, f"{term} is missing")
 
 
 def no_value(call: Call, flag: str) -> RequestError:
-    """The error that the option ``flag`` has no value; not raised here."""
+    """Return the error that the option ``flag`` has no value; not raised here."""
     return usage_error(call, f"{flag} has no value")
 
 
 def no_value_wanted(call: Call, flag: str) -> RequestError:
-    """The error that the option ``flag``, a switch, was given a value; not raised here."""
+    """Return the error that the option ``flag``, a switch, was given a value; not raised here."""
     return usage_error(call, f"{flag} takes no value")
 
 
 def no_such_option(call: Call, flag: str) -> RequestError:
-    """The error that the command has no option ``flag``, with the nearest one and a line that works; returned.
+    """Return the error that the command has no option ``flag``, with the nearest one and a line that works.
+
+    It is raised only for an option of an earlier release.
 
     Raises:
-        RequestError: an earlier release had it; says what replaces it.
+        RequestError: an earlier release had the option; says what replaces it
     """
     refuse_option(call.command.name, flag)
     known = [option.flag for option in call.command.options]
@@ -76,7 +79,10 @@ def no_such_option(call: Call, flag: str) -> RequestError:
 
 
 def no_such_command(program: str, words: Sequence[str]) -> RequestError:
-    """The error that there is no command ``words[0]``, with the nearest one and a line that works; returned."""
+    """Return the error that there is no command ``words[0]``, with the nearest one and a line that works.
+
+    The error is not raised here.
+    """
     near = nearest(words[0], COMMANDS)
     remedy = f"the commands are {', '.join(COMMANDS)}; workloads are named with --workloads"
     if near:
@@ -87,17 +93,17 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
 
 
 def no_such_choice(option: Option, text: str) -> RequestError:
-    """The error that ``text`` is none of the option's choices, with the nearest one; returned."""
+    """Return the error that ``text`` is none of the choices of ``option``, with the nearest one; not raised here."""
     near = did_you_mean(text.lower(), option.choices)
     remedy = f"one of {', '.join(option.choices)}"
     return RequestError(f"{option.flag} {text} is unknown{near}", remedy=remedy, code="usage")
 
 
 def refuse_extra_words(call: Call, found: Sequence[str]) -> None:
-    """Refuse the words ``found`` that no option and no argument of the command takes; none of them pass.
+    """Raise where there are words, ``found``, that no option and no argument of the command takes; pass for none.
 
     Raises:
-        RequestError: there are some; names them, or the command among them, which has to come first.
+        RequestError: there are some; names them, or the command among them, which has to come first
     """
     if not found:
         return

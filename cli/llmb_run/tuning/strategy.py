@@ -41,49 +41,62 @@ _FAULTS = 3
 
 
 def _trial_plan(plan: JobPlan, steps: int) -> JobPlan:
-    """The plan of a trial of ``steps`` training steps, of which the second half is measured."""
+    """Return a copy of the job plan ``plan`` cut to ``steps`` training steps, the second half of which is measured.
+
+    A time limit that would end the training early is dropped.
+    """
     measured = Measurement.of_second_half(steps)
     return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
 
 
 def is_full(run: Run) -> bool:
-    """Whether a run is of the whole job, and no short trial, by its number."""
+    """Return whether a run of a tuning trains the whole job rather than being a short trial; its number tells."""
     return run.number > _PROOF
 
 
 def ended_in_order(runs: Runs) -> list[tuple[int, Run]]:
-    """Every run that has ended, with the number of its arm, in the order of their starts."""
+    """Return every run that has ended as pairs of its arm's number (1: the base) and the run, earliest start first.
+
+    A run that has a job or may still get one is left out; an empty list: none has ended.
+    """
     ended = [(number, run) for number, run in with_arms(runs) if not run.live]
     return sorted(ended, key=lambda item: (item[1].began, item[0], item[1].number))
 
 
 @dataclass(frozen=True)
 class Price:
-    """What runs of the base take, in GPU-hours, by its first trial."""
+    """What runs of the base configuration cost in GPU-hours, estimated from its first timed trial."""
 
     trial: float
+    """GPU-hours of one short trial of the base."""
     full: float
+    """GPU-hours of one whole run of the base, extrapolated from the trial's step time."""
 
     @property
     def proof(self) -> float:
-        """GPU-hours of the fewest whole runs that can prove something."""
+        """The GPU-hours of the fewest whole runs, on both sides, that can prove the leader faster than the base."""
         return LEAST_PROOF * self.full
 
     def of_search(self, candidates: int) -> float:
-        """GPU-hours of all trials among so many candidates, and of the fewest whole runs that can prove something."""
+        """Return the expected GPU-hours of a tuning with so many ``candidates``: all trials and the shortest proof.
+
+        The trials include those of the base, and none is expected to fail. The shortest proof is the fewest whole runs
+        that can prove the leader to be faster.
+        """
         return trials_of(candidates) * self.trial + self.proof
 
 
 @dataclass(frozen=True)
 class TuningState:
-    """Where a tuning stands.
+    """How far a tuning has come: the search among the candidates, the final proof, and the budget.
 
     Args:
-        search: the trials
-        candidates: how many take part: as many as the budget has room for
-        price: None before the base has run
-        spent: GPU-hours of all runs
-        proof: the leader against the base; None before it may begin, and where the base leads
+        search: the standing of the search, by its short trials
+        candidates: how many candidates take part, as many as the budget has room for
+        price: what runs of the base cost; None until the base has a timed trial
+        spent: GPU-hours of all runs so far
+        proof: the comparison of the leader with the base by whole runs; None before it may begin, and where the base
+            leads
         short: whether the budget has room for less than there is to do
     """
 
@@ -97,14 +110,16 @@ class TuningState:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The strategy of a tuning.
+    """The strategy of one tuning: it decides which runs start next, from the runs on record; it starts none itself.
+
+    Short trials narrow the candidates down to a leader, then whole runs compare the leader with the base.
 
     Args:
-        arms: the base and its candidates
+        arms: the base, then its candidates
         seed: decides the order of runs
-        trial_steps: steps of a short trial
-        budget: in GPU-hours
-        say: tells people where it stands
+        trial_steps: training steps of a short trial
+        budget: GPU-hours that all runs may take; infinite without a limit
+        say: called with each line of progress for the user
     """
 
     arms: Sequence[Arm]
@@ -114,10 +129,11 @@ class Tuning:
     say: Callable[[str], None] = lambda text: None
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """The next batch of trials once the one before has ended, or the runs of the proof that are due.
+        """Return the runs to start or cancel now: the next batch of trials, or whole runs of the proof.
 
-        Tells people where it stands. Runs of a proof against a leader that is none any more are to be cancelled where
-        they have no job. Empty: wait, or it is over.
+        Nothing starts before all other runs have ended. Whole runs against a former leader that have no job yet are
+        returned to be cancelled. An empty list: wait for runs, or the tuning is over. Progress is reported through
+        ``say``.
         """
         state = self.state(runs)
         leader = state.search.leader
@@ -144,13 +160,14 @@ class Tuning:
         return found
 
     def state(self, runs: Runs) -> TuningState:
-        """Where the tuning stands by the runs on record: search, proof, and what is spent."""
+        """Return how far the tuning has come by the runs on record: search, proof, price and GPU-hours spent."""
         price = self._price(runs)
         spent = sum(run.hours for _, run in with_arms(runs))
         candidates = self._candidates(price, runs)
         trials = self.trials(runs)
         search = search_standing(trials[: candidates + 1], self.seed)
         state = TuningState(search, candidates, price, spent, None, candidates < len(self.arms) - 1)
+        # As long as trials are due and can be paid for, nobody has been proven to lead.
         if search.base_fails or price is None or self._affordable(state):
             return state
         short = state.short or bool(search.due)
@@ -158,15 +175,17 @@ class Tuning:
         if not leader:
             return replace(state, short=short)
         begun = any(_is_of_proof(run, leader) for run in runs[leader + 1])
+        # A proof that cannot be finished proves nothing, so none is begun; one that has begun goes on.
         if not begun and spent + price.proof > self.budget:
             return replace(state, short=True)
         proof = self._proof(leader, runs).standing(self._pair(leader), self._sides(leader, runs))
         return replace(state, proof=proof, short=short or _wants_more(proof))
 
     def trials(self, runs: Runs) -> list[list[Trial]]:
-        """Every run that has ended as a trial: a list for each configuration, the base first, in order of starts.
+        """Return the trials that have ended: a list for each configuration, the base first, in order of starts.
 
-        A fault of a machine counts as a crash from the ``_FAULTS``-th one of a configuration on.
+        Whole runs count as trials, too. A run that a machine's fault or the user ended gives no answer, but from the
+        ``_FAULTS``-th fault of a configuration on each counts as a crash of it.
         """
         found: list[list[Trial]] = [[] for _ in self.arms]
         faults = [0] * len(self.arms)
@@ -181,9 +200,9 @@ class Tuning:
         return found
 
     def _price(self, runs: Runs) -> Price | None:
-        """What runs of the base take, by its first trial that has a step time; None before that.
+        """Return what runs of the base cost, by its first trial with a step time; None as long as there is none.
 
-        It stays the same while the tuning lasts.
+        The price stays the same while the tuning lasts, as later trials do not change it.
         """
         for run in runs[1]:
             if is_full(run) or run.attempt is None or run.attempt.time is None:
@@ -194,9 +213,9 @@ class Tuning:
         return None
 
     def _candidates(self, price: Price | None, runs: Runs) -> int:
-        """How many candidates the budget has room for: the first ones of the space, which is in no order of merit.
+        """Return how many candidates take part: as many, from the first on, as the budget has room for.
 
-        No fewer than have run, should the budget be smaller now; all where no price is known or there is no budget.
+        All without a price or a budget. Candidates that have begun stay, even where the budget was lowered since.
         """
         count = len(self.arms) - 1
         begun = max((number - 1 for number, listed in runs.items() if listed), default=0)
@@ -206,9 +225,10 @@ class Tuning:
         return count
 
     def _affordable(self, state: TuningState) -> list[int]:
-        """The next batch of trials, by position of the configuration; no more than the budget has room for.
+        """Return the next batch of trials: positions of configurations (0: the base), in the order to run them.
 
-        Room for the proof is kept free.
+        Trials stop where the budget, less the cost of the shortest proof, has no room for more. Empty: none is due, or
+        none can be paid for.
         """
         batch = list(state.search.due[:_BATCH])
         if state.price is None or math.isinf(self.budget):
@@ -217,19 +237,23 @@ class Tuning:
         return [at for count, at in enumerate(batch, 1) if count * state.price.trial <= left]
 
     def _proof(self, leader: int, runs: Runs) -> InTurns:
-        """The strategy that compares the leader with the base, with what the other runs have left of the budget."""
+        """Return the strategy that compares the candidate at position ``leader`` with the base by whole runs.
+
+        It may spend what the other runs have left of the budget.
+        """
         others = sum(run.hours for _, run in with_arms(runs) if not _is_of_proof(run, leader))
         budget = self.budget - others if math.isfinite(self.budget) else None
         return InTurns(f"{self.seed} {leader}", Rule(RESOLUTION, PAIRS // 2, budget))
 
     def _pair(self, leader: int) -> list[Arm]:
-        """The base and the leader, which whole runs compare."""
+        """Return the two arms that whole runs compare: the base, then the candidate at position ``leader``."""
         return [self.arms[0], self.arms[leader]]
 
     def _sides(self, leader: int, runs: Runs) -> Runs:
-        """The runs of the proof as a comparison has them: side 1 is the base, 2 the leader; numbers are from 1.
+        """Return the whole runs of base and ``leader`` by side of their comparison: 1 is the base, 2 the leader.
 
-        A crash that has not taken its side out is no answer here: the run is made up for like one that a node ended.
+        The runs are numbered from 1 on each side. A run that crashed counts as ended by a machine fault, so that the
+        comparison repeats it.
         """
         return {
             side: [_as_comparison_run(run) for run in runs[number] if _is_of_proof(run, leader)]
@@ -237,18 +261,26 @@ class Tuning:
         }
 
     def _due_in_proof(self, leader: int, runs: Runs) -> list[Due]:
-        """The whole runs of base and leader to start or to cancel next, by their numbers in the tuning."""
+        """Return which whole runs of the base and of ``leader`` to start or cancel next, numbered as in the tuning.
+
+        Empty: the comparison waits for runs, or is over.
+        """
         pair = self._pair(leader)
         found = []
         for due in self._proof(leader, runs).due(pair, self._sides(leader, runs)):
             number = 1 if due.arm == 1 else leader + 1
+            # The number tells against whom a run was made: the base may have runs against several leaders.
             attempt = due.attempt + _PROOF * (leader + 1)
             found.append(replace(due, arm=number, attempt=attempt, called=f"whole run {due.attempt}"))
         return found
 
     def _report_progress(self, state: TuningState) -> None:
-        """Tell the user the expected cost once the base has run, and who leads whenever a round begins."""
+        """Tell the user, as a round of trials begins, what the tuning will cost or which candidate leads so far.
+
+        The cost is told in round 1. Nothing is told before the base is timed or while a round is under way.
+        """
         search, price = state.search, state.price
+        # Only as a round begins, when none of its candidates has run yet.
         if price is None or len(search.due) < len(search.remaining):
             return
         if search.round == 1:
@@ -265,7 +297,10 @@ class Tuning:
         )
 
     def _budget_sentence(self, state: TuningState) -> str:
-        """What the budget has room for, as the end of a sentence; empty without one."""
+        """Return the fragment, from its semicolon on, that tells the budget in GPU-hours; empty without a budget.
+
+        Where the budget is too small for all candidates, it says how many it has room for.
+        """
         if math.isinf(self.budget):
             return ""
         every = len(self.arms) - 1
@@ -275,15 +310,19 @@ class Tuning:
 
 
 def _is_of_proof(run: Run, leader: int) -> bool:
-    """Whether ``run`` is a whole run of the comparison of the candidate at position ``leader`` with the base.
+    """Return whether ``run`` is a whole run that compares the candidate at position ``leader`` with the base.
 
-    False for 0.
+    A whole run of the base belongs to the candidate against which it was made. Always False for a ``leader`` of 0, the
+    base.
     """
     return leader > 0 and run.number // _PROOF == leader + 1
 
 
 def _as_comparison_run(run: Run) -> Run:
-    """A run of the proof as one of the comparison, where a failure counts as a fault."""
+    """Return a copy of a whole run of a tuning, numbered from 1 and with a crash counted as a machine fault.
+
+    A comparison repeats a run that ended by a machine fault, and would give up a side for a crash.
+    """
     attempt = run.attempt
     if attempt is not None and attempt.failure:
         attempt = SuiteAttempt(fault=attempt.failure)
@@ -291,5 +330,5 @@ def _as_comparison_run(run: Run) -> Run:
 
 
 def _wants_more(proof: ComparisonProgress) -> bool:
-    """Whether the proof was stopped, and by nothing but the budget."""
+    """Return whether only the budget has stopped the comparison of the leader with the base."""
     return proof.stopped != "" and replace(proof, rule=replace(proof.rule, budget=None)).stopped == ""

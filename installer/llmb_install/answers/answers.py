@@ -28,12 +28,14 @@ from llmb_install.parts.files import no_installation
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
-    """The answers in the play file ``path``, its secrets set apart, and the line of each key by ``$.key``.
+    """Return what the play file ``path`` says: answers by field, its secrets set apart, and the line of each key.
 
-    A secret that is empty counts as not given. Those that are given are marked to be kept in the installation.
+    Lines are keyed by ``$.key``. An empty secret counts as not given. The secrets that are given are marked to be kept
+    in the installation. Values of answers are not checked.
 
     Raises:
-        ConfigError: it cannot be read, is empty, has an unknown key, or a secret that is not text (with file and line).
+        ConfigError: the file cannot be read, is no YAML, is empty or of a newer release, has an unknown key, or a
+            secret that is not text; with file and line
     """
     data, lines = read_given(path, SECRETS)
     found: dict[str, Secret] = {}
@@ -50,15 +52,15 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
 def complete_answers(
     given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None
 ) -> Answers:
-    """All answers of an installation: those ``given``, and defaults for the others.
+    """Return all answers of an installation: those in ``given``, checked, and defaults for the others.
 
     ``workloads: all`` becomes those that have a configuration for the GPU type. The defaults depend on the answers
-    alone, not on the machine, except for ``arch`` of a CPU installation. ``where`` names a play file, and ``lines`` has
-    the line of each of its keys, for messages.
+    alone, not on the machine, except for ``arch`` of a CPU installation. ``where`` names the play file, if there is
+    one, and ``lines`` the line of each of its keys by ``$.key``, for messages.
 
     Raises:
-        RequestError: an answer is missing, wrong, or contradicts another.
-        ConfigError: a value is of no type that the field has, where ``where`` names a play file: with its line.
+        RequestError: an answer is missing, wrong, or contradicts another
+        ConfigError: a value in the play file ``where`` is of a type that its field does not have; with its line
     """
     check_answers(given, recipes, where, lines)
     values = with_defaults(_in_lower_case({key: value for key, value in given.items() if value is not None}))
@@ -78,18 +80,22 @@ def complete_answers(
 
 
 def _in_lower_case(given: Given) -> Given:
-    """A copy of ``given`` whose answers to questions with choices are in lower case, as recipes spell them:
-    ``h100``.
+    """Return a copy of ``given`` with the answers to multiple-choice questions in lower case, as recipes spell them.
+
+    ``H100`` becomes ``h100``. Values that are not text stay.
     """
     chosen = {question.field for question in QUESTIONS if question.choices and not question.is_switch}
     return {key: value.lower() if key in chosen and isinstance(value, str) else value for key, value in given.items()}
 
 
 def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: str = "") -> None:
-    """Refuse a release of Megatron-Bridge on which none of ``recipes`` runs; no ``releases`` are never refused.
+    """Raise unless each of ``releases`` of Megatron-Bridge runs at least one of ``recipes``.
+
+    Without ``releases`` nothing is raised.
 
     Raises:
-        RequestError: the first such release; names those that the recipes run on. The message begins with ``at``.
+        RequestError: none of the recipes runs on a release; the message begins with ``at`` and names the release, the
+            remedy the ones they run on
     """
     known = sorted(set(chain.from_iterable(recipe.engines for recipe in recipes)))
     for release in releases:
@@ -103,13 +109,13 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
 
 
 def as_given(answers: Answers) -> Given:
-    """The answers as plain data, by field name in the order of the questions; fields that are None are left out."""
+    """Return the answers as a dictionary by field name, in the order of the questions, without None values."""
     values = {known.name: getattr(answers, known.name) for known in fields(answers)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def to_yaml(answers: Answers) -> str:
-    """The text of a play file with these answers: YAML, below a comment that says how to use it. It has no secret."""
+    """Return the text of a play file with these answers: YAML below a comment on its use; without secrets."""
     import yaml
 
     header = "# Answers for the installer: ./installer.py --play THIS_FILE. Secrets are never recorded.\n"
@@ -117,11 +123,11 @@ def to_yaml(answers: Answers) -> str:
 
 
 def load_recipes(clone: Path) -> dict[str, Recipe]:
-    """All recipes of the clone, by workload name; never empty.
+    """Return all recipes of the repository clone at ``clone``, by workload name; never empty.
 
     Raises:
-        EnvironmentLacks: the folder holds no recipe.
-        RecipeError: a recipe is wrong; with file and line.
+        EnvironmentLacks: the folder holds no recipe or does not exist
+        RecipeError: a recipe cannot be read or is wrong; with file and line
     """
     recipes = [load_recipe(folder) for folder in recipe_folders(clone)]
     if not recipes:
@@ -132,13 +138,13 @@ def load_recipes(clone: Path) -> dict[str, Recipe]:
 
 
 def stored_answers(install: Path) -> Answers | None:
-    """The answers that the installation was made with; None where the folder has no file of answers.
+    """Return the answers that the installation in ``install`` was made with; None where it has no answer file.
 
     Their ``install_path`` is ``install``, whatever the file says: an installation may have been moved.
 
     Raises:
-        ConfigError: the file was damaged by hand, has an answer that no command line may have, is of a newer release
-            (with file and line), or not to be trusted.
+        ConfigError: the answer file is unreadable, empty or damaged, has an answer that no command line may have, is of
+            a newer release (with file and line), or is not to be trusted
     """
     path = install / ANSWERS_FILE
     if not os.path.lexists(path):
@@ -157,11 +163,11 @@ def stored_answers(install: Path) -> Answers | None:
 
 
 def required_answers(install: Path) -> Answers:
-    """The answers that the installation was made with, for commands that need an installation.
+    """Return the answers that the installation in ``install`` was made with, for commands that need an installation.
 
     Raises:
-        EnvironmentLacks: there is none.
-        ConfigError: its file of answers is damaged or not to be trusted.
+        EnvironmentLacks: there is no installation
+        ConfigError: its answer file is damaged or not to be trusted
     """
     answers = stored_answers(install)
     if answers is None:

@@ -33,12 +33,14 @@ _MOST_UNKNOWN = 10
 
 
 def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text) -> tuple[Given, Lines]:
-    """The answers in a file as plain data, by field, and the line of each key by ``$.key``. Values are not checked.
+    """Return the unchecked answers in the YAML file ``path`` by field, and the line of each key by ``$.key``.
 
-    ``also``: keys that are allowed in it besides, such as secrets; they are returned, too. ``load`` parses the text.
+    ``also``: keys that are allowed besides the answers, such as secrets; they are returned, too. ``load`` parses the
+    text.
 
     Raises:
-        ConfigError: it cannot be read, is empty, is of a newer release, or has an unknown key (with file and line).
+        ConfigError: the file is missing or unreadable, is no YAML, is empty, is of a newer release, or has an unknown
+            key; with file and line
     """
     data, lines = read_settings(path, load)
     if not data:
@@ -69,26 +71,25 @@ def check_answers(
     *,
     missing_too: bool = True,
 ) -> None:
-    """Refuse answers if one is missing, impossible or unknown, or contradicts another.
+    """Raise unless the answers ``given`` are complete, possible, and free of contradictions.
 
-    ``workloads`` are those that exist; ``where`` is the file's name, ``lines`` its lines by ``$.field``. Without
-    ``missing_too`` an answer that is not there is no problem. Contradictions are looked for only where each answer by
-    itself is right.
+    ``workloads`` are those that exist. ``where`` is the file's name and ``lines`` has its lines by ``$.field``, both
+    for messages. Without ``missing_too`` an answer may be missing. Contradictions are looked for only where nothing
+    else is wrong.
 
     Raises:
-        RequestError: one error with everything that was found.
+        RequestError: one error with everything that was found
     """
 
     def message_start(field: str) -> str:
-        """How a message about ``field`` begins: ``FILE:LINE: `` or ``FILE: ``; empty where the answers come from no
-        file.
-        """
+        """Return how a message on the answer ``field`` begins: ``FILE:LINE: `` or ``FILE: ``; empty without a file."""
         return place_in(where, (lines or {}).get(f"$.{field}"))
 
     problems = {
         field: value_problem(known, given.get(field), message_start(field)) for field, known in BY_FIELD.items()
     }
     found = [problem for problem in problems.values() if problem]
+    # An impossible answer must not decide which other questions matter.
     possible = {field: value for field, value in given.items() if not problems.get(field)}
     lacking = [question for question in missing_questions(possible) if not problems[question.field]]
     if lacking and missing_too:
@@ -97,9 +98,10 @@ def check_answers(
 
 
 def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], str]) -> Iterator[RequestError]:
-    """Yields what contradicts itself among answers that are all there, each of them possible by itself.
+    """Yield an error for each answer that contradicts another; all must be there, and each possible by itself.
 
-    ``workloads`` are those that exist. ``at`` gives the beginning of a message about a field.
+    The errors are yielded, not raised. ``workloads`` are those that exist: an unknown one is an error, too. ``at``
+    gives the beginning of a message about a field.
     """
     name = str(given["cluster_type"]).lower()
     without = not traits_of(name).containers and given.get("runtime") not in (None, "none")
@@ -134,22 +136,28 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
 
 
 def place_in(where: str, line: int | None) -> str:
-    """What a message about a line of the file ``where`` begins with; empty where there is no file."""
+    """Return how a message about the file ``where`` begins: ``FILE:LINE: ``, or ``FILE: `` without a ``line``.
+
+    Empty where there is neither.
+    """
     if line:
         return f"{where}:{line}: "
     return f"{where}: " if where else ""
 
 
 def listed_engines(value: object) -> list[str]:
-    """The releases of Megatron-Bridge in a list, or in text with commas: sorted, each once; empty for anything else."""
+    """Return the releases of Megatron-Bridge in a list or a comma-separated text, sorted as text and each once.
+
+    Empty for a value of any other kind.
+    """
     return sorted(set(as_words(value)))
 
 
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
-    """What is wrong with the type, the choice or the form of one answer, whatever the others are; None: nothing.
+    """Return the error of one answer whose type, choice or form is wrong by itself; None: it is right.
 
-    None as a ``value`` is no answer, and never wrong. The message begins with ``at``. The error is returned, not
-    raised.
+    The error is returned, not raised, and its message begins with ``at``. None as a ``value`` is no answer, and never
+    wrong.
     """
     problem = ""
     remedy = question.remedy or question.kind.remedy or f"correct {question.field}"
@@ -176,14 +184,14 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
 
 
 def _is_list_of_text(value: object) -> bool:
-    """Whether ``value`` is a list or tuple of texts; an empty one is."""
+    """Return whether ``value`` is a list or tuple that holds nothing but strings; True for an empty one."""
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
 def _missing_answers_error(lacking: list[Question], where: str) -> RequestError:
-    """The error, code ``missing-answers``, that lists the questions without an answer, one on a line.
+    """Return the error, code ``missing-answers``, that lists the unanswered questions ``lacking``, one on a line.
 
-    They are named as keys where ``where`` names a play file, else as flags.
+    They are named as keys where ``where`` names a play file, else as flags. The error is not raised here.
     """
     lines = [(f"{where}: " if where else "") + "more answers are needed to install; missing:"]
     for question in lacking:
@@ -196,9 +204,9 @@ def _missing_answers_error(lacking: list[Question], where: str) -> RequestError:
 
 
 def path_problems(given: Given) -> list[RequestError]:
-    """The errors of answers that name a path which cannot be used on this machine; empty where all can.
+    """Return an error for each answer with a path that cannot be used on this machine; empty where all paths can.
 
-    Looks at the disk and changes nothing.
+    Looks at the disk and changes nothing. The errors are returned, not raised; questions without an answer are skipped.
     """
     found = []
     for question in QUESTIONS:
@@ -209,9 +217,9 @@ def path_problems(given: Given) -> list[RequestError]:
 
 
 def text_problem(question: Question, text: str, given: Given) -> str:
-    """What is wrong with the typed answer ``text``, by its form and beside the other answers ``given``.
+    """Return what is wrong with the typed answer ``text``, by its form and beside the other answers ``given``.
 
-    Empty: nothing. What is on disk plays no part.
+    The result is text for a message; empty: nothing is wrong. What is on disk plays no part.
     """
     problem = values.unusable_path(text) if question.kind.is_path else question.kind.wrong(text)
     return problem or question.wrong(text, given)
@@ -226,10 +234,15 @@ MOST_NAMED = 4
 
 
 def foreign_entries(install: Path) -> list[str]:
-    """The names in the folder ``install`` that no installation put there, sorted; empty where the folder is missing.
+    """Return the names in the folder ``install`` that stand in the way of an installation, sorted.
 
-    Empty also where an installation was begun there before. Results, images and settings of a site do not count.
+    Results, images and settings of a site do not count. Empty also where the folder is missing, is no folder, or holds
+    an installation, even one that was only begun.
+
+    Raises:
+        OSError: the folder cannot be listed
     """
+    # An installation begins with its lock in there: what else is in the folder is its own, even after a kill.
     if (install / ".llmb").is_dir():
         return []
     try:
@@ -239,21 +252,24 @@ def foreign_entries(install: Path) -> list[str]:
 
 
 def require_free_folder(install: Path, *, agreed: bool) -> None:
-    """Refuse to install into the folder ``install`` where it holds things of somebody else, unless that is
-    ``agreed``.
+    """Raise where the folder ``install`` holds things of somebody else, unless the user has ``agreed`` to that.
 
     A folder that is empty, missing, or has an installation is free.
 
     Raises:
-        RequestError: it holds other things; names some of them.
+        RequestError: the folder holds other things; the message names some of them
+        OSError: the folder cannot be listed
     """
     raise_all(used_folder_problems(install, agreed=agreed))
 
 
 def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
-    """The error that the folder ``install`` holds things of somebody else, in a list; empty where it does not.
+    """Return the error that the folder ``install`` holds things of somebody else, in a list; empty: it is free.
 
-    Empty, too, where the user has ``agreed`` to install there all the same.
+    Empty, too, where the user has ``agreed`` to install there all the same. The error is not raised here.
+
+    Raises:
+        OSError: the folder cannot be listed
     """
     names = [] if agreed else foreign_entries(install)
     if not names:
@@ -270,9 +286,10 @@ _DRAFT, LAST = "installer-draft.json", "installer-answers.json"
 
 
 def keep_draft(given: Given, name: str = _DRAFT) -> bool:
-    """Write the answers ``given`` to the user's state folder as the file ``name``, readable by this user alone.
+    """Write the answers ``given`` as JSON to the file ``name`` in the user's state folder, for this user alone.
 
-    Returns whether they were written: a home that is full or read-only is no reason to stop an installation.
+    The folder is made where it is missing, and an earlier file is replaced. Returns whether they were written: a home
+    that is full or read-only is no reason to stop an installation.
     """
     path = _draft_path(name)
     try:
@@ -284,13 +301,14 @@ def keep_draft(given: Given, name: str = _DRAFT) -> bool:
 
 
 def raise_together(found: Iterable[LLMBError], given: Given) -> None:
-    """Raise the errors in ``found`` as one; returns where there is none.
+    """Raise the errors in ``found`` as one; return where there is none.
 
-    Before that, the answers ``given`` on the command line are written as a draft, with which the next dialogue in a
-    terminal continues, and the remedy says so. Nothing is kept where there are none or the file cannot be written.
+    Before that, the answers ``given`` on the command line are saved as a draft, from which the next dialogue in a
+    terminal continues; the remedy says so. No draft is written without answers, and one that cannot be written is left
+    out.
 
     Raises:
-        LLMBError: the only error of ``found``, or one that lists them all.
+        LLMBError: the only error of ``found``, or one that lists them all
     """
     problems = list(found)
     more = ""
@@ -300,9 +318,9 @@ def raise_together(found: Iterable[LLMBError], given: Given) -> None:
 
 
 def finish_draft(given: Given) -> None:
-    """Note that a dialogue has ended with the answers ``given``: they are saved as what the next one offers.
+    """Save the answers ``given`` of a finished dialogue for the next one to offer, and remove its draft.
 
-    The draft of the dialogue is removed. Answers that cannot be saved are given up without a word.
+    Answers that cannot be saved are dropped without a word, and a draft that cannot be removed stays.
     """
     keep_draft(given, LAST)
     with contextlib.suppress(OSError):
@@ -310,9 +328,9 @@ def finish_draft(given: Given) -> None:
 
 
 def read_draft(name: str = _DRAFT) -> Given:
-    """The answers saved by a dialogue that was interrupted, or, for ``LAST``, by the last that ended.
+    """Return the answers by field that an interrupted dialogue saved; for ``LAST``, the last finished one's.
 
-    Answers that are not possible by themselves are left out. Empty where there are none or they cannot be read.
+    Unknown fields and impossible values are left out. Empty where the file is missing, unreadable or damaged.
     """
     try:
         draft = read_json(_draft_path(name))
@@ -324,10 +342,9 @@ def read_draft(name: str = _DRAFT) -> Given:
 
 
 def _draft_path(name: str) -> Path:
-    """The path of the user's file ``name`` in LLMB's state folder: ``$XDG_STATE_HOME/llmb`` or
-    ``~/.local/state/llmb``.
+    """Return the path of the file ``name`` in the user's state folder of LLMB; neither need exist, and none is made.
 
-    A relative ``XDG_STATE_HOME`` does not count. Makes neither.
+    The folder is ``llmb`` in ``$XDG_STATE_HOME``, or in ``~/.local/state`` where that variable is unset or relative.
     """
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "llmb" / name

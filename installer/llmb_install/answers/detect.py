@@ -28,55 +28,68 @@ _GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition. ``gpus_per_node`` is 0 where Slurm knows of no GPU."""
+    """One Slurm partition as sinfo shows it."""
 
     name: str
     is_default: bool
+    """Whether Slurm uses it for jobs that name no partition."""
     up: bool
     time_limit: str
+    """As sinfo writes it, such as ``4:00:00`` or ``infinite``."""
     nodes: int
     gpus_per_node: int
+    """The most that a node has; 0 where Slurm knows of no GPU."""
     gpu_name: str
+    """Slurm's own name of the GPUs; empty where it has none."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What was found out about this site's Slurm; fields are empty where nothing answered."""
+    """What the installer found out about this machine and its Slurm; a field is empty where nothing answered."""
 
     has_slurm: bool
+    """Whether sbatch is on the PATH."""
     slurm_version: str
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...]
+    """Accounts that the user may charge; the default first."""
     architectures: tuple[str, ...]
+    """CPU architectures of the nodes, or of this machine without Slurm, such as ``x86_64``; sorted."""
     gpu_type: str
+    """The first GPU type that LLMB knows, by partitions, then by this machine's GPUs, such as ``h100``."""
     local_gpus: tuple[str, ...]
+    """Product name of each GPU of this machine, as nvidia-smi says."""
     has_pyxis: bool = False
+    """Whether srun takes Pyxis's container options."""
 
     @property
     def gpu_partitions(self) -> tuple[Partition, ...]:
-        """Those of the partitions that have GPUs, as far as Slurm knows."""
+        """The site's partitions whose nodes have GPUs, as far as Slurm knows; empty where it knows of none."""
         return tuple(p for p in self.partitions if p.gpus_per_node)
 
     def gpu_type_in(self, partition: str) -> str:
-        """The GPU type of a partition, such as ``h100``, by the name that Slurm has for its GPUs.
+        """Return the GPU type in a partition, such as ``h100``, by the name that Slurm has for the GPUs.
 
-        That of the whole site where Slurm names none there; empty where LLMB knows no type of that name.
+        Where Slurm names none there, or has no such partition, it is the type of the whole site. Empty where LLMB knows
+        no type of that name.
         """
         names = [p.gpu_name for p in self.partitions if p.name == partition and p.gpu_name]
         return gpus.type_of(names[0]) or "" if names else self.gpu_type
 
 
 def detect_site() -> Site:
-    """Ask sinfo, sacctmgr, scontrol, srun and nvidia-smi what is here, each for at most 15 seconds.
+    """Return what sinfo, sacctmgr, scontrol, srun and nvidia-smi say of this site; each has at most 15 seconds.
 
-    What does not answer leaves its fields empty; nothing is raised. Without Slurm, ``architectures`` has this
+    A program that is missing or does not answer leaves its fields empty. Without Slurm, ``architectures`` has this
     machine's.
     """
     has_slurm = shutil.which("sbatch") is not None
     partitions = all_partitions() if has_slurm else ()
     local_gpus = tuple(command_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
+    # The nodes' GPUs first: a login node may have others, or none.
     names = [p.gpu_name for p in partitions if p.gpu_name] + list(local_gpus)
     version = re.search(r"\d+\.\d+(\.\d+)?", command_output("sinfo", "--version")) if has_slurm else None
+    # A login node may differ from the compute nodes, so under Slurm only the nodes count.
     architectures = {platform.machine()}
     if has_slurm:
         architectures = set(re.findall(r"\bArch=(\S+)", command_output("scontrol", "--oneliner", "show", "nodes")))
@@ -93,28 +106,30 @@ def detect_site() -> Site:
 
 
 def container_options() -> tuple[str, ...]:
-    """The options of Pyxis that this site's srun takes, sorted, without dashes: ``container-image``.
+    """Return the Pyxis options that srun takes here, sorted and without dashes, such as ``container-image``.
 
-    Empty where srun does not answer or has no Pyxis.
+    Empty where srun is missing, does not answer, or has no Pyxis.
     """
     return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", command_output("srun", "--help")))))
 
 
 def all_partitions() -> tuple[Partition, ...]:
-    """Slurm's partitions, asked from sinfo now; empty where it does not answer."""
+    """Return Slurm's partitions, asked from sinfo now; empty where sinfo is missing or does not answer."""
     return parse_sinfo(command_output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G"))
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
-    """Partitions from the output of ``sinfo -h -o '%P|%a|%l|%D|%G'``, in which each kind of node has a line.
+    """Return the partitions in the output of ``sinfo -h -o '%P|%a|%l|%D|%G'``, in the order they first appear.
 
-    The lines of a partition become one: their nodes added, the most GPUs per node. Other lines are left out.
+    The output has a line for each kind of node. The lines of a partition become one: their nodes added, the most GPUs
+    per node, the last GPU name. Lines of another form are left out; empty text gives no partition.
     """
     found: dict[str, Partition] = {}
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) != 5 or not fields[3].isdigit():
             continue
+        # sinfo marks the default partition with an asterisk.
         name = fields[0].rstrip("*")
         gpu_name, gpus = gpus_in(fields[4])
         known = found.get(name)
@@ -131,11 +146,12 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
 
 
 def gpus_in(gres: str) -> tuple[str, int]:
-    """Name and number of GPUs in a GRES text: ``gpu:h100:8(S:0-1)`` is ``("h100", 8)``.
+    """Return name and number of GPUs per node in a GRES text: ``gpu:h100:8(S:0-1)`` gives ``("h100", 8)``.
 
-    Of several kinds the first name and the sum. The name is empty where Slurm has none; no GPUs are ``("", 0)``.
+    Of several kinds it is the first name and the sum. The name is empty where Slurm has none; no GPUs are ``("", 0)``.
     """
     names, total = "", 0
+    # In parentheses are sockets, whose numbers are no counts.
     for name, count in _GRES_GPU.findall(re.sub(r"\([^)]*\)", "", gres)):
         names = names or name
         total += int(count)
@@ -143,13 +159,13 @@ def gpus_in(gres: str) -> tuple[str, int]:
 
 
 def command_output(*argv: str) -> str:
-    """What a command prints to standard output; empty if it is missing, fails or takes more than 15 seconds."""
+    """Return the standard output of the program ``argv``; empty if it is missing, fails or exceeds 15 seconds."""
     answer = run_program(argv, _SECONDS)
     return answer.output if answer.ok else ""
 
 
 def accounts_of_user() -> tuple[str, ...]:
-    """The accounts that this user may charge, Slurm's own default first and the others in order.
+    """Return the Slurm accounts that this user may charge jobs to: Slurm's default first, the others by name.
 
     Empty where Slurm keeps no accounts or does not answer.
     """
@@ -166,27 +182,31 @@ _OVERRIDE = f"or give {FLAG} if this machine cannot query the cluster that it is
 
 
 def has_rows(recipe: Recipe, gpu_type: str) -> bool:
-    """Whether the recipe has a configuration for the GPU type; True for ``cpu``, for which each has its smoke size."""
+    """Return whether the recipe has a configuration for the GPU type or a relative of it.
+
+    Always True for ``cpu``, for which each recipe has a small test size. Configurations for any GPU do not count.
+    """
     return gpu_type == "cpu" or any(
         known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
     )
 
 
 def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe], gpu_type: str) -> list[str]:
-    """Those of ``workloads`` whose recipe has no configuration for ``gpu_type``.
+    """Return those of ``workloads`` whose recipe has no configuration for ``gpu_type``, in their order.
 
-    One without a recipe is not among them.
+    A workload without a recipe is not among them. Empty: all can run.
     """
     return [name for name in workloads if name in recipes and not has_rows(recipes[name], gpu_type)]
 
 
 def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[RequestError]:
-    """Yields an error for each chosen workload that has no configuration for the GPU type of the installation.
+    """Yield an error for each chosen workload that has no configuration for the GPU type of the installation.
 
-    Nothing where the workloads are ``all``: those are the ones that can run.
+    The errors are yielded, not raised. None where the workloads are ``all``, which stands for those that can run, or
+    where there are no ``recipes``.
 
     Raises:
-        RequestError: an answer names an unknown workload.
+        RequestError: an answer names an unknown workload, or none
     """
     if not recipes or given["workloads"] in ("all", ["all"]):
         return  # all are those that can
@@ -200,9 +220,10 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
 
 
 def slurm_problems(given: Given) -> Iterator[RequestError]:
-    """Yields an error for a partition, an account or a GRES in the answers that Slurm does not have.
+    """Yield an error for each answer that Slurm contradicts: an unknown partition or account, GRES without GPUs.
 
-    Asks Slurm now. If it does not answer, as on a laptop where a play file is written, nothing is wrong.
+    Asks Slurm now; the errors are yielded, not raised. Nothing is wrong where jobs do not go to Slurm, or Slurm does
+    not answer, as on a laptop where a play file is written.
     """
     if not on_slurm(given) or shutil.which("sinfo") is None:
         return
@@ -231,9 +252,10 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
 
 
 def fitting_earlier_answers(last: Given, site: Site) -> Given:
-    """The user's last answers, without the folder, where they fit what is here: another cluster may share the home.
+    """Return the user's last answers without ``install_path``, if they fit this ``site``; else an empty dictionary.
 
-    Empty where they do not fit: with Slurm on one side only, or a partition or account that ``site`` lacks.
+    They do not fit where only they or only the site have Slurm, or where ``site`` lacks their partition or account:
+    another cluster may share the home directory.
     """
     if not last or on_slurm(last) != site.has_slurm:
         return {}

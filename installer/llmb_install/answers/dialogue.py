@@ -31,11 +31,14 @@ from llmb_install.parts.credentials import Secrets
 
 
 class Back(Exception):
-    """The user wants the question before this one."""
+    """Raised out of a question when the user presses Shift-Tab to return to the question before it."""
 
 
 def forget_keys() -> None:
-    """Drop keys typed before the question was shown: they would answer it, and those after it."""
+    """Discard the keys that the user typed before a question is shown, as they would answer it unseen.
+
+    Does nothing where standard input is no terminal.
+    """
     with contextlib.suppress(termios.error, OSError, ValueError):
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     # The keys that came together with the last answer: prompt_toolkit keeps them for the next question.
@@ -43,12 +46,12 @@ def forget_keys() -> None:
 
 
 def with_way_back(question: Any) -> Any:
-    """The questionary question itself, changed so that Shift-Tab raises ``Back``."""
+    """Change the questionary question so that Shift-Tab ends it with ``Back``, and return the same object."""
     keys = KeyBindings()
 
     @keys.add("s-tab", eager=True)
     def _back(event: KeyPressEvent) -> None:
-        """End the question with ``Back``."""
+        """End the question that is shown: whoever waits for its answer gets ``Back`` raised."""
         event.app.exit(exception=Back())
 
     application = question.application
@@ -57,7 +60,10 @@ def with_way_back(question: Any) -> Any:
 
 
 class Dialogue:
-    """One session of questions. ``given`` (from flags) is not asked again; ``defaults`` are what Enter accepts."""
+    """One session of the installer's questions in a terminal.
+
+    ``given``, the answers from flags, are not asked again; ``defaults`` are offered for Enter to accept.
+    """
 
     def __init__(self, site: Site, recipes: Mapping[str, Recipe], given: Given, defaults: Given) -> None:
         self._site = site
@@ -70,15 +76,17 @@ class Dialogue:
         """Whether only what nobody knows is asked, until the user wants to change something."""
 
     def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
-        """The answers and secrets that the user confirmed, after asking for what is to be changed and showing
-        ``summary`` of them.
+        """Ask the user for what is missing and return the answers and secrets that the user has confirmed.
 
-        Offers to continue with the draft of an earlier time; the draft of this one is kept on Ctrl-C and finished at
-        the end.
+        ``summary`` makes the text that is shown for confirmation. The draft of an interrupted dialogue is offered
+        first. The answers so far are saved as a draft; at the end they are saved for the next dialogue, and the draft
+        is removed.
 
         Raises:
-            Interrupted: Ctrl-C, or the user left
-            RequestError: the given folder holds other things and the user does not mean it
+            Interrupted: Ctrl-C, or the user chose to quit
+            RequestError: the folder from the flags holds other things, and the user declined to install there
+            RecordError: the draft cannot be written
+            OSError: its folder cannot be made, or the installation's cannot be listed
         """
         try:
             # Keys that were pressed while the environment was built are no answers.
@@ -105,12 +113,15 @@ class Dialogue:
     def _until_confirmed(
         self, given_secrets: Secrets, summary: Callable[[Answers, Secrets], str]
     ) -> tuple[Answers, Secrets]:
-        """Ask, show ``summary`` of the answers, and let the user change them until they are confirmed.
+        """Ask, show the ``summary`` of the answers, and let the user change them until the user confirms them.
 
-        Wrong answers are told and asked again, not raised.
+        Returns the confirmed answers, and ``given_secrets`` with those that were typed. Wrong answers are shown and
+        asked again, not raised.
 
         Raises:
             Interrupted: the user chose to quit; the answers are saved as a draft
+            RecordError: the draft cannot be written
+            OSError: its folder cannot be made, or the installation's cannot be listed
         """
         self._ask_all()
         while True:
@@ -129,9 +140,13 @@ class Dialogue:
                 self._ask_all(back=True)
 
     def _ask_all(self, *, back: bool = False) -> None:
-        """Ask every question that still needs an answer, in their order. Shift-Tab takes back the one before.
+        """Ask each question that still needs an answer, in their order; Shift-Tab asks the one before again.
 
-        ``back``: begin with the last one again. On return each question that makes a difference has its answer.
+        ``back``: begin with the last one that was asked. Answers are filled in, and drafts of them written.
+
+        Raises:
+            RecordError: the draft cannot be written
+            OSError: its folder cannot be made, or the installation's cannot be listed
         """
         position = self._take_back(len(QUESTIONS)) if back else 0
         while position < len(QUESTIONS):
@@ -143,11 +158,10 @@ class Dialogue:
                 position = self._take_back(position)
 
     def _take_back(self, position: int) -> int:
-        """Forget the answer to the last question before ``position`` that the user may change; the index of that
-        question.
+        """Forget the answer to the last changeable question before ``position``; return that question's index.
 
-        What was answered becomes what Enter accepts. Where there is no such question, nothing is forgotten, and the
-        result is ``position`` itself.
+        The answer becomes what Enter accepts next time; answers to later questions are dropped, too, unless flags gave
+        them. Where no such question was answered, nothing changes and ``position`` itself is returned.
         """
         for earlier in range(position - 1, -1, -1):
             question = QUESTIONS[earlier]
@@ -163,7 +177,11 @@ class Dialogue:
         return position
 
     def _confirm_used_folder(self, folder: Path) -> bool:
-        """Whether to install into ``folder``: True where it holds nothing of others, else what the user answers now."""
+        """Return whether to install into ``folder``: True if it is free, else what the user answers when asked now.
+
+        Raises:
+            OSError: the folder cannot be listed
+        """
         names = checks.foreign_entries(folder)
         if not names:
             return True
@@ -172,12 +190,15 @@ class Dialogue:
         return bool(_ask_in_terminal(questionary.confirm(text, default=False), way_back=False))
 
     def _ask_if_needed(self, question: Question) -> None:
-        """Fill in the answer to ``question`` unless it is there or makes no difference; asks where nobody knows it.
+        """Fill in the answer to ``question`` from what is known or by asking; nothing where it does not matter.
 
-        What the user typed is saved in the draft.
+        An answer that is there already stays. What the user typed is saved in the draft. A question that the dialogue
+        does not ask takes an earlier answer, if there is one.
 
         Raises:
             Back: the user wants the question before this one
+            RecordError: the draft cannot be written
+            OSError: its folder cannot be made, or the installation's cannot be listed
         """
         field = question.field
         if field in self._given or not question.matters(self._given):
@@ -192,9 +213,13 @@ class Dialogue:
             checks.keep_draft(self._given)
 
     def _known_answer(self, question: Question) -> list[Any]:
-        """The answer that need not be asked, as the only item of a list: an earlier one, or what was detected.
+        """Return the answer that need not be asked, in a list: an earlier one, or what was detected; empty: ask.
 
-        Empty where nobody knows or it cannot be right here. ``[None]``: it may stay without an answer.
+        Empty where nobody knows the answer, or the known one is impossible on this machine. ``[None]``: the question
+        may stay without an answer.
+
+        Raises:
+            OSError: the suggested installation folder cannot be listed
         """
         field, value = question.field, self._suggestion(question)
         if field == "workloads":
@@ -216,16 +241,22 @@ class Dialogue:
         return [] if field == "install_path" and checks.foreign_entries(path) else [str(path)]
 
     def _workloads_for_gpu(self) -> list[str]:
-        """The names of the workloads that have a configuration for the answered GPU type, sorted."""
+        """Return the names of the workloads that have a configuration for the answered GPU type, sorted.
+
+        Empty where none has, or no GPU type has been answered.
+        """
         gpu_type = str(self._given.get("gpu_type"))
         return [name for name, recipe in sorted(self._recipes.items()) if has_rows(recipe, gpu_type)]
 
     def _ask(self, question: Question) -> Any:
-        """Ask ``question`` in the form that fits it; the answer: text, True or False, a list of workloads, None for
-        empty.
+        """Ask the user ``question`` in the form that fits it, and return the answer.
+
+        That is True or False for a switch, a list of names for workloads, else text; None for an empty answer. Nothing
+        is stored.
 
         Raises:
             Back: the user wants the question before this one
+            OSError: the folder to install into cannot be listed
         """
         if question.field == "workloads":
             return self._ask_workloads()
@@ -247,11 +278,19 @@ class Dialogue:
         return self._ask_text(question, str(suggestion or ""))
 
     def _ask_text(self, question: Question, suggestion: str) -> str | None:
-        """Ask for typed text, checked at the prompt; a path comes back absolute, an allowed empty answer as None."""
+        """Ask ``question`` as a line of typed text, checked at the prompt, and return it stripped; None for empty.
+
+        A path comes back absolute. ``suggestion`` is there to be edited. An installation folder that holds other things
+        must be confirmed, or the question is asked again.
+
+        Raises:
+            Back: the user wants the question before this one
+            OSError: the folder to install into cannot be listed
+        """
         optional = question.may_be_empty and not question.required
 
         def valid(text: str) -> bool | str:
-            """True where ``text`` may be the answer, else what is wrong with it, as the prompt shows it."""
+            """Return True where ``text`` may be the answer, else the text that the prompt shows against it."""
             if not text.strip():
                 return True if optional else f"an answer is required{question.way_out}; Shift-Tab: back"
             return _typed_problem(question, text.strip(), self._given) or True
@@ -267,9 +306,12 @@ class Dialogue:
         return text or None
 
     def _ask_workloads(self) -> list[str]:
-        """The names of the workloads to install, at least one, which the user chooses from all recipes.
+        """Ask which workloads to install and return their names; the user must choose at least one.
 
-        Those without a configuration are marked.
+        All recipes are listed. Those without a configuration for the GPU type say so and are not preselected.
+
+        Raises:
+            Back: the user wants the question before this one
         """
         gpu_type, fitting = str(self._given.get("gpu_type")), self._workloads_for_gpu()
         chosen = self._defaults.get("workloads") or fitting
@@ -288,10 +330,14 @@ class Dialogue:
         return list(_ask_in_terminal(prompt))
 
     def _ask_secrets(self, secrets: Secrets) -> Secrets:
-        """``secrets``, and those that the user types where they are needed and not known. Each is asked for only
-        once.
+        """Return ``secrets`` with those added that are needed and missing, asking the user for each at most once.
 
-        What is asked for is marked to be kept in the installation.
+        The Hugging Face token is asked for where tokenizers are fetched, the NGC key where images are used and the user
+        wanted to change something. A secret that was asked for is marked to be kept in the installation, even if none
+        was typed.
+
+        Raises:
+            Back: the user wants the question before this one
         """
         token = secrets.hf_token
         key = secrets.ngc_api_key
@@ -311,10 +357,13 @@ class Dialogue:
         return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep))
 
     def _confirm(self) -> bool:
-        """Whether the user chose to install, after the summary; False: to change an answer.
+        """Ask the user, after the summary, to install, change or quit; True: install, False: change an answer.
 
         Raises:
             Interrupted: the user chose to quit; the answers are saved as a draft
+            Back: the user wants the last question again
+            RecordError: the draft cannot be written
+            OSError: its folder cannot be made
         """
         # The summary is to be read: what was typed before it was there does not confirm it.
         forget_keys()
@@ -327,7 +376,15 @@ class Dialogue:
         return bool(choice == "install")
 
     def _change_answers(self) -> None:
-        """Let the user change answers: all of them after the one screen of what was detected, later one at a time."""
+        """Let the user change answers: the first time by asking every question again, later one at a time.
+
+        Until then only what could not be detected was asked. Answers from flags stay; the others become what Enter
+        accepts.
+
+        Raises:
+            RecordError: the draft cannot be written
+            OSError: its folder cannot be made, or the installation's cannot be listed
+        """
         if not self._one_screen:
             self._change_one()
             return
@@ -337,9 +394,13 @@ class Dialogue:
         self._ask_all()
 
     def _change_one(self) -> None:
-        """Let the user choose a question and answer it again, and ask those that follow from its answer.
+        """Let the user choose one question and answer it again, then ask those whose answers depended on it.
 
-        Shift-Tab leaves everything as it was. The draft is saved.
+        Shift-Tab restores all answers as they were. The draft is written in any case.
+
+        Raises:
+            RecordError: the draft cannot be written
+            OSError: its folder cannot be made, or the installation's cannot be listed
         """
         questions = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [
@@ -362,19 +423,19 @@ class Dialogue:
         checks.keep_draft(self._given)
 
     def _complete_answers(self) -> Answers:
-        """All answers, of the given ones that make a difference, with defaults for the others.
+        """Return the full set of answers: those given that make a difference, and defaults for all others.
 
         Raises:
-            RequestError: an answer is missing or wrong
+            RequestError: an answer is missing, wrong, or contradicts another
         """
         relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
         given = {key: value for key, value in self._given.items() if key in relevant or key == "space_check"}
         return answers_module.complete_answers(given, self._recipes)
 
     def _suggestion(self, question: Question) -> Any:
-        """What Enter accepts for ``question``: the last answer, else what was detected, else the documented default.
+        """Return what Enter accepts for ``question``: the earlier answer, else what this machine or LLMB suggests.
 
-        Empty or None where nobody knows.
+        An earlier answer does not count once the answer it depends on has changed. Empty or None where nobody knows.
         """
         old = merged_answers(self._defaults, self._given)
         if question.field in old:
@@ -383,7 +444,7 @@ class Dialogue:
 
 
 def _ask_in_terminal(question: questionary.Question, *, way_back: bool = True) -> Any:
-    """Ask ``question`` in the terminal and return the user's answer.
+    """Ask ``question`` in the terminal and return the user's answer, of the type that such a question has.
 
     Raises:
         KeyboardInterrupt: Ctrl-C
@@ -393,7 +454,11 @@ def _ask_in_terminal(question: questionary.Question, *, way_back: bool = True) -
 
 
 def _ask_token() -> Secret | None:
-    """The Hugging Face token that the user types, asked again while Hugging Face rejects it; None for none."""
+    """Ask for the Hugging Face token, again while Hugging Face rejects it, and return it; None: the user has none.
+
+    Raises:
+        Back: the user wants the question before this one
+    """
     from llmb_install.parts.hugging_face import check_token
 
     while text := _ask_in_terminal(questionary.password("Hugging Face token (Enter: none)")).strip():
@@ -405,7 +470,8 @@ def _ask_token() -> Secret | None:
 
 
 def _typed_problem(question: Question, text: str, given: Given) -> str:
-    """What is wrong with the typed answer ``text``, beside the answers ``given`` and on this machine; empty:
-    nothing.
+    """Return what is wrong with the typed answer ``text``, beside the answers ``given`` and on this machine.
+
+    The result is text for the prompt; empty: nothing is wrong.
     """
     return checks.text_problem(question, text, given) or question.kind.here(text) or question.refused(text)

@@ -17,41 +17,44 @@ Given = dict[str, Any]
 
 
 def on_slurm(given: Given) -> bool:
-    """Whether jobs are submitted to Slurm; False as long as ``cluster_type`` is not answered."""
+    """Return whether jobs are submitted to Slurm; False as long as ``cluster_type`` is unanswered or unknown."""
     name = str(given.get("cluster_type")).lower()
     return name in names() and traits_of(name).slurm_options
 
 
 def uses_images(given: Given) -> bool:
-    """Whether jobs run in container images: on Slurm, unless ``runtime`` is none.
+    """Return whether jobs run in container images: on Slurm, unless the ``runtime`` is none.
 
-    False while the cluster is unanswered.
+    False as long as ``cluster_type`` is unanswered.
     """
     return on_slurm(given) and given.get("runtime") != "none"
 
 
 def on_cpus(given: Given) -> bool:
-    """Whether jobs train on CPUs; False as long as ``gpu_type`` is not answered."""
+    """Return whether jobs train on CPUs; False as long as ``gpu_type`` is not answered."""
     return str(given.get("gpu_type")).lower() == gpus.CPU
 
 
 def brings_engine(given: Given) -> bool:
-    """Whether jobs need an engine that the user names: on GPUs without a container. CPU jobs get one installed.
+    """Return whether the user must name a Python with the training engine: for jobs on GPUs without a container.
 
-    False as long as the cluster or the GPU type is not answered.
+    CPU jobs get an engine installed. False as long as the cluster or the GPU type is not answered.
     """
     known = given.get("cluster_type") and given.get("gpu_type")
     return bool(known) and not on_cpus(given) and not uses_images(given)
 
 
 def default_architecture(gpu_type: str) -> str:
-    """The architecture of the machines that have these GPUs, ``x86_64`` or ``aarch64``; else that of this machine."""
+    """Return the CPU architecture, ``x86_64`` or ``aarch64``, of machines with GPUs of ``gpu_type``.
+
+    It is this machine's where the type is ``cpu`` or unknown.
+    """
     known = gpus.GPUS.get(gpu_type.lower())
     return known.host if known else platform.machine()
 
 
 def answer_text(value: object) -> str:
-    """An answer as shown to people: ``default`` for None, yes or no, a list with commas."""
+    """Return an answer as people see it: ``default`` for None, yes or no for a bool, a list joined by commas."""
     if value is None:
         return "default"
     if isinstance(value, bool):
@@ -63,7 +66,10 @@ _PREFIX = "pretrain_"
 
 
 def as_words(value: object) -> list[str]:
-    """The words in a list, or in text with commas, without blanks around them; empty for a value of another kind."""
+    """Return the words in a list, or in text separated by commas, stripped and without empty ones, in their order.
+
+    Empty for a value of any other kind.
+    """
     words: Iterable[object] = ()
     if isinstance(value, str):
         words = value.split(",")
@@ -74,12 +80,12 @@ def as_words(value: object) -> list[str]:
 
 
 def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
-    """The full workload names, sorted and each once, of ``all``, a text with commas, or a list.
+    """Return the full names, sorted and each once, of the workloads in ``all``, a text with commas, or a list.
 
-    ``grok1`` is ``pretrain_grok1``. ``known`` are those that exist, which is what ``all`` means.
+    ``grok1`` is short for ``pretrain_grok1``. ``known`` are the names that exist; ``all`` stands for them.
 
     Raises:
-        RequestError: a name is unknown, or none is given; the message begins with ``at``.
+        RequestError: a name is unknown, or none is given; the message begins with ``at``
     """
     wanted = as_words(chosen)
     all_of_them = sorted(known)
@@ -102,9 +108,14 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
 
 
 def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
-    """``workload``, ``image`` and ``engine`` of the clone's recipes, by workload name, as far as a recipe has them.
+    """Return ``workload``, ``image`` and ``engine`` of each recipe in ``clone``, as far as it has them, by workload.
 
-    Without a YAML parser, for checks before anything is installed. A recipe that names no workload is left out.
+    Read without a YAML parser, for checks before anything is installed. A recipe that names no workload is left out;
+    empty where there are no recipes.
+
+    Raises:
+        OSError: a recipe cannot be read
+        ValueError: a recipe is not UTF-8
     """
     texts = (path.read_text("utf-8") for path in clone.glob("*/recipe.yaml"))
     found = (dict(re.findall(r'^(workload|image|engine): *"?([^"\s]+)', text, re.MULTILINE)) for text in texts)

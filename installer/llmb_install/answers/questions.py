@@ -22,83 +22,95 @@ from llmb_install.answers.values import Kind
 
 
 def _always(given: Given) -> bool:
+    """Return True: for questions that matter, or are asked, whatever the other answers are."""
     return True
 
 
 def _never(given: Given) -> bool:
+    """Return False: for questions that the dialogue never asks, whatever the other answers are."""
     return False
 
 
 def _no_default(given: Given) -> Any:
-    """None: for questions whose answer has no default."""
+    """Return None: for questions whose answer has no default."""
     return None
 
 
 def _no_suggestion(site: Site, given: Given) -> Any:
-    """An empty suggestion: for questions whose answer no machine tells."""
+    """Return an empty text: for questions whose answer cannot be detected on any machine."""
     return ""
 
 
 @dataclass(frozen=True)
 class Question:
-    """All about one answer, except for its type: what is asked, what it may be, what it depends on."""
+    """One question of the installer: what is asked, what its answer may be, and what that depends on.
+
+    The type of the answer is that of the field of ``Answers`` that carries the question.
+    """
 
     prompt: str = ""
+    """What the dialogue asks, without a question mark."""
     help: str = ""
     """What ``--help`` says."""
     choices: Sequence[str] = ()
+    """All that the answer may be, in lower case; empty: it is typed, or a list."""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What the dialogue shows beside a choice."""
+    """What the dialogue shows beside a choice, by choice; a choice may have none."""
     kind: Kind = Kind()  # noqa: RUF009  (it is frozen)
-    """What is typed where there are no choices."""
+    """What is typed where there are no choices: a path, a list, or other text, with its checks."""
     required: bool = False
-    """It has no default."""
+    """Whether there can be no installation without an answer, as it has no default."""
     matters: Callable[[Given], bool] = _always
-    """Whether it makes a difference, after the other answers."""
+    """Whether the answer makes a difference, given the other answers."""
     asked: Callable[[Given], bool] = _always
-    """Whether the dialogue asks, where it matters; otherwise it takes the suggestion."""
+    """Whether the dialogue asks, where the answer matters; otherwise an earlier answer stays, or the default holds."""
     default: Callable[[Given], Any] = _no_default
-    """What it is where nobody says, after the other answers."""
+    """The value where nobody answered, from the other answers; None: there is no default."""
     follows: str = ""
-    """The answer that its default comes from: with that one changed, the old answer says nothing."""
+    """Name of the field that the default depends on: once that answer changes, an old answer to this one is dropped."""
     same_as: str = ""
-    """The answer that it is unless somebody says otherwise: where it was the same, it changes with that one."""
+    """Name of the field whose answer this one usually equals: where they were equal, both change together."""
     suggested: Callable[[Site, Given], Any] = _no_suggestion
-    """What Enter accepts: what was detected on this machine, else the default; empty where nobody knows."""
+    """What Enter accepts: what was detected on this machine, else a default; empty or None where nobody knows."""
     guess: str = ""
-    """What Enter accepts where nobody knows."""
+    """What Enter accepts where nothing is suggested; empty: no guess."""
     offered: Callable[[Site], Mapping[str, str]] = lambda site: {}
-    """What this machine has to choose from, with what the dialogue shows of each."""
+    """The values that this machine has to choose from, each with what the dialogue shows of it; empty: none."""
     wrong: Callable[[str, Given], str] = lambda text, given: ""
-    """What is wrong with it beside the other answers."""
+    """What is wrong with the typed text beside the other answers; empty: nothing."""
     refused: Callable[[str], str] = values.nothing_wrong
-    """What only the dialogue refuses."""
+    """What is wrong with the typed text in the dialogue alone; empty: nothing. Flags and play files may say it."""
     hint: Callable[[str], str] = values.nothing_wrong
-    """What the prompt says besides, after the suggestion."""
+    """What the prompt says besides, from the suggestion; it begins with a blank, or is empty."""
     may_be_empty: bool = True
-    """Whether the dialogue takes an empty answer for the default."""
+    """Whether an empty answer in the dialogue stands for the default."""
     way_out: str = ""
-    """What the dialogue says besides, where an answer is needed and there is none."""
+    """What the dialogue adds where an answer is required and none was typed."""
     remedy: str = ""
+    """What to do about a wrong answer, for error messages; empty: the remedy of its kind."""
     field: str = ""
+    """Name of the field of ``Answers`` that carries the question."""
     is_switch: bool = False
+    """Whether the answer is true or false."""
 
     @property
     def flag(self) -> str:
-        """The flag that gives the answer on a command line: ``--gpu-type``."""
+        """The flag that gives the answer on a command line, such as ``--gpu-type``."""
         return "--" + self.field.replace("_", "-")
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in the help: the choices with ``|`` between, else the field's last word:
-        ``PATH``.
+        """What stands for the value in the help text, such as ``local|srun``, or ``PATH`` of ``install_path``.
+
+        It is the choices, or the last word of the field's name where there are none.
         """
         return "|".join(self.choices) or self.field.rpartition("_")[2].upper()
 
     def listed(self, site: Site) -> dict[str, str]:
-        """What the dialogue lists to choose from: each value with the text shown for it; empty for a free answer.
+        """Return what the dialogue lists to choose from: each value with the text shown for it.
 
-        What the machine has to offer ends with ``OTHER``, after which an answer is typed.
+        Values that this machine offers come with ``OTHER`` at the end, after which an answer is typed. Empty for a
+        question that is answered by typing.
         """
         if found := self.offered(site):
             return {**found, OTHER: OTHER}
@@ -110,12 +122,15 @@ OTHER = "another one"
 
 
 def _question_field(question: Question, **default: Any) -> Any:
-    """A dataclass field of ``Answers`` that carries ``question``; ``default`` is that of an answer nobody gave."""
+    """Return a dataclass field of ``Answers`` that carries ``question`` in its metadata.
+
+    ``default``, if given, is the field's value where nobody answered.
+    """
     return dataclasses.field(metadata={"question": question}, **default)
 
 
 def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
-    """Partitions by name, each with the line that the dialogue shows: nodes, GPUs, time limit, whether it is down."""
+    """Return the line that the dialogue shows of each partition, by name: nodes, GPUs, time limit, if down."""
     partitions = tuple(found)
     width = max((len(p.name) for p in partitions), default=0)
     shown = {}
@@ -127,23 +142,27 @@ def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
 
 
 def _suggested_cluster_type(site: Site, given: Given) -> str:
-    """How jobs seem to run here, to suggest it: ``slurm`` where Slurm is, else what this machine's programs say."""
+    """Return how jobs seem to run here: ``slurm`` where Slurm is, else the kind whose programs are on this machine.
+
+    It is ``local`` where no scheduler is found.
+    """
     from llmb_common.planning.site.machine import detect_cluster_type  # not for the first stage, which lacks msgspec
 
     return "slurm" if site.has_slurm else detect_cluster_type()
 
 
 def _partition_rank(partition: Partition) -> tuple[bool, bool, bool]:
-    """How well a partition with GPUs suits, to compare by; the highest is suggested.
+    """Return a key by which partitions with GPUs are compared; the one with the highest key is suggested.
 
-    A GPU type that LLMB knows counts most, then that it is up, then that it is Slurm's default.
+    A GPU type that LLMB knows counts most, then that the partition is up, then that it is Slurm's default.
     """
     return bool(gpus.type_of(partition.gpu_name)), partition.up, partition.is_default
 
 
 def _gpu_partition_here(site: Site, given: Given) -> str:
-    """The partition to suggest for GPU jobs: the most suitable with GPUs, else Slurm's default; empty: there is
-    none.
+    """Return the name of the partition to suggest for GPU jobs: the best one with GPUs, else Slurm's default.
+
+    Empty where there is neither.
     """
     if site.gpu_partitions:
         return max(site.gpu_partitions, key=_partition_rank).name
@@ -151,36 +170,41 @@ def _gpu_partition_here(site: Site, given: Given) -> str:
 
 
 def _cpu_partition_here(site: Site, given: Given) -> Any:
-    """The partition to suggest for installation jobs: the first without GPUs that is up, else the one for GPU jobs.
+    """Return the name of the partition to suggest for installation jobs: the first without GPUs that is up.
 
-    None where neither is known.
+    Where there is none, it is the answered one for GPU jobs; None if that is unanswered, too.
     """
     without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
     return without_gpus or given.get("gpu_partition")
 
 
 def _has_gres(site: Site, given: Given) -> bool:
-    """Whether Slurm says how many GPUs a node has in the partition that was given for GPUs, so that jobs can ask for
-    them.
+    """Return whether Slurm counts GPUs in the answered GPU partition, so that jobs can request them with a GRES.
 
-    False also where no partition was given, or none of the site's has that name.
+    False also where no partition is answered, or the site has none of that name.
     """
     return any(p.gpus_per_node for p in site.partitions if p.name == str(given.get("gpu_partition")))
 
 
 def _gpu_type_here(site: Site, given: Given) -> str:
-    """The GPU type to suggest, by the GPU partition; on Slurm empty where it is not known, elsewhere ``cpu``."""
+    """Return the GPU type to suggest, by the GPUs that Slurm names in the answered partition, or of this site.
+
+    Where LLMB knows none: empty on Slurm, elsewhere ``cpu``.
+    """
     return site.gpu_type_in(str(given.get("gpu_partition"))) or ("" if on_slurm(given) else gpus.CPU)
 
 
 def _suggested_architecture(site: Site, given: Given) -> str:
-    """The architecture to suggest: that of all nodes, if they have one; else what machines with these GPUs have."""
+    """Return the CPU architecture to suggest: that of all nodes, if they share one, else the GPU type's default."""
     one_kind = len(site.architectures) == 1
     return site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", "")))
 
 
 def _suggested_runtime(site: Site, given: Given) -> str:
-    """The container runtime to suggest: none on CPUs, ``enroot`` where it is here and Pyxis is not, else ``pyxis``."""
+    """Return the container runtime to suggest: ``none`` for CPU jobs, ``enroot`` or ``pyxis`` for others.
+
+    ``enroot`` is suggested only where that program is on this machine and srun has no Pyxis.
+    """
     if given.get("gpu_type") == gpus.CPU:
         return "none"
     return "enroot" if shutil.which("enroot") is not None and not site.has_pyxis else "pyxis"
@@ -191,9 +215,10 @@ _ON_ARM = ", ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Everything that decides what is installed, in the order of the questions. No secret is among it: ``Secrets``."""
+    """All answers that decide what is installed, in the order of the questions; secrets are in ``Secrets`` instead."""
 
     schema: int = 1
+    """Version of the file format of answers."""
     install_path: str = _question_field(
         Question(
             "Where to install",
@@ -389,6 +414,7 @@ class Answers:
         Question("Workloads", "names separated by commas, or all", kind=values.WORKLOADS, required=True)
     )
     space_check: bool = True
+    """Whether free disk space is checked before anything is built."""
 
     @property
     def on_slurm(self) -> bool:
@@ -402,7 +428,10 @@ class Answers:
 
 
 def _all_questions() -> dict[str, Question]:
-    """The question of each field of ``Answers`` that has one, by the field's name, in their order."""
+    """Return the questions by the name of the field of ``Answers`` that carries each, in the fields' order.
+
+    Each gets its field's name and, for a bool, the choices true and false. Fields without a question are left out.
+    """
     found = {}
     for known in fields(Answers):
         question: Question | None = known.metadata.get("question")
@@ -422,12 +451,12 @@ FIELDS = frozenset(known.name for known in fields(Answers))
 
 
 def missing_questions(given: Given) -> list[Question]:
-    """The questions that still need an answer before anything can be installed, in their order; empty: none does."""
+    """Return the required questions that matter and have no answer in ``given``, in their order; empty: none."""
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
 
 def with_defaults(given: Given) -> Given:
-    """A copy of ``given`` in which each answer that is absent or None has its default, where there is one."""
+    """Return a copy of ``given`` in which each answer that is absent or None has its default, where there is one."""
     values = dict(given)
     for question in QUESTIONS:
         default = question.default(values)
@@ -437,9 +466,9 @@ def with_defaults(given: Given) -> Given:
 
 
 def merged_answers(old: Given, new: Given) -> Given:
-    """``old`` answers, changed by ``new`` ones, as a new dictionary.
+    """Return a new dictionary with the ``old`` answers, overridden by the ``new`` ones.
 
-    Old answers that came from one which has changed, or that make no difference any more, are left out.
+    Old answers that depended on one that has changed, or that make no difference any more, are left out.
     """
     changed = {name for name, value in new.items() if name in old and old[name] != value}
     kept = dict(old)

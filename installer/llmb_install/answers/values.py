@@ -22,50 +22,72 @@ _MIRROR = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
 
 def nothing_wrong(text: str) -> str:
-    """An empty text, whatever ``text`` is: for answers that need no check."""
+    """Return an empty text, whatever ``text`` is: the check of answers that need none."""
     return ""
 
 
 def folder_problem(text: str) -> str:
-    """Why the folder ``text`` cannot be there: where it, or the nearest path above that exists, is no folder.
+    """Return a sentence on why ``text`` cannot be a folder here; empty: it is one, or can be made.
 
-    Empty where nothing is wrong.
+    It cannot where the path, or the nearest path above it that exists, is no folder.
+
+    Raises:
+        RequestError: the path begins with the home of an unknown user
     """
     parent = existing(user_path(text, text))
     return "" if parent.is_dir() else f"{parent} is not a directory"
 
 
 def engine_problem(text: str) -> str:
-    """``PATH is not a program`` where ``text`` is not a file that can be executed; else empty."""
+    """Return ``PATH is not a program`` where ``text`` is no existing file that can be executed; else empty.
+
+    Raises:
+        RequestError: the path begins with the home of an unknown user
+    """
     path = user_path(text, text)
     return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is not a program"
 
 
 def not_writable(text: str) -> str:
-    """``PATH is not writable`` where this user cannot write to ``text`` or where it would be made; else empty."""
+    """Return ``PATH is not writable`` where this user cannot write to the folder ``text``, or make it; else empty.
+
+    Raises:
+        RequestError: the path begins with the home of an unknown user
+    """
     parent = existing(user_path(text, text))
     return "" if os.access(parent, os.W_OK) else f"{parent} is not writable"
 
 
 def _not_a_slurm_name(text: str) -> str:
-    """A clause on what is wrong with ``text`` as the name of an account or partition; empty where nothing is."""
+    """Return why ``text`` is no name of a Slurm account or partition, as a clause to put behind "which".
+
+    Empty: it may be one.
+    """
     return "" if is_slurm_name(text) else "is not a valid name in Slurm"
 
 
 def _not_a_mirror(text: str) -> str:
-    """A clause on what is wrong with ``text`` as ``HOST[:PORT][/FOLDER]`` of a registry; empty where nothing is."""
+    """Return why ``text`` is no address ``HOST[:PORT][/FOLDER]`` of a registry, as a clause to put behind "which".
+
+    Empty: it may be one.
+    """
     return "" if _MIRROR.fullmatch(text) else "is not the address of a registry"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is typed. ``wrong`` says what no text of this kind may be, ``here`` what is not possible on this machine."""
+    """A kind of typed answer, such as a path or a Slurm name, with the checks that every answer of it must pass."""
 
     wrong: Callable[[str], str] = nothing_wrong
+    """What no text of this kind may be, as a clause to put behind "which"; empty: nothing is wrong."""
     here: Callable[[str], str] = nothing_wrong
+    """Why the text is impossible on this machine, as a sentence; empty: it is possible. Looks at the disk."""
     remedy: str = ""
+    """What to do about a wrong answer; empty: nothing in particular."""
     is_path: bool = False
+    """Whether the answer is a path, which is made absolute."""
     is_list: bool = False
+    """Whether the answer is a list of texts, or a text with commas."""
 
 
 SLURM_NAME = Kind(wrong=_not_a_slurm_name, remedy=SLURM_NAME_REMEDY)
@@ -79,7 +101,11 @@ RELEASES = Kind(remedy='write a list of releases in quotes, such as ["0.6"]', is
 
 
 def unusable_path(text: str) -> str:
-    """What is wrong with a path as text, regardless of what is on disk, in words; empty: nothing."""
+    """Return what is wrong with the path ``text``, whatever is on disk; empty: nothing.
+
+    The result is a clause about the path, such as ``it contains a line break or a control character``, or says that
+    there is no such home directory.
+    """
     if problem := line_problem(text):
         return f"it {problem}"
     try:
@@ -90,9 +116,10 @@ def unusable_path(text: str) -> str:
 
 
 def unusable_for_installation(text: str, given: Given) -> str:
-    """What is wrong with ``text`` as the path of the installation, where jobs run as ``given`` says; empty: nothing.
+    """Return why ``text`` is no path for an installation whose jobs run as ``given`` says; empty: it is one.
 
-    Some characters break PYTHONPATH, a build on CPUs, or the mounts of a container. The disk is not looked at.
+    The result is a clause that begins with "it": some characters break PYTHONPATH, a build on CPUs, or the mounts of a
+    container. The disk is not looked at.
     """
     if ":" in text:
         return "it contains a colon, which separates entries of PYTHONPATH"
@@ -105,9 +132,13 @@ def unusable_for_installation(text: str, given: Given) -> str:
 
 
 def free_space_hint(suggestion: str) -> str:
-    """A hint to put behind the prompt, in parentheses after a space: how much is free at the suggested folder.
+    """Return a blank and, in parentheses, how much disk space is free at the folder ``suggestion``, for a prompt.
 
-    Without a suggestion it says that free space will be checked.
+    Without a suggestion it says that free space will be checked. A folder that does not exist counts as the nearest one
+    above it.
+
+    Raises:
+        OSError: the file system does not answer
     """
     if not suggestion:
         return " (free space will be checked)"

@@ -64,20 +64,21 @@ print("LLMB-VERSIONS", json.dumps(found))
 
 @dataclass(frozen=True)
 class _ImageOnNode:
-    """The image on a node: runs Python programs there that see ``folder``."""
+    """A container image on a node that is held for this command, to run Python programs in."""
 
     held: Held
     container: Container
     folder: Path
+    """Folder that node and container see, with the code that is run."""
 
     def python(self, words: Sequence[str], what: str) -> str:
-        """The standard output of the image's Python with the arguments ``words``, run in the container on the held
-        node.
+        """Run the image's Python with arguments ``words`` in a container on the held node; return its output.
 
-        ``what`` begins the error's message, such as ``the release cannot be read``.
+        It has at most ``_MINUTES`` minutes. ``what`` begins the error's message, such as ``the release cannot be
+        read``.
 
         Raises:
-            EnvironmentLacks: it failed; the message ends with its last words.
+            EnvironmentLacks: the program or its container failed; the message ends with its last line
         """
         argv = ["bash", "-c", _INSIDE, "llmb-adopt", str(self.folder / _CODE), *words]
         answer = self.held.run(argv, 60 * _MINUTES, inside=self.container)
@@ -98,14 +99,19 @@ _CATALOGUE, _VALIDATION = "catalogue.json", "validation.json"
 
 
 def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The command ``adopt``: import an image, read its functions on a node, enter both in ``cluster_config.yaml``.
+    """Run the command ``adopt``: import an image, read its functions, and enter it in ``cluster_config.yaml``.
 
-    The result compares its functions with the newest that LLMB brings. The image's release replaces another image of
-    the same release in that file. Holds the installation's lock.
+    The functions, performance recipes of Megatron-Bridge, are read on a compute node; the result compares them with the
+    newest that LLMB brings. Another image of the same release is replaced in that file. Holds the installation's lock.
 
     Raises:
-        RequestError: its jobs run without images, or the image is none, or has no Megatron-Bridge that LLMB can use.
-        EnvironmentLacks: there is no installation, or the image cannot be imported or started.
+        RequestError: the installation's jobs run without images, or the image does not exist or has no Megatron-Bridge
+            that LLMB can use
+        EnvironmentLacks: there is no installation, or the image cannot be imported or started
+        ConfigError: ``cluster_config.yaml`` or the answer file is wrong
+        SchedulerError: no node can be had
+        RecordError: a file cannot be written
+        OSError: the image cannot be read, or a folder not be made
     """
     required_answers(path)
     secrets = credentials.from_environment()
@@ -146,11 +152,11 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def _image_and_file(installation: Installation, image: str, reporter: Reporter) -> tuple[str, Path]:
-    """The image as jobs name it, and its file: the one named, or a registry's, imported if it is not yet.
+    """Return the image as jobs name it, and its file; one of a registry is imported if it is missing.
 
     Raises:
-        RequestError: there is no such file, or the name is not that of an image.
-        EnvironmentLacks: it cannot be imported.
+        RequestError: the ``.sqsh`` file does not exist, or ``image`` is no name of an image
+        EnvironmentLacks: the image cannot be imported
     """
     if image.endswith(".sqsh"):
         file = user_path(image, image)
@@ -170,9 +176,13 @@ def _image_and_file(installation: Installation, image: str, reporter: Reporter) 
 
 
 def _file_digest(image: Path) -> str:
-    """16 hexadecimal digits that stand for an image file as it is now: of its path, size and time of modification.
+    """Return 16 hexadecimal digits that stand for an image file's path, size and time of modification.
 
-    They name a folder that is mounted: ``nemo:26.10.sqsh`` would end the mount at the colon.
+    They serve as the name of a folder that is mounted: a name such as ``nemo:26.10.sqsh`` would end the mount at the
+    colon.
+
+    Raises:
+        OSError: the file is missing or its folder unreadable
     """
     status = image.stat()
     text = f"{image} {status.st_size} {status.st_mtime_ns}"
@@ -180,18 +190,21 @@ def _file_digest(image: Path) -> str:
 
 
 def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
-    """The image's release of Megatron-Bridge, read inside the image on a compute node that is held for it.
+    """Hold a node, start the image there, and return its release of Megatron-Bridge.
 
-    What its functions and their validation are is written to ``work``, unless the files are there already; nothing for
-    a release that has no functions.
+    The catalogue of its functions and their validation are written to ``work``, unless the files are there; a release
+    without functions has neither. Waits for the node.
 
     Raises:
-        RequestError: the image has no Megatron-Bridge that LLMB can use.
-        EnvironmentLacks: the image does not start or its functions cannot be read.
+        RequestError: the image has no Megatron-Bridge that LLMB can use, or there are no nodes to ask
+        EnvironmentLacks: the image does not start, or its functions cannot be read
+        SchedulerError: no node can be had
+        RecordError: the program for the node cannot be written
     """
     write_atomic(work / _CODE, pack_code(training_code()))
     container = Container(str(image), (f"{work}:{work}", *config.mounts))
     slurm = config.scheduler("slurm")
+    # Nothing is trained, so a node without GPUs will do.
     part = msgspec.structs.replace(slurm.site_part(slurm.cpu_partition), gres=False)
     wanted = NodeRequest(name="llmb-adopt", scheduler=part, minutes=_MINUTES, wait=600)
     with reporter.step("a node to look into the image") as step, executor_for(SLURM).hold(wanted) as held:
@@ -207,6 +220,7 @@ def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, 
             if (work / name).exists():
                 continue
             step.update(f"{held.nodes[0]}: {name.removesuffix('.json')} of {release}")
+            # A kill in the middle must leave no half file that the next attempt takes for a whole one.
             fresh = work / f"{name}.part"
             inside.python(["-m", "llmb_train.catalogue", str(fresh), *more], what)
             fresh.replace(work / name)
@@ -215,11 +229,10 @@ def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, 
 
 
 def _release_in(output: str, image: Path) -> str:
-    """The release of Megatron-Bridge in ``output``, what the program that looks for versions in the image has
-    printed.
+    """Return the release of Megatron-Bridge in ``output``, the text that a program inside ``image`` has printed.
 
     Raises:
-        RequestError: there is none, it is no valid number, or one that LLMB cannot use.
+        RequestError: there is no release, an invalid number, or one that LLMB cannot use
     """
     line = next((line for line in output.splitlines() if line.startswith("LLMB-VERSIONS ")), "")
     found = json.loads(line.partition(" ")[2]) if line else {}
@@ -240,15 +253,18 @@ def _release_in(output: str, image: Path) -> str:
 
 
 def _has_functions(release: str) -> bool:
-    """Whether a release of Megatron-Bridge has performance recipes, functions that a catalogue can list."""
+    """Return whether a release of Megatron-Bridge has performance recipes: functions that a catalogue lists."""
     return minor(release) == ENGINES[-1] or is_newer(release)
 
 
 def _keep_release(install: Path, work: Path, release: str) -> dict[str, Path]:
-    """Copy what was found of ``release`` from ``work`` to where it stays in the installation.
+    """Copy the catalogue and validation of ``release`` from ``work`` into the installation, and return their paths.
 
-    Returns the files by their key in ``cluster_config.yaml``: ``catalogue`` and ``validation``. Empty where nothing was
-    found.
+    The paths are by key in ``cluster_config.yaml``: ``catalogue`` and ``validation``. Empty where ``work`` has neither.
+
+    Raises:
+        RecordError: a file cannot be written
+        OSError: a file in ``work`` cannot be read, or the folder cannot be made
     """
     folder = install / CATALOGUES
     kept: dict[str, Path] = {}
@@ -270,10 +286,13 @@ _DIFFERENCES = {
 
 
 def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
-    """How the functions in the catalogue ``file`` differ from those of the newest release that LLMB brings.
+    """Return how the functions in the catalogue ``file`` differ from those of the newest release that LLMB brings.
 
-    Their number, the release that they are compared with, and sorted names of those that are new, gone and changed, as
-    the keys of ``_DIFFERENCES`` say. A function with a field that this LLMB does not know counts as changed.
+    ``functions`` is their number, ``against`` the release compared with; ``new``, ``gone``, ``changed`` and
+    ``other_variables`` list names, sorted. A function that this LLMB cannot read counts as changed.
+
+    Raises:
+        RecipeError: a catalogue cannot be read
     """
     assert recipe.catalogue is not None
     known, found = recipe.catalogue, Catalogue(file, recipe.variants[0])
@@ -297,9 +316,12 @@ def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
 
 
 def _example_command(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str | None:
-    """The command of llmb-run that plans one of the functions in ``file``: one for these GPUs, where there is any.
+    """Return the words behind ``llmb-run`` that plan one of the pretraining functions in the catalogue ``file``.
 
-    None where it has none that pretrains.
+    It is one for ``gpu_type`` where there is any. None where the catalogue has no function that pretrains.
+
+    Raises:
+        RecipeError: the catalogue cannot be read
     """
     entries = [one for one in Catalogue(file, recipe.variants[0]).index if one.task == "pretrain" and not one.suffix]
     if not entries:
@@ -311,10 +333,7 @@ def _example_command(recipe: Recipe, file: Path, gpu_type: str | None, release: 
 
 
 def _function_named(catalogue: Catalogue, name: str) -> Function | None:
-    """The function ``name`` of a catalogue.
-
-    None where it cannot be read, as with a field that this LLMB does not know.
-    """
+    """Return the function ``name`` of the catalogue; None where it is missing or this LLMB cannot read it."""
     try:
         return catalogue.function(name)
     except LLMBError:

@@ -75,19 +75,24 @@ _ANYWHERE = Answers(
 
 
 class Target(NamedTuple):
+    """A kind of machine that a bundle serves: CPU architecture, such as ``x86_64``, and version of Python."""
+
     machine: str
     python: Python
 
 
 def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The command ``bundle``: write the folder ``--to`` with packages and images, or finish one that was
-    interrupted.
+    """Run the command ``bundle``: write packages and images into the folder ``--to``, or finish an earlier attempt.
 
-    Files in it that no lock names are removed. ``SHA256SUMS`` is removed at the beginning and written last.
+    Packages there that no lock file names are removed. ``SHA256SUMS`` is removed at the beginning and written last, so
+    that an unfinished bundle has none.
 
     Raises:
-        RequestError: the folder holds files that are no bundle's, or an option is wrong.
-        EnvironmentLacks: a package or an image cannot be had.
+        RequestError: the folder holds files that are no bundle's, or an option is wrong
+        EnvironmentLacks: a package or an image cannot be had, or another installer is at work in the folder
+        ConfigError: the installation's answer file is damaged
+        RecordError: a file cannot be written
+        OSError: the folder cannot be read or changed
     """
     folder = user_path(options.to, f"--to {options.to}")
     present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
@@ -133,13 +138,16 @@ _PARTS = (".llmb", bundles.ABOUT, "wheels", "images")
 def _wanted_content(
     options: argparse.Namespace, clone: Path, path: Path, folder: Path
 ) -> tuple[list[str], list[Image]]:
-    """The releases whose CPU engines go into the bundle, sorted, and the images, with the paths that they get there.
+    """Return the releases whose CPU engines go into the bundle, sorted, and the images, with their paths in it.
 
-    Of the workloads that were asked for, else of the installation's. No images with ``--no-images``.
+    They are those of the workloads asked for, else of the installation; without either, the default release and no
+    image. No images with ``--no-images``.
 
     Raises:
         EnvironmentLacks: an image is not installed here and cannot be imported without Enroot
         RequestError: a workload is unknown
+        ConfigError: the installation's answer file is damaged
+        RecipeError: a recipe is wrong
     """
     stored = stored_answers(path)
     answers = stored or _ANYWHERE
@@ -164,14 +172,14 @@ def _wanted_content(
 
 
 def _machines(options: argparse.Namespace) -> list[str]:
-    """The architectures that a bundle is for, such as ``x86_64``: those asked for, else this machine's."""
+    """Return the CPU architectures that a bundle is for, such as ``x86_64``: those asked for, else this machine's."""
     return options.platform or [platform.machine()]
 
 
 def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
-    """The versions of Python that a bundle is for: those asked for, else what is here.
+    """Return the versions of Python, as (3, minor), that a bundle is for: those asked for, else this machine's.
 
-    The latter are this Python and those that the engines get here.
+    The latter are this Python and those that CPU engines of ``releases`` get here, sorted.
 
     Raises:
         RequestError: ``--python`` names no version such as 3.12, or one that is too old for LLMB
@@ -195,12 +203,14 @@ def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
 def _fetch_wheels(
     clone: Path, folder: Path, targets: list[Target], releases: list[str], reporter: Reporter
 ) -> dict[str, str]:
-    """Fetch into ``folder`` all packages that the locks name for ``targets``; what is there already stays.
+    """Fetch all packages that the lock files name for ``targets``; return their SHA-256 by ``wheels/NAME``.
 
-    Removes the other files in it. Returns the SHA-256 of each file by ``wheels/NAME``.
+    They go into ``folder``: packages that are there already stay, and all other files in it are removed.
 
     Raises:
         EnvironmentLacks: a package cannot be had
+        RecordError: a package cannot be written
+        OSError: the folder cannot be read or changed
     """
     folder.mkdir(parents=True, exist_ok=True)
     index_settings = read_index_settings(child_environment())
@@ -222,6 +232,7 @@ def _fetch_wheels(
                         name = _best_file([link.name for link in sources.links(package, more=more)], requirement, fits)
                     if name is None:
                         raise Unavailable("the package index has no such file", OTHER_INDEX, absent=True)
+                    # A file that was cut off or changed is fetched again.
                     if present.get(name) not in locked:
                         step.update(f"{len(wanted) + 1}: {name}")
                         content = sources.fetch(package, name.__eq__, locked, more)
@@ -240,9 +251,10 @@ def _fetch_wheels(
 def _target_locks(
     clone: Path, targets: list[Target], releases: list[str]
 ) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
-    """Yields each lock with the machine and Python it is for, and packages that are taken as if for another Python.
+    """Yield each lock file, a target that it is for, and the packages taken as if for another version of Python.
 
-    These are by name, each with that version. A lock of an engine that does not run on a target's Python is left out.
+    These packages are by name, each with that version. The lock of an engine that does not run on a target's Python is
+    left out.
     """
     locks = clone / "installer" / "locks"
     for target in targets:
@@ -254,7 +266,7 @@ def _target_locks(
 
 
 def _requirements(text: str, target: Target) -> Iterator[Requirement]:
-    """Yields those requirements of a lock's text that hold for the machine and Python of ``target``."""
+    """Yield the pinned requirements in a lock file's ``text`` that hold for the ``target``'s machine and Python."""
     version = as_text(target.python)
     environment = {
         **{"python_version": version, "python_full_version": f"{version}.0", "platform_machine": target.machine},
@@ -266,9 +278,10 @@ def _requirements(text: str, target: Target) -> Iterator[Requirement]:
 
 
 def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
-    """Which of the file ``names`` suits the pinned ``requirement`` and ``target`` best: the most portable wheel.
+    """Return which of the file ``names`` best suits the pinned ``requirement`` on ``target``: a portable wheel.
 
-    Its source where there is no wheel of it for anybody. None: no file of it is among them that suits.
+    The wheel for the oldest glibc wins. A source archive is taken only where no file is a wheel of that version. None:
+    none suits.
     """
     (pin,) = requirement.specifier
     wanted = (canonicalize_name(requirement.name), Version(pin.version))
@@ -292,7 +305,7 @@ def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -
 
 
 def _wheel_tags(target: Target) -> Iterable[Tag]:
-    """Yields the tags of wheels that a machine and Python take, the best first: the oldest glibc before newer ones."""
+    """Yield the wheel tags that the ``target`` takes, the most portable first: the oldest glibc before newer ones."""
     platforms = []
     for minor in range(5, MINIMUM_GLIBC[1] + 1):
         platforms += [f"{_EARLIER[minor]}_{target.machine}"] if minor in _EARLIER else []

@@ -41,15 +41,15 @@ _LARGE_SEGMENTS = (25, 11)
 
 
 def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
-    """The command ``doctor``: a report on whether jobs can run at this site.
+    """Run the command ``doctor``: return a report on whether jobs can run at this site.
 
-    Exit status 1 where something blocks them. Runs one small job on a compute node, unless told not to. There need be
-    no installation; one is not changed, but for a folder among its runs in which the job is tested, and which is
-    removed.
+    The result's exit status is 1 where something blocks them. One small job runs on a compute node, unless told not to.
+    An installation is not needed, and not changed but for a test folder among its runs, which is removed.
 
     Raises:
-        ConfigError: ``cluster_config.yaml`` is wrong or not to be trusted.
-        RequestError: an account or partition on the command line is no name in Slurm.
+        ConfigError: ``cluster_config.yaml`` is wrong or not to be trusted
+        RequestError: an account, a partition or ``slurm.additional_params`` is invalid
+        RecipeError: a recipe is wrong
     """
     if (install / FILE_NAME).is_file():
         require_trusted(install / FILE_NAME, install)
@@ -66,12 +66,12 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
 
 
 def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
-    """The site's settings with the account and partition of the command line.
+    """Return a copy of the site's settings with the account and partition of the command line, if given.
 
-    ``cluster_type`` is detected where not set.
+    ``cluster_type`` is detected where it is not set.
 
     Raises:
-        RequestError: one of these is no name in Slurm
+        RequestError: the account or partition is no valid name in Slurm
     """
     kind = config.cluster_type or (SLURM if detect_site().has_slurm else detect_cluster_type())
     changes = {"account": options.account, "gpu_partition": options.gpu_partition}
@@ -85,7 +85,7 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 
 
 def _report_lines(checks: list[DoctorCheck]) -> list[str]:
-    """The checks as lines of the report, each remedy on a line of its own, and how many are ok, in doubt or block."""
+    """Return the report's lines: each of ``checks``, its remedy below it, and last how many are ok, doubt or block."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -98,7 +98,7 @@ def _report_lines(checks: list[DoctorCheck]) -> list[str]:
 
 
 def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
-    """Every check that makes sense for these facts, in the order in which one would fix things; never empty."""
+    """Return every check of the site that makes sense for these facts, in the order of repair; never empty."""
     checks = [*_space_checks(facts)]
     if facts.recipe_error is not None:
         checks.append(DoctorCheck("recipes", "blocks", facts.recipe_error.message, facts.recipe_error.remedy))
@@ -115,8 +115,9 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 
 
 def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of the free space for the installation and, where jobs use containers, for images; doubts at
-    most.
+    """Yield checks of the free space for the installation and, where jobs use containers, for images.
+
+    Too little is a doubt; none of them blocks.
     """
     found = f"{size(facts.free_install)} free in {facts.install}"
     small = facts.free_install < 5_000_000_000
@@ -129,9 +130,9 @@ def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
-    """Yields checks where jobs do not run under Slurm.
+    """Yield two checks of a site without Slurm: this machine's GPUs, or its scheduler's commands, and the engine.
 
-    They are of this machine's GPUs or the scheduler's commands, and of the training engine.
+    The engine is a Python with Megatron-Bridge, which must be named in ``cluster_config.yaml``.
     """
     if traits.this_machine:
         present = ", ".join(facts.site.local_gpus)
@@ -148,7 +149,10 @@ def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCh
 
 
 def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of Slurm's commands, version, controller, MPI and topology; ends at the first that blocks."""
+    """Yield checks of Slurm's commands, version, controller, MPI and topology.
+
+    Ends after commands that are missing or a controller that does not answer: nothing else can be asked then.
+    """
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
         yield DoctorCheck("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
@@ -167,7 +171,10 @@ def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _mpi_check(facts: SiteFacts) -> DoctorCheck:
-    """The check of how Slurm starts ranks: as ``slurm.mpi`` says; without that, whether it has PMIx."""
+    """Return the check of how srun starts ranks: by what ``slurm.mpi`` says or, where that is not set, by PMIx.
+
+    A missing MPI type that is set blocks; a missing PMIx is a doubt.
+    """
     mpi, listed = facts.slurm.mpi, ", ".join(facts.mpi_types) or "nothing listed"
     if mpi is None:
         lacks = not any(name.startswith("pmix") for name in facts.mpi_types)
@@ -182,7 +189,10 @@ def _mpi_check(facts: SiteFacts) -> DoctorCheck:
 
 
 def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields the check of whether Slurm keeps nodes of one NVLink rack together; nothing for GPUs in single nodes."""
+    """Yield one check of whether Slurm keeps a job's nodes together in NVLink racks; at worst a doubt.
+
+    Nothing for GPU types whose NVLink ends at the node, or of unknown type.
+    """
     gpu = gpus.GPUS.get(facts.config.gpu_type or "")
     if gpu is None or gpu.nvlink_nodes == 1:
         return
@@ -207,7 +217,10 @@ def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of the GPU partition and of how GPUs are asked for."""
+    """Yield checks of the GPU partition, that it exists and is up, and of whether jobs request GPUs as they must.
+
+    Ends after a partition that is not set, a doubt, or that does not exist, which blocks.
+    """
     name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
     if name is None:
@@ -232,7 +245,10 @@ def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _account_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields the check of the account that jobs are charged to."""
+    """Yield one check of the account that jobs are charged to; it blocks where the account is not the user's.
+
+    It is a doubt where none is set, or where Slurm keeps no accounts.
+    """
     account = facts.slurm.account
     if not facts.has_accounting:
         yield DoctorCheck("account", "doubt", "Slurm accounting is not enabled", "a wrong account is accepted silently")
@@ -248,9 +264,11 @@ def _account_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _time_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of time limits against what the workloads ask for, and of the time left to save a checkpoint.
+    """Yield checks of the time limit that jobs get, and of the time left to save a checkpoint on preemption.
 
-    Compares with the shortest limit that Slurm sets; nothing where it sets none.
+    The limit is the shortest that Slurm sets; without any, that check is left out. It is a doubt where some jobs of a
+    workload ask for more, and blocks where all do. The second, a doubt at worst, is left out where the checkpoint size
+    or Slurm's ``KillWait`` is unknown.
     """
     wanted = facts.workloads or (WorkloadNeeds("a benchmark"),)
     name = facts.slurm.gpu_partition
@@ -282,7 +300,10 @@ def _time_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of Slurm's own settings that change what jobs do."""
+    """Yield checks of Slurm settings that change what jobs do: the task plug-in, and limits that are not enforced.
+
+    The second is there only where Slurm accepts jobs over a partition's limit.
+    """
     task = facts.slurm_config.get("TaskPlugin", "") or "unknown"
     unbound = "" if "affinity" in task else ": CPU_PER_TASK_PINNING has no effect; ranks are bound by numactl"
     yield DoctorCheck("task plug-in", "ok", f"{task}{unbound}")
@@ -292,7 +313,7 @@ def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of what runs containers here, Pyxis or Enroot; nothing where jobs use no container."""
+    """Yield checks of what runs containers here, Pyxis and Enroot; nothing where jobs use no container."""
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
         lacking = not {*_PYXIS_OPTIONS} <= {*facts.container_options}
@@ -319,6 +340,6 @@ def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def release_numbers(text: str) -> tuple[int, int]:
-    """The first two numbers of a release, ``(24, 5)`` of ``24.05.3``; ``(0, 0)`` where ``text`` begins with none."""
+    """Return the first two numbers of a release: ``(24, 5)`` for ``24.05.3``; ``(0, 0)`` for other text."""
     found = re.match(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -10,14 +10,16 @@ Level = Literal["ok", "doubt", "blocks"]
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """One line of the doctor's report; ``remedy`` says what to do where it is not ok."""
+    """One line of doctor's report: what was looked at, whether that is good, and what to do if not."""
 
     name: str
     level: Level
     found: str
+    """What is there now, for people."""
     remedy: str = ""
+    """What to do where it is not ok; else empty."""
 
 
 def check_line(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
-    """A line of the doctor's report: ``ok``, or the given ``level`` with ``remedy`` where ``bad`` is true."""
+    """Return a line of doctor's report: ``ok``, or of the given ``level`` with ``remedy`` where ``bad`` is truthy."""
     return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")

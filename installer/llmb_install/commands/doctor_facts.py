@@ -28,9 +28,9 @@ from llmb_install.working.artefact import free_bytes
 
 
 def ask_a_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> NodeReport:
-    """What one node of the GPU partition reports, asked by a short job; an error is in the report, not raised.
+    """Return what one node of the GPU partition reports of itself, asked by a short job, which is waited for.
 
-    With ``image``, where jobs use containers, it is started there, too.
+    An error is in the report, not raised. ``image``, if given and if jobs use containers, is started there, too.
     """
     releases = tuple(config.engine.releases.values()) if config.engine else ()
     needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
@@ -48,71 +48,89 @@ SLURM_COMMANDS = ("sbatch", "srun", "salloc", "squeue", "sinfo", "scontrol", "sc
 
 @dataclass(frozen=True)
 class WorkloadNeeds:
-    """What the jobs of a workload need here: minutes, seconds to save its largest model, image files."""
+    """What the jobs of one workload need on this site's GPUs: time limits, time to save, image files."""
 
     name: str
     shortest: int = 30
+    """Minutes, the shortest time limit of its configurations."""
     longest: int = 30
+    """Minutes, the longest time limit of its configurations."""
     saving: int = 0
+    """Seconds to save a checkpoint of its largest model."""
     images: tuple[str, ...] = ()
+    """File names of the images that its jobs run in, one for each release."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What Slurm sets of the partition, the QOS and the association of jobs. ``walls``: minutes, by what sets them."""
+    """The limits that Slurm sets for this user's jobs, by partition, QOS and association, and its topology."""
 
     walls: tuple[tuple[str, int], ...] = ()
+    """What sets a time limit, such as ``QOS normal``, and that limit in minutes; the partition's own is not among
+    them.
+    """
     grace: int = 0
-    """Seconds that a job has before it is preempted."""
+    """Seconds that a job has left once it is told that it is preempted; the most that any of them allows."""
     blocks: tuple[int, ...] | None = None
     """The numbers of nodes in the blocks of topology/block; None: another topology, or it is not known."""
 
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """Everything that doctor's checks look at: settings, folders, Slurm and one node."""
+    """All facts that doctor's checks look at: settings, folders, Slurm and one node; empty where nothing answered."""
 
     config: ClusterConfig
     install: Path
     image_folder: Path
     site: Site
     missing_commands: tuple[str, ...] = ()
+    """Commands of the scheduler that are not on the PATH."""
     controller_is_up: bool = False
     mpi_types: tuple[str, ...] = ()
     container_options: tuple[str, ...] = ()
     slurm_config: dict[str, str] = field(default_factory=dict)
+    """What ``scontrol show config`` says, by key."""
     has_accounting: bool = False
+    """Whether Slurm keeps accounts, in slurmdbd."""
     local_enroot: str = ""
+    """Enroot's version on this machine; empty: it is not here."""
     has_unsquashfs: bool = False
     free_install: int = 0
+    """Bytes free where the installation is or would be."""
     free_images: int = 0
+    """Bytes free in the image folder."""
     workloads: tuple[WorkloadNeeds, ...] = ()
     recipe_error: RecipeError | None = None
     """Why the recipes cannot be read, so that there are no ``workloads``; None: they can, or there are none."""
     limits: Limits = Limits()
     image: Path | None = None
-    """An image that jobs run in, and that is there."""
+    """The file of an image that jobs run in; None: none is there."""
     node: NodeReport | None = None
+    """What one node of the GPU partition reported; None: none was asked."""
 
     @property
     def slurm(self) -> SlurmSettings:
-        """The settings of the site's Slurm, from the configuration that this object was made with."""
+        """The site's Slurm settings in ``cluster_config.yaml``, with the defaults for those that are not set."""
         settings: SlurmSettings = self.config.scheduler(SLURM)
         return settings
 
     @property
     def engine_pythons(self) -> list[str]:
-        """The paths of the Pythons in cluster_config.yaml in which jobs without a container train; empty: none is
-        named.
-        """
+        """The paths of the Pythons in ``cluster_config.yaml`` in which jobs without a container train; empty: none."""
         engine = self.config.engine
         return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
 
 
 def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> SiteFacts:
-    """Gather all facts that doctor judges, from this machine, Slurm and one node; what does not answer stays empty.
+    """Return all facts that doctor judges, asked now of this machine, Slurm and one node.
 
-    ``ask_node``: run one small job on a node of the GPU partition. ``clone``: where the recipes are.
+    What does not answer stays empty. ``ask_node``: run one small job on a node of the GPU partition, and wait for it.
+    ``clone``: where the recipes are.
+
+    Raises:
+        RecipeError: a recipe is wrong
+        RequestError: ``slurm.additional_params`` is invalid, or Slurm's topology has an unknown form
+        OSError: the free space of a folder cannot be told
     """
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
@@ -156,13 +174,13 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
 
 
 def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, ...]:
-    """What each workload of the installation needs on this site's GPUs, or each recipe where nothing is installed
-    yet.
+    """Return what each workload needs on this site's GPUs: of those installed, or of all where none is.
 
-    Those without a configuration for the GPUs are left out. Empty without a clone, which doctor does not need.
+    Workloads without a configuration for the GPUs are left out. Empty where ``clone`` has no recipes, which doctor does
+    not need.
 
     Raises:
-        RecipeError: a recipe cannot be read
+        RecipeError: a recipe is wrong
     """
     try:
         recipes = load_recipes(clone)
@@ -183,9 +201,12 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
 
 
 def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
-    """The limits that Slurm sets for this site's jobs, by partition, association and QOS; asks Slurm now.
+    """Return the limits that Slurm sets for this user's jobs, by partition, association and QOS; asks Slurm now.
 
     What does not answer sets no limit. Without ``has_accounting`` only the partition and the topology are asked.
+
+    Raises:
+        RequestError: ``slurm.additional_params`` is invalid, or the topology's nodes are no host list
     """
     slurm: SlurmSettings = config.scheduler(SLURM)
     text = (
@@ -207,6 +228,7 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
         ):
             if row[0] in ("", slurm.gpu_partition):
                 walls.append(("your association", row[1]))
+                # A job that names no QOS runs in the default one of its association, else in Slurm's own.
                 named |= set() if qos else {row[2] or "normal"}
         for name, wall, notice in _slurm_rows("sacctmgr", "-nP", "show", "qos", "format=name,maxwall,gracetime"):
             if name in named:
@@ -221,7 +243,7 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
 
 
 def limit_minutes(text: str) -> int | None:
-    """Whole minutes of a Slurm time limit, ``1-00:00:00`` or ``30:00``; None for ``infinite`` and any other text."""
+    """Return the whole minutes of a Slurm time limit such as ``1-00:00:00``; None for ``infinite`` and other text."""
     found = re.match(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\Z", text)
     if found is None:
         return None
@@ -230,9 +252,12 @@ def limit_minutes(text: str) -> int | None:
 
 
 def _block_sizes(text: str) -> tuple[int, ...] | None:
-    """The number of nodes in each block of ``scontrol show topology``'s output; None where it lists no blocks.
+    """Return the number of nodes in each block of what ``scontrol show topology`` prints; None: there are no blocks.
 
-    Before Slurm 24.11 there is no size in it, and the nodes are counted.
+    Before Slurm 24.11 the text has no size, and the nodes are counted.
+
+    Raises:
+        RequestError: the nodes of a block are no host list
     """
     sizes = []
     for line in text.splitlines():
@@ -252,9 +277,9 @@ def _node_count(hostlist: str) -> int:
 
 
 def _slurm_rows(*argv: str) -> list[list[str]]:
-    """Run a command of Slurm and return its lines, each split at ``|`` into as many fields as its ``format=`` names.
+    """Run a Slurm command and return its lines, each split at ``|`` into as many fields as ``format=`` names.
 
-    Other lines are left out; empty where it does not answer.
+    ``format=`` is the last argument. Lines with another number of fields are left out; empty where nothing answers.
     """
     fields = argv[-1].count(",") + 1
     rows = [line.split("|") for line in command_output(*argv).splitlines()]

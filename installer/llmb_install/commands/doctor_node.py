@@ -28,9 +28,9 @@ _SKEW_SECONDS = 5
 
 
 def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yields the lines about the node, in the order in which one would fix things.
+    """Yield the lines of doctor's report about the asked node, in the order of repair.
 
-    One alone where it could not be asked.
+    A node that could not be asked gives one line, a doubt.
     """
     if node.error:
         remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
@@ -62,10 +62,10 @@ def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _rule_check(name: str, remarks: Mapping[str, Remark], rule: str, found: str, remedy: str = "") -> DoctorCheck:
-    """The line ``name`` of the report, as bad as what ``rule`` remarked about the node; ok where it remarked
-    nothing.
+    """Return the line ``name`` of doctor's report, as bad as what ``rule`` remarked; ok without a remark.
 
-    ``found`` is what is there. ``remedy`` takes the place of the rule's own.
+    ``remarks`` are those on the node, by rule. ``found`` is what the node has. ``remedy`` takes the place of the
+    remark's own.
     """
     remark = remarks.get(rule)
     if remark is None:
@@ -74,7 +74,10 @@ def _rule_check(name: str, remarks: Mapping[str, Remark], rule: str, found: str,
 
 
 def _hardware_checks(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
-    """Yields checks of a node's architecture, GPUs, driver and network, by what the rules about nodes remarked."""
+    """Yield checks of a node's architecture, GPUs, driver and network, each as bad as the rules in ``remarks`` say.
+
+    GPUDirect RDMA and locked memory are there only where something is remarked.
+    """
     remedy = f"cluster_config.yaml says {facts.config.arch}: images would be built for the wrong architecture"
     yield _rule_check("architecture", remarks, "architecture", node.facts.machine.architecture or "", remedy)
     shown, gpu_type = node.facts.before, facts.config.gpu_type
@@ -92,7 +95,10 @@ def _hardware_checks(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, R
 
 
 def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yields checks of whether a node sees the installation, the image folder and the workload folder."""
+    """Yield checks of whether the node sees the installation, the image folder and the folder of runs.
+
+    The first two are left out where there is no installation, or no image folder is set.
+    """
     if facts.install.is_dir():
         sees = node.folder("installation").there
         remedy = "put the installation on a file system that all nodes share"
@@ -105,10 +111,10 @@ def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yields checks of whether the node, and the container on it, can write to the folder in which runs are kept.
+    """Yield checks of whether the node, and the container on it, can write to the folder in which runs are kept.
 
-    They look for a folder that doctor has made there: who sees it sees the same file system. One doubt where this user
-    cannot write to it.
+    They look for a folder that doctor has made there: whoever sees it sees the same file system. Where this user cannot
+    write to the folder of runs there is one doubt instead; nothing without an installation.
     """
     if not node.writes:
         if facts.install.is_dir():
@@ -127,7 +133,7 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
 
 
 def _hung_checks(node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yields one check that blocks, of programs on the node that did not answer; nothing where all did."""
+    """Yield one check that blocks and names the node's programs that did not answer; nothing where all did."""
     silent = ["nvidia-smi"] if "did not answer" in (node.facts.before.missing or "") else []
     hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", ())])
     if hung:
@@ -136,9 +142,9 @@ def _hung_checks(node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
-    """The check of whether the Pythons in which jobs train start on the node.
+    """Return the check of whether the Pythons in which jobs train start on the node.
 
-    It blocks where one does not, or none is set.
+    It blocks where one does not start, or none is set.
     """
     wanted = facts.engine_pythons
     lost = [python for python in wanted if python not in node.facts.software.starts]
@@ -148,7 +154,10 @@ def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
 
 
 def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yields checks of whether the image starts on the node, has room to be unpacked, and sees the node's GPUs."""
+    """Yield checks of whether the image starts on the node, has room to be unpacked there, and sees the node's GPUs.
+
+    Those that do not apply are left out: the room with Enroot alone, the GPUs where the image did not start.
+    """
     inside = node.inside
     started = node.inside.started
     name = "the image on the node"
@@ -177,10 +186,10 @@ def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[D
 
 
 def _unpack_folder_check(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
-    """The check of whether jobs unpack their image, of ``needed`` bytes, on a local disk of the node.
+    """Return the check of whether jobs unpack their image, of ``needed`` bytes, on a local disk of the node.
 
-    Else Enroot mounts it, which does not outlive the SIGCONT with which Slurm announces a preemption: a job could not
-    save then. In doubt only where Slurm preempts.
+    Otherwise Enroot mounts the image, and the mount does not outlive the SIGCONT with which Slurm announces a
+    preemption: the job could not save then. It is a doubt where Slurm preempts, else ok.
     """
     wanted = ROOT_ROOM * needed
     if not roots.there:

@@ -40,14 +40,16 @@ _NOTHING = "nothing to do: {} is complete\n"
 
 
 def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The default command: make what an installation with the given answers lacks.
+    """Run the command ``install``, the default: make what an installation with the given answers lacks.
 
-    The answers are from a play file, flags, the installation itself, or the user. With ``--record`` the answers are
-    only written to a file, with ``--list-workloads`` the workloads only listed.
+    The answers come from a play file, flags, the installation itself, or the user. With ``--record`` they are only
+    written to a file, with ``--list-workloads`` the workloads are only listed.
 
     Raises:
-        RequestError: answers are wrong or missing, or the folder holds other things.
-        EnvironmentLacks: this machine lacks something, or another command changed the installation meanwhile.
+        RequestError: answers are wrong or missing, or the folder holds other things
+        EnvironmentLacks: this machine lacks something, or another command changed the installation meanwhile
+        Interrupted: the user left the dialogue
+        LLMBError: a file of the site or a recipe is wrong, or a part could not be made
     """
     if options.list_workloads:
         return list_workloads(clone)
@@ -62,11 +64,11 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     found = stored_answers(Path(answers.install_path))
 
     def decide() -> Installation:
-        """The installation that there should be, by the answers; they are gathered anew if another command changed
-        it.
+        """Return the installation that there should be; answers are gathered anew if another command has changed it.
 
         Raises:
-            EnvironmentLacks: it was changed after the user had answered
+            EnvironmentLacks: another command has changed it after the user had answered
+            LLMBError: the stored answers cannot be read, or the new ones are wrong
         """
         now = stored_answers(Path(answers.install_path))
         if options.play or now == found:
@@ -82,13 +84,14 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Add workloads, and releases of Megatron-Bridge, to an installation that is there, and make what they need.
+    """Run the command ``add``: add workloads or Megatron-Bridge releases to an installation; make what they need.
 
     ``clone`` has the recipes; ``path`` is the installation's folder.
 
     Raises:
         RequestError: a workload or release is unknown
         EnvironmentLacks: there is no installation at ``path``, or this machine lacks something
+        LLMBError: the answer file or a recipe is wrong, or a part could not be made
     """
     recipes = load_recipes(clone)
     new = expand_workloads(options.workloads, recipes)
@@ -96,7 +99,12 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     answers_module.require_engines(engines, [recipes[name] for name in new])
 
     def decide() -> Installation:
-        """The installation at ``path`` as it is now, with the further workloads and releases."""
+        """Return the installation at ``path`` as it is now, with the further workloads and releases.
+
+        Raises:
+            EnvironmentLacks: there is no installation
+            ConfigError: its answer file is damaged or not to be trusted
+        """
         old = _without_detected_mpi(required_answers(path))
         workloads = tuple(sorted({*old.workloads, *new}))
         all_engines = tuple(sorted({*(old.engines or ()), *engines})) or None
@@ -107,17 +115,20 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Take workloads out of the installation: images and engines that nothing else needs go, results stay.
+    """Run the command ``remove``: take workloads out of the installation.
 
-    ``options.workloads`` of ``["all"]`` are all that are installed. A removal that was not finished is finished first.
-    The result's data has ``install_path`` and the ``workloads`` that are left.
+    Images and engines that nothing else needs are removed; results stay. The workloads ``all`` are those installed. An
+    unfinished earlier removal is finished first. The result's data has ``install_path`` and the ``workloads`` that are
+    left.
 
     Raises:
         RequestError: a workload is unknown, or not installed while no unfinished removal is there
         EnvironmentLacks: there is no installation, or runs of the workloads have not ended (unless ``--despite-runs``)
+        LLMBError: the answer file or a recipe is wrong, or a file could not be written
     """
     required_answers(path)
     with transaction(path, verbose=options.verbose) as reporter:
+        # Read anew under the lock, as another command may have changed the answers while this one waited.
         old = required_answers(path)
         known = {*load_recipes(clone), *old.workloads}
         removed = old.workloads if options.workloads == ["all"] else expand_workloads(options.workloads, known)
@@ -132,6 +143,7 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         left = tuple(name for name in old.workloads if name not in removed)
         before = Installation(clone, old)
         after = Installation(clone, replace(old, workloads=left))
+        # An earlier removal's note would be overwritten by this one's: it is finished first.
         upkeep.finish_removal(before, reporter)
         upkeep.begin_removal(before, after)
         # Only what records the choice: something else that is missing is not this command's business.
@@ -143,14 +155,20 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Repair what is damaged, build what the clone asks for now, remove what that leaves over.
+    """Run the command ``update``: repair what is damaged, build what the clone asks for, remove what is left over.
 
     Raises:
         EnvironmentLacks: there is no installation, or this machine lacks something
+        LLMBError: the answer file or a recipe is wrong, or a part could not be made
     """
 
     def decide() -> Installation:
-        """The installation at ``path`` as its own answers say now."""
+        """Return the installation at ``path`` as its own answers describe it now.
+
+        Raises:
+            EnvironmentLacks: there is no installation
+            ConfigError: its answer file is damaged or not to be trusted
+        """
         answers = _without_detected_mpi(required_answers(path))
         return Installation(clone, _with_space_check(options, answers), credentials.from_environment())
 
@@ -158,10 +176,13 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Fetch the script that draws the charts of reports unless it is there; the result's text is its path.
+    """Run the command ``charts``: fetch the script that draws reports' charts if it is missing.
+
+    The result's text is the script's path.
 
     Raises:
-        EnvironmentLacks: there is no installation, or it cannot be fetched
+        EnvironmentLacks: there is no installation, or the script cannot be fetched
+        ConfigError: the answer file is damaged or not to be trusted
     """
     part = Installation(clone, required_answers(path)).charts()
     ran = []
@@ -172,7 +193,12 @@ def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def list_workloads(clone: Path) -> Result:
-    """The workloads that the clone has recipes for, whatever is installed: name, title, sizes and image of each."""
+    """Return the workloads that ``clone`` has recipes for, installed or not: name, title, sizes and image, by name.
+
+    Raises:
+        EnvironmentLacks: the clone has no recipe
+        RecipeError: a recipe is wrong
+    """
     recipes = load_recipes(clone)
     rows = [
         {"workload": name, "title": recipe.title, "sizes": list(recipe.sizes), "image": recipe.image}
@@ -183,11 +209,11 @@ def list_workloads(clone: Path) -> Result:
 
 
 def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *, repair: bool = False) -> Result:
-    """Make what the installation lacks, or print it with ``--dry-run``. If there is nothing to do, nothing is
-    written.
+    """Make what the installation lacks, or with ``--dry-run`` only list it; write nothing where nothing is to do.
 
-    ``decide`` says what there should be. It is asked twice: before anything is written, for refusals, and as the lock's
-    holder, because another command may have come first. ``repair``: also what only the thorough check finds damaged.
+    ``decide`` gives the installation that there should be. It is called twice: before anything is written, and as the
+    lock's holder, because another command may have come first. ``repair``: also what only the thorough check finds
+    damaged.
 
     Raises:
         LLMBError: what ``decide`` raises, what this machine lacks, or why a part could not be made
@@ -229,9 +255,10 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
 
 
 def _next_steps(installation: Installation) -> Iterator[str]:
-    """Yields remarks on a finished installation: that colleagues cannot use it, by the umask, and what to do next."""
+    """Yield remarks on a finished installation: that the umask keeps colleagues out, if so, and what to run next."""
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
+    # There is no way to read the umask but to set it.
     umask = os.umask(0)
     os.umask(umask)
     if installation.answers.on_slurm and umask & 0o005:
@@ -246,9 +273,9 @@ def _next_steps(installation: Installation) -> Iterator[str]:
 
 
 def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
-    """The summary that the user confirms, some lines: answers, download and disk space of the steps, free space.
+    """Return the summary, of several lines, that the user confirms: answers, download, disk space, and what is free.
 
-    Secrets are only said to be given. ``accounts`` are all that the user may charge, of which the answers have one.
+    Secrets are only said to be given. ``accounts`` are all that the user may charge; the others are mentioned.
     """
     answers = as_given(installation.answers)
     others = [account for account in accounts if account != answers.get("account")]
@@ -265,15 +292,19 @@ def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
 
 
 def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
-    """What to install, by flags, ``--play``, earlier answers or the user: answers, secrets, whether the user was
-    asked.
+    """Return what to install: the answers, the secrets, and whether the user was asked in a dialogue.
 
-    Asks only on a terminal, and only where flags do not say all; then it sets ``options.into_used_folder``. ``clone``
-    has the recipes; ``path`` is the installation's folder.
+    They come from flags, ``--play``, earlier answers or the user, who is asked only on a terminal, and only where flags
+    do not say all; then ``options.into_used_folder`` is set. ``clone`` has the recipes; ``path`` is the installation's
+    folder.
 
     Raises:
         RequestError: the answers are wrong, or lack something and nobody can be asked
+        ConfigError: the play file or the stored answers are wrong
+        RecipeError: a recipe is wrong
+        EnvironmentLacks: the clone has no recipe
         Interrupted: the user left the dialogue
+        RecordError: the dialogue's draft cannot be written
     """
     recipes = load_recipes(clone)
     flags = arguments.given_by_flags(options)
@@ -294,6 +325,7 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
     if stored is None:
         defaults |= _gres_answer(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    # Whoever names nothing but the folder wants the dialogue, even where all answers are known.
     if terminal and (
         not flags.keys() - {"install_path", "space_check"} or missing_questions(merged_answers(defaults, flags))
     ):
@@ -308,10 +340,11 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
         dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
-            """The summary of answers and secrets that the user confirms.
+            """Return the summary of answers and secrets that the user confirms.
 
             Raises:
                 RequestError: this machine or Slurm contradicts an answer
+                ConfigError: the stored answers are wrong
             """
             raise_all(_site_problems(options, answers, clone, path))  # while they can still be corrected
             return describe(Installation(clone, answers, secrets), site.accounts)
@@ -327,9 +360,15 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
 
 
 def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, path: Path) -> list[RequestError]:
-    """Errors of what this machine, Slurm or the recipes contradict in the answers; empty: nothing.
+    """Return an error for each answer that this machine, Slurm or the recipes contradict; empty: none.
 
-    Of what is installed like that already only paths are looked at. Without ``--no-site-check`` Slurm is asked.
+    Of an installation with the same answers only paths are checked, as with ``--no-site-check``. The errors are not
+    raised.
+
+    Raises:
+        ConfigError: the stored answers are wrong
+        RecipeError: a recipe is wrong
+        EnvironmentLacks: the clone has no recipe
     """
     given = as_given(answers)
     found = path_problems(given)
@@ -345,7 +384,10 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
 
 
 def _gres_answer(given: Given) -> Given:
-    """The answer ``gres`` if Slurm says that the given partition has GPUs, so that nobody is asked; else empty."""
+    """Return the answer ``gres``, True, if Slurm counts GPUs in the given GPU partition; else an empty dictionary.
+
+    Empty also for CPU jobs, jobs outside Slurm, and where no partition is given. Asks Slurm now.
+    """
     name = given.get("gpu_partition")
     if given.get("cluster_type") is not None and not on_slurm(given):
         return {}
@@ -356,8 +398,9 @@ def _gres_answer(given: Given) -> Given:
 
 
 def _chosen_mpi(mpi: str) -> str | None:
-    """``mpi`` where somebody chose it; None where it is what release 0.2 found by itself: Slurm's PMIx, else
-    ``none``.
+    """Return ``mpi`` if somebody chose it; None if it is only what release 0.2 detected here by itself.
+
+    Release 0.2 took Slurm's first PMIx, else ``none``. Where Slurm does not answer, ``mpi`` counts as chosen.
     """
     types = mpi_types()
     found = next((name for name in types if name.startswith("pmix")), "none") if types else None
@@ -365,14 +408,14 @@ def _chosen_mpi(mpi: str) -> str | None:
 
 
 def _without_detected_mpi(answers: Answers) -> Answers:
-    """The answers with ``mpi`` left out where release 0.2 had found it by itself; asks Slurm where one is set."""
+    """Return the answers without an ``mpi`` that release 0.2 had detected by itself; asks Slurm where one is set."""
     return answers if answers.mpi is None else replace(answers, mpi=_chosen_mpi(answers.mpi))
 
 
 def _without_found_mpi(play: Given, where: str) -> Given:
-    """The answers of the play file ``where``, with ``mpi`` only if somebody chose it.
+    """Return the answers of the play file ``where``, with ``mpi`` set to None unless somebody chose it.
 
-    Tells the user what becomes of it. Those without ``mpi`` are returned as they are.
+    The user is told what becomes of it. Answers without a valid ``mpi`` are returned as they are.
     """
     mpi = play.get("mpi")
     if not isinstance(mpi, str) or not is_slurm_name(mpi):
@@ -384,7 +427,10 @@ def _without_found_mpi(play: Given, where: str) -> Given:
 
 
 def _note_what_stays(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:
-    """Tell the user which answers are those of the installation, where the flags alone would mean something else."""
+    """Tell the user which answers are kept from the installation where the flags alone would mean something else.
+
+    Nothing is said where they mean the same.
+    """
     path = answers.install_path
     try:
         alone = answers_module.complete_answers({**flags, "install_path": path}, recipes)
@@ -398,12 +444,15 @@ def _note_what_stays(answers: Answers, flags: Given, recipes: Mapping[str, Recip
 
 
 def _with_space_check(options: argparse.Namespace, answers: Answers) -> Answers:
-    """The answers, without the check of free space if ``--no-space-check`` was given."""
+    """Return the answers, with the check of free space turned off if ``--no-space-check`` was given."""
     return replace(answers, space_check=False) if options.no_space_check else answers
 
 
 def _estimate_line(todo: list[Artefact]) -> str:
-    """How many steps are to do, and about how much is to download and to store, as a line for people."""
+    """Return how many steps are to do, and about how much they download and store, as a line without a full stop.
+
+    The sizes are left out where nothing is stored.
+    """
     download = sum(part.download for part in todo)
     disk = sum(part.disk for part in todo)
     steps = f"{counted(len(todo), 'step')} to do"

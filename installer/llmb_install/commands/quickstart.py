@@ -30,14 +30,15 @@ _ENDING = 45.0
 
 
 def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Result:
-    """The command ``install --quickstart``: make a CPU installation, train a tiny model in it, show the result.
+    """Run ``install --quickstart``: make a CPU installation, train a tiny model in it, and show the result.
 
-    The result's text is the table of the run. Where training ended well by its status, but the table cannot be made or
-    shows no Success, a CheckFailed is in the result, not raised.
+    The result's text is the run's table of step times. Where the training's exit status is 0, but the table cannot be
+    made or shows no Success, the result has a CheckFailed, which is not raised.
 
     Raises:
-        EnvironmentLacks: what the machine lacks.
-        CheckFailed: the training ended with another status than 0, or left no run.
+        EnvironmentLacks: the machine lacks something
+        CheckFailed: the training ended with another status than 0, or left no run
+        LLMBError: an answer, recipe or site file is wrong, or a part could not be made
     """
     with Reporter(install / ".llmb" / "logs", verbose=options.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
@@ -69,10 +70,13 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
 
 
 def _make_installation(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:
-    """Make what a CPU installation lacks; the user is told where its engine is there already.
+    """Make what a CPU installation lacks; tell the user where its CPU engine is there already.
 
-    An existing one for other jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``. Under the
-    installation's lock.
+    An existing installation for other jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``.
+    The caller holds the installation's lock.
+
+    Raises:
+        LLMBError: this machine lacks something, a part could not be made, or ``cluster_config.yaml`` is wrong
     """
     remove_leftovers(installation.path)
     if installation.needs_engine():
@@ -86,10 +90,10 @@ def _make_installation(installation: Installation, reporter: Reporter, *, space_
 
 
 def _training_environment(clone: Path, install: Path) -> dict[str, str]:
-    """The caller's environment for the training run, without the variables that would change what is trained.
+    """Return the environment of the training run: the caller's, without variables that would change what is trained.
 
-    With ``LLMB_INSTALL``, ``LLMB_REPO`` and ``LLMB_PYTHON`` for this installation. PYTHONIOENCODING is left out, too:
-    with ``ascii`` a rank fails to print a path such as /home/jürgen.
+    ``LLMB_INSTALL``, ``LLMB_REPO`` and ``LLMB_PYTHON`` are set for this installation. PYTHONIOENCODING is left out,
+    too: with ``ascii`` a rank fails to print a path such as /home/jürgen.
     """
     kept = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, "PYTHONIOENCODING"}}
     tool = install / "venvs" / TOOL / "bin" / "python"
@@ -97,12 +101,13 @@ def _training_environment(clone: Path, install: Path) -> dict[str, str]:
 
 
 def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
-    """Train through ``launch.sh`` as a user would; returns the folder of the new run.
+    """Train a tiny model through ``launch.sh`` as a user would, and return the folder of the new run.
 
     Raises:
-        CheckFailed: it ended with another status than 0, or left no run
+        CheckFailed: the training ended with another status than 0, or left no run
     """
     experiments = install / "workloads" / WORKLOAD / "experiments"
+    # launch.sh does not say where the run is: it is the folder that was not there before.
     before = set(_run_folders(experiments))
     variables = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": str(RANKS), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
     shown = " ".join(f"{name}={value}" for name, value in variables.items())
@@ -126,9 +131,9 @@ def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
 
 
 def _training_progress(experiments: Path, before: set[Path]) -> str:
-    """How far the run is that began, for the progress line: ``step 3 of 50, loss 9.123``, by its log.
+    """Return how far the new run's training is, by its log, for a progress line: ``step 3 of 50, loss 9.123``.
 
-    ``before`` are the runs' folders that were there earlier. While there is no step yet: ``loading Megatron-Bridge``.
+    ``before`` are the folders of earlier runs. As long as no step is logged: ``loading Megatron-Bridge``.
     """
     for folder in set(_run_folders(experiments)) - before:
         for log in folder.glob("*/log-*.out"):
@@ -140,15 +145,17 @@ def _training_progress(experiments: Path, before: set[Path]) -> str:
 
 
 def _run_folders(experiments: Path) -> list[Path]:
-    """The folders of all runs in ``experiments``, a workload's folder of runs; in no order, empty where there is
-    none.
+    """Return the folders of all runs in ``experiments``, a workload's folder of runs; in no order.
+
+    Empty where there are none, or no such folder.
     """
     return [record.parent for record in experiments.glob("*/*/run.json")]
 
 
 def _timing_table(clone: Path, install: Path, run_folder: Path) -> Answer:
-    """What the documented script prints of a run: the table of step times. A script that fails is told in the
-    answer.
+    """Run the documented script on a run, for at most 120 seconds, and return its answer: the table of step times.
+
+    A script that fails is told in the answer, not raised.
     """
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
     return run_program(["bash", str(parser), str(run_folder)], 120, env=_training_environment(clone, install))

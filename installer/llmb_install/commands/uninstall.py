@@ -30,14 +30,15 @@ from llmb_install.working.transaction import at_work, install_lock, transaction
 
 
 def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The command ``uninstall``: remove what the installer has made; the user confirms it unless ``--yes`` is given.
+    """Run the command ``uninstall``: remove what the installer has made, if the user confirms it or gave ``--yes``.
 
     Results (``workloads/``) stay unless ``--results-too`` is given; what others have put beside it stays in any case.
-    ``stays`` in the result's data lists what is left in the folder.
+    In the result's data, ``removed`` lists paths and ``stays`` the names that are left in the folder.
 
     Raises:
-        EnvironmentLacks: there is no installation, runs have not ended, or another installer is at work.
-        RequestError: it was not confirmed.
+        EnvironmentLacks: there is no installation, runs have not ended, or another installer is at work
+        RequestError: the user did not confirm
+        OSError: something cannot be removed
     """
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
         raise files.no_installation(path)
@@ -69,7 +70,7 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
-    """Refuse to uninstall where runs have not ended, unless ``--despite-runs`` was given.
+    """Raise where runs of the installation have not ended, unless ``--despite-runs`` was given.
 
     Where the tool that asks for jobs is damaged, the states on record count, and the user is told.
 
@@ -94,9 +95,9 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
 
 
 def _unfinished_on_record(install: Path) -> list[str]:
-    """The runs whose record says that they had not ended, as ``ID (WORKLOAD, STATE)``, sorted; nobody is asked.
+    """Return the runs that have not ended by their records, as ``ID (WORKLOAD, STATE)``, sorted; empty: none.
 
-    Records that cannot be read are left out: a damaged installation can be removed too.
+    No scheduler is asked. Records that cannot be read are left out: a damaged installation can be removed, too.
     """
     found = {}
     for folder in run_folders_in(map(str, _experiment_folders(install))):
@@ -108,14 +109,23 @@ def _unfinished_on_record(install: Path) -> list[str]:
 
 
 def _experiment_folders(install: Path) -> Iterator[Path]:
-    """Yields the folders that runs are in: the installation's, and those elsewhere that are on its list."""
+    """Yield the folders that hold runs: those in the installation, and those elsewhere that are on its list.
+
+    A missing or damaged list counts as empty.
+    """
     yield from install.glob("workloads/*/experiments")
     with contextlib.suppress(RecordError, LookupError, TypeError):  # no list, or a damaged one
         yield from map(Path, read_json(list_file(install))["folders"])
 
 
 def _paths_to_remove(options: argparse.Namespace, path: Path) -> list[Path]:
-    """The paths to remove, in order: what the installer has made, and the results where ``--results-too`` was given."""
+    """Return the paths that ``uninstall`` removes, in order: what the installer made and, if asked for, results.
+
+    Empty where nothing of it is there.
+
+    Raises:
+        OSError: a folder cannot be listed
+    """
     targets = list(belongings(path))
     results = path / "workloads"
     if options.results_too and results.exists():
@@ -124,10 +134,10 @@ def _paths_to_remove(options: argparse.Namespace, path: Path) -> list[Path]:
 
 
 def _sweep_images(install: Path, reporter: Reporter) -> None:
-    """Remove what this user's killed imports have left in a folder of images with a lock of its own, as a shared
-    one.
+    """Remove what this user's killed imports have left in the folder of images, if it has a lock of its own.
 
-    Nothing is removed while somebody imports there, or where the folder is closed to us; no error is raised.
+    A shared folder has one. Nothing is removed while somebody imports there, or where the folder is closed to this
+    user; no error is raised.
     """
     folder = install / "images"
     with contextlib.suppress(LLMBError, NotFlatError):  # damaged answers
@@ -144,8 +154,11 @@ def _sweep_images(install: Path, reporter: Reporter) -> None:
 def _remove_state(folder: Path) -> None:
     """Empty ``folder``, the installation's ``.llmb``; the folder itself stays.
 
-    Last go the answers, because while they are there, uninstall can be repeated, and then the lock, which tells those
-    who wait for it.
+    The answers go last but one, because as long as they are there, uninstall can be repeated. The lock goes last, which
+    tells those who wait for it.
+
+    Raises:
+        OSError: an entry cannot be removed, or answers or lock are missing
     """
     last = [folder / ANSWERS_FILE.name, folder / "lock"]
     for entry in [entry for entry in folder.iterdir() if entry not in last and entry.name != "lock.owner"]:
@@ -155,7 +168,11 @@ def _remove_state(folder: Path) -> None:
 
 
 def _remove_path(target: Path) -> None:
-    """Remove a file, a link, or a folder with its content; one that is gone already is no error."""
+    """Remove a file, a link, or a folder with its content; one that is gone already is no error.
+
+    Raises:
+        OSError: ``target`` cannot be removed
+    """
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     else:
@@ -163,7 +180,7 @@ def _remove_path(target: Path) -> None:
 
 
 def _confirm_removal(path: Path, targets: list[Path]) -> None:
-    """List on stderr what would be removed from the installation ``path`` and wait until the user types ``yes``.
+    """List on stderr what would be removed from the installation ``path``, and wait until the user types ``yes``.
 
     Removes nothing itself. Each of ``targets`` lies in ``path``.
 

@@ -35,12 +35,13 @@ from llmb_install.working.transaction import at_work
 
 
 def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]:
-    """The records of runs of ``workloads`` (empty: of the whole installation) that are queued or running.
+    """Return the records of runs that are queued or running: of ``workloads``, or of all workloads if empty.
 
-    Their schedulers are asked now, and the records updated; a run that nobody can tell of counts as live.
+    The schedulers are asked now, and the records updated on disk. A run whose state nobody can tell counts as live.
+    Empty: none is.
 
     Raises:
-        RecordError: the installation is damaged.
+        RecordError: a record, or the list of run folders, is damaged
     """
     rows = find_runs(install, RunFilter(workloads=workloads, live=True))
     records = refresh(load_record(row.folder) for row in rows)
@@ -48,13 +49,13 @@ def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord
 
 
 def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
-    """Refuse to go on while runs of these workloads (of all, if empty) are queued or running.
+    """Raise while runs of ``workloads`` (of all, if empty) are queued or running; the schedulers are asked now.
 
-    ``doing`` begins the message: ``cannot uninstall /path``. Where an installation is too damaged to tell, the user is
-    told so, and it passes.
+    ``doing`` begins the message: ``cannot uninstall /path``. Where the records are too damaged to tell, the user is
+    told so, and nothing is raised.
 
     Raises:
-        EnvironmentLacks: code ``live-runs``: there are such runs; names them.
+        EnvironmentLacks: code ``live-runs``: there are such runs; names them
     """
     try:
         live = _live_runs(install, workloads)
@@ -70,16 +71,19 @@ _NOTE = Path(".llmb") / "removing.json"
 
 
 def is_pending(install: Path) -> bool:
-    """Whether a removal of workloads was begun in the installation and not finished: its note is there."""
+    """Return whether a removal of workloads was begun in the installation and not finished: its note is there."""
     return (install / _NOTE).exists()
 
 
 def begin_removal(before: Installation, after: Installation) -> None:
-    """Write down which images and engines ``after`` no longer needs and ``before`` has; nothing where there are
-    none.
+    """Write a note of the images and engines that ``before`` has and ``after`` does not need; none if none.
 
-    Removes nothing: ``finish_removal`` does. Only images in the installation itself are noted. Under the installation's
-    lock.
+    Removes nothing: ``finish_removal`` does. Only images in the installation's own folder are noted. The caller holds
+    the installation's lock.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong
+        RecordError: the note cannot be written
     """
     needed = after.needed_images()
     images = [image.path.name for image in before.images() if image.path not in needed and image.is_private]
@@ -89,15 +93,21 @@ def begin_removal(before: Installation, after: Installation) -> None:
 
 
 def finish_removal(installation: Installation, reporter: Reporter) -> None:
-    """Remove the images and engines that ``begin_removal`` noted and that no workload needs now, and then the note.
+    """Remove the images and engines that ``begin_removal`` noted and that no workload needs now, then the note.
 
-    Does nothing without a note. Under the installation's lock.
+    Does nothing without a note; a damaged note names nothing and is removed. The caller holds the installation's lock.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong
+        EnvironmentLacks: an engine cannot be removed
+        OSError: an image or the note cannot be removed
     """
     note = installation.path / _NOTE
     noted = read_receipt(note) or {}
     images = _noted_names(noted, "images")
     needed = installation.needed_images() if images else set()
     for name in images:
+        # Only the last part of a name counts: a changed note must not lead out of the folder.
         path = installation.path / "images" / Path(name).name
         if path not in needed and not path.parent.is_symlink():  # it may have become one since
             Image("", path, installation.answers.arch, installation.path / ".llmb" / "receipts").discard()
@@ -113,8 +123,10 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
 def prune(installation: Installation, reporter: Reporter) -> None:
     """Remove builds of environments that later ones have replaced and that no process uses.
 
-    None is removed while a run waits or trains. Nothing is removed where that cannot be told, or where ``venvs`` is a
-    link.
+    Nothing is removed while a run is queued or running, where that cannot be told, or where ``venvs`` is a link.
+
+    Raises:
+        EnvironmentLacks: an environment cannot be removed
     """
     old = list(chain.from_iterable(environment.earlier_builds() for environment in installation.environments()))
     if not old or (installation.path / "venvs").is_symlink():
@@ -131,16 +143,20 @@ def prune(installation: Installation, reporter: Reporter) -> None:
 
 
 def _noted_names(noted: Mapping[str, Any], key: str) -> list[str]:
-    """The texts in the list ``key`` of the note; empty where it has no such list."""
+    """Return the strings in the list ``key`` of the note of a removal; empty where the note has no such list."""
     names = noted.get(key, [])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The command ``list``: each workload that the clone has, whether it is installed, and whether its image is
-    there.
+    """Run the command ``list``: return each workload of the clone, whether it is installed and has its image.
 
-    Without an installation none is installed, which is no error.
+    Without an installation none is installed, which is no error. Changes nothing.
+
+    Raises:
+        ConfigError: the answer file is damaged or not to be trusted
+        EnvironmentLacks: the clone has no recipe
+        RecipeError: a recipe is wrong
     """
     answers = stored_answers(path)
     recipes = load_recipes(clone)
@@ -168,15 +184,18 @@ def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The command ``verify``: look thoroughly at every part; the result has a CheckFailed if one of them fails.
+    """Run the command ``verify``: look thoroughly at every part of the installation; repair nothing.
 
-    Repairs nothing.
+    The result's ``parts`` has each problem, or None, by part. The result has a CheckFailed where something is wrong.
 
     Raises:
-        EnvironmentLacks: there is no installation.
+        EnvironmentLacks: there is no installation, or the clone has no recipe
+        ConfigError: the answer file is damaged or not to be trusted
+        RecipeError: a recipe is wrong
     """
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=options.verbose)
+    # Asked before and after the look: a part that somebody was just making seems damaged.
     busy = at_work(path)
     found = artefact.verify_all([*installation.artefacts(), *installation.adopted()], reporter)
     found |= {f"workload {name}": problem for name, problem in installation.gone_workloads().items()}

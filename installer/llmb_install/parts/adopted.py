@@ -17,7 +17,7 @@ from llmb_install.working.scratch import write_record
 
 
 def receipt_path(folder: Path, release: str) -> Path:
-    """The file in ``folder``, that of the catalogues, that notes in which image ``release`` was read.
+    """Return the file in the catalogues' ``folder`` that notes which image ``release`` was read in.
 
     It need not exist.
     """
@@ -25,27 +25,38 @@ def receipt_path(folder: Path, release: str) -> Path:
 
 
 def write_receipt(folder: Path, release: str, image: Path) -> None:
-    """Write the file that notes that ``release`` was read in the image file ``image`` as it is now; makes
-    ``folder``.
+    """Write the file that notes that ``release`` was read in the image file ``image`` as it is now.
+
+    The catalogues' ``folder`` is made where it is missing.
+
+    Raises:
+        RecordError: the file cannot be written
+        OSError: the folder cannot be made, or the image is missing
     """
     folder.mkdir(exist_ok=True)
     write_record(folder.parent, receipt_path(folder, release), {"schema": 1, "image": str(image), **_file_state(image)})
 
 
 def _file_state(image: Path) -> dict[str, Any]:
-    """Size in bytes and modification time in nanoseconds of an image file, which change when it is replaced."""
+    """Return ``size`` in bytes and ``mtime_ns`` of an image file, one of which changes when the file is replaced.
+
+    Raises:
+        OSError: the file is missing
+    """
     status = image.stat()
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
 
 def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
-    """What is wrong with the release ``name`` of ``cluster_config.yaml``, with its remedy; None: nothing.
+    """Return what is wrong with the adopted release ``name``, with a remedy; None: nothing.
+
+    The result is two lines: the problem, and the command that mends it.
 
     Args:
-        folder: that of the catalogues, with the receipts
-        name: as the configuration has it: 0.7.0 or 0.7
-        own: what the configuration says of it
-        image: its file; None where it names no image
+        folder: the folder of the catalogues, with the receipts
+        name: the release as the configuration names it: 0.7.0 or 0.7
+        own: what the configuration says of the release
+        image: the image's file; None where the configuration names no image
         base: the variant that plain pretraining runs, to read the catalogue with
     """
     problem = _release_problem(folder, name, own, image, base)
@@ -56,7 +67,7 @@ def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, 
 
 
 def _release_problem(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
-    """What is wrong with an adopted release, its image or its catalogue, in words; None: nothing."""
+    """Return what is wrong with an adopted release, its image or its catalogue, as a sentence; None: nothing."""
     if image is not None:
         if not image.is_file():
             return f"its image {image} is missing"
@@ -74,7 +85,9 @@ def _release_problem(folder: Path, name: str, own: SiteRelease, image: Path | No
 
 
 def _wrong_file(name: str, own: SiteRelease, base: Variant) -> str | None:
-    """What is wrong with the catalogue and the validation that were read in the image, in words; None: nothing.
+    """Return what is wrong with the catalogue or the validation of an adopted release, as text; None: nothing.
+
+    Either may be absent from ``own``, and is then not checked.
 
     Raises:
         LLMBError: one of the files cannot be read

@@ -27,9 +27,12 @@ _FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
 
 
 def _entries(install: Path, name: str) -> list[Path]:
-    """The paths in the folder ``name`` of the installation, sorted; empty where that is missing.
+    """Return the paths in the folder ``name`` of the installation, sorted; empty where the folder is missing.
 
-    Empty also where it is a link: other installations may share it.
+    Empty also where the folder is a link: other installations may share it.
+
+    Raises:
+        OSError: the folder cannot be listed
     """
     folder = install / name
     if folder.is_symlink() or not folder.is_dir():
@@ -38,12 +41,15 @@ def _entries(install: Path, name: str) -> list[Path]:
 
 
 def belongings(install: Path) -> list[Path]:
-    """What the installer has made in the installation ``install``, in the order of removal; removes nothing itself.
+    """Return what the installer has made in the installation ``install``, in the order of removal; removes nothing.
 
     Images with their receipts and parts of images, adopted catalogues, models it has downloaded, environments, the
     cluster's configuration, its scripts in ``bin``. A folder stands for all that is in it. Results and ``.llmb`` are
     not among them. What ``llmb-install`` itself needs comes last, so that it can be called again after a kill. Files in
     ``bin`` that are not the installer's own are left out, and all of ``bin`` where it is a link.
+
+    Raises:
+        OSError: a folder cannot be listed
     """
     found = []
     for path in _entries(install, "images"):
@@ -55,6 +61,7 @@ def belongings(install: Path) -> list[Path]:
     found += [path for path in _entries(install, CATALOGUES) if _ADOPTED.match(path.name)]
     for path in sorted((install / ".llmb" / "receipts").glob("hugging_face+*.json")):
         repository = (read_receipt(path) or {}).get("repository")
+        # The name under which huggingface_hub keeps a repository in its cache.
         folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
         if repository and folder.is_dir() and folder in _entries(install, "hugging_face"):
             found.append(folder)
@@ -69,10 +76,13 @@ def belongings(install: Path) -> list[Path]:
 
 
 def environment_paths(install: Path, name: str) -> list[Path]:
-    """What belongs to the environment ``name`` in ``venvs``: its link, its builds, finished or not, its package
-    cache.
+    """Return what belongs to the environment ``name`` in ``venvs``: its link, builds and package cache.
 
-    Only what the installer has made; empty: nothing is there.
+    Builds need not be finished. Only what the installer has made; empty where there is nothing of it, or ``venvs`` is a
+    link.
+
+    Raises:
+        OSError: the folder cannot be listed
     """
     build = build_names(name)
     found = []
@@ -89,7 +99,7 @@ def environment_paths(install: Path, name: str) -> list[Path]:
 def remove_if_empty(install: Path) -> None:
     """Remove the folders that the installer makes in ``install``, where nothing is left in them.
 
-    A link or mount stays.
+    A link or mount stays, as does a folder that cannot be removed; no error is raised.
     """
     for folder in (install / name for name in _FOLDERS):
         if folder.is_symlink():

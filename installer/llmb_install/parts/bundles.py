@@ -25,38 +25,45 @@ _CHOSEN = "LLMB_BUNDLE"
 
 
 def locks_fingerprint(clone: Path) -> str:
-    """A SHA-256 of all lock files of the clone, as hexadecimal digits: a bundle serves releases of LLMB with the
-    same.
+    """Return a SHA-256 of all lock files of the clone, as hexadecimal digits.
+
+    A bundle serves every release of LLMB with the same lock files.
+
+    Raises:
+        OSError: a lock file cannot be read
     """
     locks = sorted((clone / "installer" / "locks").glob("*.txt"))
     return hashlib.sha256(b"\0".join(lock.read_bytes() for lock in locks)).hexdigest()
 
 
 def image_path(bundle: Path, architecture: str, source: str) -> Path:
-    """The path at which the folder ``bundle`` keeps the image ``source`` for an architecture; it need not exist."""
+    """Return the path at which the ``bundle`` keeps the image ``source`` for ``architecture``; it need not exist."""
     return bundle / "images" / architecture / image_file_name(source)
 
 
 def is_bundle_in_use() -> bool:
-    """Whether this process takes packages and images from a bundle alone, after ``use_bundle`` here or in its
-    parent."""
+    """Return whether this process takes packages and images from a bundle alone.
+
+    That is so after ``use_bundle`` in this process or in the one that started it.
+    """
     return bool(os.environ.get(_CHOSEN))
 
 
 def bundled_image(architecture: str, source: str) -> Path | None:
-    """The path in the bundle from which the image is to be taken, whether it is there or not; None without a bundle."""
+    """Return the path in the bundle from which an image is to be taken, there or not; None: no bundle is in use."""
     chosen = os.environ.get(_CHOSEN)
     return image_path(Path(chosen), architecture, source) if chosen else None
 
 
 def use_bundle(bundle: Path, clone: Path) -> None:
-    """Let this process, and those that it starts, take packages and images from ``bundle`` alone from now on.
+    """Make this process, and those that it starts, take packages and images from ``bundle`` alone from now on.
 
-    That is by environment variables. Everything in it is compared with its hash first, except images: each is when it
-    is taken.
+    This sets environment variables. All files of the bundle are compared with their hashes first, except images: each
+    of these is when it is taken.
 
     Raises:
-        EnvironmentLacks: it is none, is damaged, or is for other machines or another release of LLMB.
+        EnvironmentLacks: the folder is no bundle, is damaged, or is for other machines or another release of LLMB
+        OSError: a file of the bundle cannot be read
     """
     for name, expected in read_sums(bundle).items():
         path, problem = bundle / name, ""
@@ -69,6 +76,7 @@ def use_bundle(bundle: Path, clone: Path) -> None:
                 problem, remedy=f"copy the bundle again, whole: 'sha256sum -c {SUMS}' in it names what differs"
             )
     _require_fit(bundle, clone)
+    # pip's own files may name indexes of the site: none of them is to be asked.
     os.environ.update(
         {
             "PIP_CONFIG_FILE": os.devnull,
@@ -80,10 +88,10 @@ def use_bundle(bundle: Path, clone: Path) -> None:
 
 
 def read_sums(bundle: Path) -> dict[str, str]:
-    """The SHA-256 of each file of a bundle, by its path in it, as ``SHA256SUMS`` there says; no file is compared.
+    """Return the SHA-256 of each file of a bundle, by its path in it, as ``SHA256SUMS`` says; compares no file.
 
     Raises:
-        EnvironmentLacks: the folder is no bundle, or an unfinished one.
+        EnvironmentLacks: the folder is no bundle, or an unfinished one: ``SHA256SUMS`` is missing or damaged
     """
     try:
         with open_plain(bundle / SUMS) as stream:
@@ -98,7 +106,7 @@ def read_sums(bundle: Path) -> dict[str, str]:
 
 
 def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
-    """The error that the folder ``bundle`` is no bundle, or an unfinished one; ``why`` ends its message."""
+    """Return the error that ``bundle`` is no bundle, or an unfinished one; ``why`` ends its message. Raises nothing."""
     return EnvironmentLacks(
         f"{bundle} is not a bundle, or an unfinished one: {why}",
         remedy="name the folder that 'llmb-install bundle --to DIR' made; the same command finishes it",
@@ -106,10 +114,11 @@ def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
 
 
 def _require_fit(bundle: Path, clone: Path) -> None:
-    """Refuse a bundle that was made for another kind of machine, version of Python or release of LLMB than this.
+    """Raise unless the ``bundle`` was made for this machine's kind and Python, and for the LLMB in ``clone``.
 
     Raises:
-        EnvironmentLacks: it was, or does not say what it is for
+        EnvironmentLacks: it was made for others, or does not say what it is for
+        OSError: a lock file of the clone cannot be read
     """
     machine, version = platform.machine(), "{}.{}".format(*sys.version_info)
     try:

@@ -34,10 +34,14 @@ open(sys.argv[2], "w", encoding="utf-8").write(script.replace("</script", "<\\\\
 
 @dataclass(frozen=True)
 class Charts(Artefact):
-    """Vega, Vega-Lite and their embedding as one script of 0.9 MB, in the tool's environment, with which it goes."""
+    """The part that draws the charts of reports: one script with Vega and Vega-Lite, 0.9 MB.
+
+    It lies in the tool's environment, and goes when that goes.
+    """
 
     tool: Tool
     lock: Path
+    """The lock file that names vl-convert-python."""
 
     id = "charts"
     needs = (Tool.id,)
@@ -46,19 +50,21 @@ class Charts(Artefact):
 
     @property
     def path(self) -> Path:
-        """The path of the script in the folder of the tool's environment. Whether there is a file is not looked at."""
+        """The path of the script in the tool's environment; the file need not exist."""
         return self.tool.folder / "vega.js"
 
     def show(self) -> str:
+        """Return what ``ensure`` would do, as a line for a dry run."""
         return f"write the script that draws charts, by what {self.lock} says"
 
     def room(self) -> list[Room]:
-        """The space that what writes the script takes while it is used."""
+        """Return the disk space, 130 MB beside the tool's environment, that is needed while the script is made."""
         return [Room(self.tool.link.parent, 130_000_000, "what draws charts")]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """The error that no package index has what writes the script; empty where one has, or pip or uv may know
-        better.
+        """Return the error that no package index has what writes the script, in a list; empty: one has it.
+
+        Empty also where pip or uv may know more than this process. Asks over the network; the error is not raised.
         """
         try:
             Sources(read_index_settings(child_environment())).links("vl-convert-python", _is_for_here)
@@ -68,25 +74,26 @@ class Charts(Artefact):
         return []
 
     def is_complete(self) -> bool:
-        """Whether the file of the script is there; its content is not looked at."""
+        """Return whether the file of the script is there; its content is not looked at."""
         return self.path.is_file()
 
     def verify(self) -> str | None:
-        """``PATH is missing`` where the quick check fails, else None: there is no slower check, contents are not
-        compared.
-        """
+        """Return ``PATH is missing`` where the script's file is not there, else None; its content is not compared."""
         return None if self.is_complete() else f"{self.path} is missing"
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Write the script unless it is there, or ``anew``; whether it was written. Fetches vl-convert-python for
-        that.
+        """Write the script unless it is there, or in any case if ``anew``; return whether it was written.
+
+        Fetches vl-convert-python for that, into a folder that is removed again.
 
         Raises:
-            EnvironmentLacks: vl-convert-python could not be had, or did not run.
+            EnvironmentLacks: vl-convert-python could not be had, or did not run
+            OSError: a file cannot be written
         """
         if not anew and self.is_complete():
             return False
         venvs = self.tool.link.parent
+        # On the file system of the environment, so that a rename puts the script there.
         root = root_for(venvs, venvs.parent)
         with reporter.step("charts") as step, private_folder(root, "charts") as folder:
             maker, script = folder / "packages", folder / self.path.name
@@ -108,10 +115,10 @@ class Charts(Artefact):
 
 
 def _is_for_here(name: str) -> bool:
-    """Whether a file's name is that of a wheel of vl-convert-python for this machine."""
+    """Return whether the file ``name`` is that of a wheel of vl-convert-python for this machine."""
     return re.fullmatch(rf"vl_convert_python-.*-abi3-manylinux.*_{platform.machine()}\.whl", name) is not None
 
 
 def _charts_unavailable_error(problem: Unavailable) -> EnvironmentLacks:
-    """The error that what draws charts cannot be fetched, because of ``problem``."""
+    """Return the error that what draws charts cannot be fetched, because of ``problem``; not raised here."""
     return unavailable_error("what draws the charts of reports cannot be fetched", problem)

@@ -42,16 +42,20 @@ _KEY_VARIABLES = ("NGC_API_KEY", "NGC_CLI_API_KEY")
 
 @dataclass(frozen=True)
 class Secrets:
-    """What must be in no file but its own: a Hugging Face token, an NGC key."""
+    """The user's secrets: a Hugging Face token and an NGC key, each None where there is none.
+
+    They must be in no file but those that are made for them.
+    """
 
     hf_token: Secret | None = None
     ngc_api_key: Secret | None = None
     keep: frozenset[str] = frozenset()
-    """The fields that the user has given to LLMB, by a flag, a play file or an answer: they are stored. What only the
-    environment has is used from there."""
+    """Names of the fields that the user has given to LLMB by a flag, a play file or an answer, and that are stored
+    in the installation; the others are only used.
+    """
 
     def updated(self, new: Secrets) -> Secrets:
-        """These secrets, where each that ``new`` has takes the place of the older one."""
+        """Return these secrets with each that ``new`` has in the place of the older one; marks to keep are united."""
         return Secrets(
             hf_token=new.hf_token or self.hf_token,
             ngc_api_key=new.ngc_api_key or self.ngc_api_key,
@@ -66,9 +70,9 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^{}]*))?\}|([A-Za-z_]\w*))
 
 
 def enroot_setting(name: str, env: Mapping[str, str]) -> str:
-    """The value of an ``ENROOT_`` variable for a caller with ``env``: from there, else from Enroot's settings files.
+    """Return the value of an ``ENROOT_`` variable: from ``env``, else from Enroot's settings files.
 
-    Empty where nobody sets it, or where its value would run a program.
+    Empty where nobody sets it, or only to a value that would run a program. Files that cannot be read are skipped.
     """
     if env.get(name):
         return env[name]
@@ -86,20 +90,20 @@ def enroot_setting(name: str, env: Mapping[str, str]) -> str:
 
 
 def temporary_folder(env: Mapping[str, str]) -> Path:
-    """The folder in which Enroot unpacks layers, by its settings and ``env``; ``/tmp`` where nobody says."""
+    """Return the folder in which Enroot unpacks layers: by its settings, else TMPDIR in ``env``, else ``/tmp``."""
     return Path(enroot_setting("ENROOT_TEMP_PATH", env) or env.get("TMPDIR") or "/tmp")
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """The folder in which Enroot keeps downloaded layers, by its settings and ``env``; it need not exist."""
+    """Return the folder in which Enroot keeps downloaded layers, by its settings and ``env``; it need not exist."""
     base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
     return Path(enroot_setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
 
 
 def _expand_variables(value: str, env: Mapping[str, str]) -> str:
-    """The text of a setting with the variables of ``env`` put in and quotes taken off.
+    """Return the ``value`` of an Enroot setting with quotes taken off and the variables of ``env`` put in.
 
-    Empty where it would run a program.
+    A variable that is not set gives its default, or nothing. Empty where the value would run a program.
     """
     if "$(" in value or "`" in value:
         return ""
@@ -108,19 +112,23 @@ def _expand_variables(value: str, env: Mapping[str, str]) -> str:
 
 
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
-    """The file in which Enroot looks for the user's credentials, by its settings and ``env``; it need not exist."""
+    """Return the path of the user's Enroot credentials, by Enroot's settings and ``env``; it need not exist."""
     base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
     return Path(enroot_setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
 
 
 @contextmanager
 def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> Iterator[dict[str, str]]:
-    """A context that gives the Enroot variables to add for an import from ``host``; empty: Enroot's own settings do.
+    """Return a context that gives the Enroot variables to set for an import from ``host``; empty: none is needed.
 
     For NGC, where there is a key that Enroot does not have, a private folder with a file of credentials exists
-    meanwhile. It has the key that was given to LLMB, in the file ``kept``, else, where the user's own credentials say
-    nothing of NGC, the name of the variable that has one, which Enroot evaluates; and beside it the user's other
-    entries. ``root``: the installation in whose folder for unfinished things it lies, for a compute node too.
+    meanwhile. The file has the user's other entries and the key in the file ``kept``, or else, where the user's own
+    credentials say nothing of NGC, the name of the variable in ``env`` that has one, which Enroot evaluates. ``root``:
+    the installation in whose folder for unfinished things it lies, for a compute node, too.
+
+    Raises:
+        OSError: the user's credentials cannot be read, or the folder not be made
+        RecordError: the file cannot be written
     """
     is_ngc = host.partition(":")[0] in NGC_HOSTS
     text = _with_ngc_key(_read_text(enroot_credentials_path(env)), kept, env) if is_ngc else None
@@ -133,9 +141,10 @@ def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> 
 
 
 def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None:
-    """``theirs``, the text of the user's credentials, with an NGC key in addition.
+    """Return ``theirs``, the text of the user's Enroot credentials, with an NGC key; None: nothing is to be added.
 
-    The key is that in the file ``kept``, else a variable of ``env``. None where nothing has to be added.
+    The key is that in the file ``kept``, which takes the place of the user's own, else a variable of ``env``. A
+    ``kept`` that may not be read counts as absent.
     """
     with contextlib.suppress(PermissionError):  # a colleague's
         if lines := _read_text(kept):
@@ -147,18 +156,18 @@ def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None
 
 
 def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
-    """The lines of a credentials file for a key of NGC, one for each host."""
+    """Return the lines of a credentials file for the NGC key ``password``, one for each of ``hosts``."""
     # One line each: Enroot itself looks for "machine HOST login USER " in one line.
     return "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
 
 
 def remove_ngc_key(install: Path) -> Path | None:
-    """Take back the key that release 0.2 has put into the user's credentials for Enroot; returns that file.
+    """Remove the NGC key that release 0.2 put into the user's Enroot credentials; return the file of those.
 
     None where nothing was removed. What somebody has changed there since stays; a file that is left empty is removed.
 
     Raises:
-        RecordError: the key stays there, because the file cannot be read or written.
+        RecordError: the key stays there, because the file cannot be read or written
     """
     try:
         note = read_json(install / _NOTE)
@@ -175,10 +184,13 @@ def remove_ngc_key(install: Path) -> Path | None:
 
 
 def _without_own_lines(path: Path, digest: str) -> bool:
-    """Remove the NGC key with this ``digest`` from the credentials in ``path``; return whether it was there.
+    """Remove the NGC key whose SHA-256 is ``digest`` from the credentials in ``path``; return whether it was there.
 
-    False: no entry for a host of NGC has that key, and nothing is written. Other entries stay; a file with nothing else
-    in it is removed.
+    Where it is not there nothing is written. Other entries stay; a file with nothing else in it is removed.
+
+    Raises:
+        OSError: the file cannot be read or removed
+        RecordError: the file cannot be written
     """
     text = _read_text(path)
     own_hosts = [e.host for e in parse_entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
@@ -193,48 +205,57 @@ def _without_own_lines(path: Path, digest: str) -> bool:
 
 
 def _digest(text: str) -> str:
-    """The SHA-256 of a text, as hexadecimal digits."""
+    """Return the SHA-256 of ``text``, as hexadecimal digits."""
     return hashlib.sha256(_as_bytes(text)).hexdigest()
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file, bytes that are not UTF-8 kept as surrogates so that ``_as_bytes`` gives them back; empty: no
-    file.
+    """Return the text of a file, empty where it does not exist.
+
+    Bytes that are not UTF-8 are kept as surrogates, so that ``_as_bytes`` gives them back.
+
+    Raises:
+        OSError: the file is there and cannot be read
     """
     return path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
 
 
 def _as_bytes(text: str) -> bytes:
-    """A text as bytes; what was no UTF-8 when it was read becomes what it was."""
+    """Return ``text`` as UTF-8; surrogates that ``_read_text`` made become the bytes that they were."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _is_private(path: Path) -> bool:
-    """Whether ``path`` is a file with mode 0600: only its owner can read and write it."""
+    """Return whether ``path`` is a file with mode 0600, which only its owner can read and write; False if missing.
+
+    Raises:
+        OSError: the file's folder is closed to this user
+    """
     return path.is_file() and path.stat().st_mode & 0o777 == 0o600
 
 
 def hf_token_path(install: Path) -> Path:
-    """The file of an installation for its Hugging Face token; it need not exist."""
+    """Return the file of an installation for its Hugging Face token; it need not exist."""
     return install / ".llmb" / "hf_token"
 
 
 def key_path(install: Path) -> Path:
-    """The file of an installation for the NGC key that was given to LLMB, as credentials for Enroot.
-
-    It need not exist.
-    """
+    """Return the file of an installation for the NGC key given to LLMB, in Enroot's format; it need not exist."""
     return install / ".llmb" / "enroot" / ".credentials"
 
 
 def stored_hf_token(install: Path) -> Secret | None:
-    """The Hugging Face token that an installation holds; None where it holds none."""
+    """Return the Hugging Face token that an installation holds; None where it holds none.
+
+    Raises:
+        OSError: the file of the token cannot be read
+    """
     text = _read_text(hf_token_path(install)).strip()
     return Secret(text) if text else None
 
 
 def from_environment() -> Secrets:
-    """The secrets in the caller's environment variables; None where none is set.
+    """Return the secrets in this process's environment variables; a secret that is not set is None.
 
     Those that came as flags are marked to be kept in the installation. Others are only used: a token that every shell
     of the user exports was not given to this installation.
@@ -250,10 +271,10 @@ def from_environment() -> Secrets:
 
 
 def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Iterator[Artefact]:
-    """Yields the parts that keep those of ``secrets`` that are to be kept, each in a file, and a check of these
-    files.
+    """Yield the parts that store the given ``secrets``, each in a file, and last a check of these files.
 
-    The check, that others cannot read them, always comes. The NGC key is kept only where jobs use images.
+    The check is that others cannot read them. Only secrets marked to be kept are stored, and the NGC key only where
+    jobs use images. Writes nothing.
     """
     if secrets.hf_token and "hf_token" in secrets.keep:
         yield hf_token_file(install, secrets.hf_token)
@@ -263,17 +284,24 @@ def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Itera
 
 
 def hf_token_file(install: Path, token: Secret) -> Small:
-    """The part that keeps the Hugging Face token in a file of the installation, for later downloads; not written
-    yet.
-    """
+    """Return the part that stores the Hugging Face token in a file of the installation; writes nothing yet."""
     path, text = hf_token_path(install), token.reveal() + "\n"
 
     def find_problem() -> str | None:
-        """What is wrong with the file of the token; None: nothing."""
+        """Return what is wrong with the file of the token: ``PATH is missing or changed``; None: nothing.
+
+        Raises:
+            OSError: the file cannot be read
+        """
         return None if _is_private(path) and _read_text(path) == text else f"{path} is missing or changed"
 
     def make() -> None:
-        """Write the file of the token, readable by its owner alone."""
+        """Write the file of the Hugging Face token, readable by its owner alone; its folder is made if missing.
+
+        Raises:
+            RecordError: the file cannot be written
+            OSError: its folder cannot be made
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         write(install, path, text, mode=0o600)
 
@@ -281,22 +309,27 @@ def hf_token_file(install: Path, token: Secret) -> Small:
 
 
 def registry_key(install: Path, key: Secret) -> Small:
-    """A part that keeps the given NGC key in a file of ``install``, for both NGC hosts. Nothing is written by this
-    call.
+    """Return the part that stores the given NGC key in a file of ``install``, for both NGC hosts; writes nothing.
 
-    The file is for its owner alone. Its ``make`` raises RequestError for a text that can be no key.
+    The file is for its owner alone. Making the part raises RequestError for a text that can be no key.
     """
     path, text = key_path(install), _ngc_lines(key.reveal())
 
     def find_problem() -> str | None:
-        """What is wrong with the file of the key; None: nothing."""
+        """Return what is wrong with the file of the NGC key, ``PATH does not have the NGC key``; None: nothing.
+
+        Raises:
+            OSError: the file cannot be read
+        """
         return None if _is_private(path) and _read_text(path) == text else f"{path} does not have the NGC key"
 
     def make() -> None:
-        """Write the file of the key, readable by its owner alone.
+        """Write the file of the NGC key, readable by its owner alone; its folder is made if missing.
 
         Raises:
-            RequestError: it cannot be a key
+            RequestError: the text cannot be a key: it is empty, has white space, or begins with ``$``
+            RecordError: the file cannot be written
+            OSError: its folder cannot be made
         """
         value = key.reveal()
         if not value or value.startswith("$") or any(c.isspace() for c in value):
@@ -312,10 +345,13 @@ def registry_key(install: Path, key: Secret) -> Small:
 
 
 def private_files(install: Path) -> Small:
-    """The part that checks that nobody else can read this user's files with secrets; making it closes them."""
+    """Return the part that checks that others cannot read this user's files with secrets; making it closes them."""
 
     def readable_by_others() -> list[Path]:
-        """The files with secrets that are this user's and that others can read."""
+        """Return the files with secrets that belong to this user and that others can read or write; empty: none.
+
+        Files that are missing, or in a folder that is closed to this user, are skipped.
+        """
         # Not Path.exists, which raises where a colleague may not look.
         noted = os.path.exists(install / _NOTE)  # noqa: PTH110
         earlier = [enroot_credentials_path(os.environ)] if noted else []
@@ -328,12 +364,16 @@ def private_files(install: Path) -> Small:
         return found
 
     def find_problem() -> str | None:
-        """Which files with secrets others can read, in words; None: none."""
+        """Return a sentence that names the files with secrets that others can read; None: there are none."""
         found = readable_by_others()
         return f"other users can read {', '.join(map(str, found))}" if found else None
 
     def close() -> None:
-        """Make the files with secrets readable by their owner alone."""
+        """Make the files with secrets readable by their owner alone.
+
+        Raises:
+            OSError: a file's mode cannot be changed
+        """
         for path in readable_by_others():
             path.chmod(0o600)
 

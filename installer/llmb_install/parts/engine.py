@@ -40,14 +40,18 @@ MINIMUM_GLIBC = (2, 28)
 
 @dataclass(frozen=True)
 class Kind:
-    """A CPU engine that can be installed: its environment, the Pythons it runs on, and how it is tested."""
+    """What is known of a CPU engine for one release of Megatron-Bridge: environment, Pythons, and how it is tested."""
 
     name: str
-    """The name of the environment in ``venvs``, and of its lock."""
+    """The name of the environment in ``venvs``, and of its lock file."""
     pythons: tuple[Version, Version]
-    """The oldest and the newest that every package of the lock has a wheel for, on both machines."""
+    """The oldest and the newest version of Python for which every package of the lock has a wheel, on both
+    architectures.
+    """
     smoke: tuple[str, ...]
-    """Megatron-Bridge itself can only be imported through LLMB's CPU backend; training tests it."""
+    """Modules that must import in it. Megatron-Bridge can only be imported through LLMB's CPU backend; training
+    tests it.
+    """
     of_newer_python: tuple[str, ...] = ()
     """Packages that say they are for Python 3.12 alone, and work on its neighbours: their wheels for 3.12 are taken."""
 
@@ -72,21 +76,29 @@ ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
 
 @dataclass(frozen=True)
 class CpuEngine(Environment):
-    """An engine of an installation. ``python`` is empty where none fits; nothing is then made."""
+    """The Python environment of an installation in which jobs train on CPUs, with one release of Megatron-Bridge.
+
+    Its ``python`` is empty where this machine has none that fits; nothing is then made.
+    """
 
     release: str = DEFAULT_ENGINE
+    """Release of Megatron-Bridge, such as ``0.6``."""
 
     download = 420_000_000
     disk = 1_800_000_000
 
     def room(self) -> list[Room]:
-        """The space that building it takes, also where it is there already."""
+        """Return the disk space that building the engine takes, also where it is there already."""
         return [Room(self.link.parent, ENGINE_BYTES, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """What this machine lacks to build it: packages for it, a Python that they are for, PyTorch's CPU build.
+        """Return what this machine lacks to build the engine, as errors that are not raised; empty: nothing.
 
-        Empty: nothing. Where there is no such Python, uv is told to fetch one, which takes a while and stays.
+        Looked for are builds of packages for this kind of machine, a Python that fits, and PyTorch's CPU build. Asks
+        package indexes. Where no Python fits, uv downloads one, which takes a while and stays.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         problems = (_no_builds, self._no_python, self._no_torch)
         found = [*super().lacks()]
@@ -94,20 +106,22 @@ class CpuEngine(Environment):
         return found
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Build or link it unless it is complete, with a Python that was found meanwhile; whether anything changed.
+        """Build or link the engine unless it is complete; return whether anything changed.
+
+        ``anew``: build it in any case. A Python that was found since the engine was looked at is used.
 
         Raises:
-            EnvironmentLacks: it could not be built
+            EnvironmentLacks: the engine could not be built
+            OSError: the lock file cannot be read, or the link not be written
         """
         if not self.python and (python := python_for(self.release)):
             return replace(self, python=python).ensure(reporter, anew=anew)
         return super().ensure(reporter, anew=anew)
 
     def _no_python(self) -> EnvironmentLacks | None:
-        """The error that there is no Python for this engine; None where there is one, or where uv has just fetched
-        one.
+        """Return the error that no Python fits this engine; None: one does, or uv has just downloaded one.
 
-        Fetching tells the user so.
+        The user is told of a download. The error is not raised here.
         """
         oldest, newest = KINDS[self.release].pythons
         wanted = uv.as_text(oldest, newest)
@@ -125,9 +139,12 @@ class CpuEngine(Environment):
         )
 
     def _no_torch(self) -> EnvironmentLacks | None:
-        """The error that no index has PyTorch's CPU build for this engine; None where one has, or may have.
+        """Return the error that no index has PyTorch's CPU build for this engine; None: one has it, or may have it.
 
-        Asks the indexes, unless another engine has it or the user's own uv may know better.
+        Asks the indexes, unless another engine has the build or the user's own uv may know better. Not raised here.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         python = python_for(self.release)
         pinned = re.search(r"^torch==(\S+)", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
@@ -149,14 +166,18 @@ class CpuEngine(Environment):
 
 
 def own_engine(python: Path) -> Small:
-    """The part that stands for a site's own Python with torch and Megatron-Bridge: looked at, and never built here."""
+    """Return the part that is a site's own ``python`` with torch and Megatron-Bridge: checked, and never made here."""
 
     def find_problem() -> str | None:
-        """What is wrong with the site's own engine; None: nothing."""
+        """Return ``PATH is not a program`` where the site's own Python cannot be executed; None: it can."""
         return None if python.is_file() and os.access(python, os.X_OK) else f"{python} is not a program"
 
     def refuse() -> None:
-        """Raises EnvironmentLacks: a site's own engine cannot be made."""
+        """Raise, in the place of making the part: a site's own engine cannot be made by the installer.
+
+        Raises:
+            EnvironmentLacks: always
+        """
         raise EnvironmentLacks(
             f"the training engine {python} is not a program that can be run",
             remedy="give --engine-python the Python of an environment with torch and Megatron-Bridge",
@@ -166,10 +187,13 @@ def own_engine(python: Path) -> Small:
 
 
 def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE) -> CpuEngine:
-    """The CPU engine with Megatron-Bridge ``release`` in the installation, whether it is built or not.
+    """Return the CPU engine with Megatron-Bridge ``release`` of the installation ``install``, built or not.
 
-    ``kind``: who makes the environment, ``venv``, ``uv`` or ``conda``. Its ``python`` is empty where this machine has
-    none for it. An unknown release is a KeyError.
+    ``kind``: who makes the environment, ``venv``, ``uv`` or ``conda``. Its ``python`` is empty where none on this
+    machine fits.
+
+    Raises:
+        KeyError: the installer has no CPU engine of this release
     """
     engine = KINDS[release]
     return CpuEngine(
@@ -185,18 +209,21 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str =
 
 
 def python_for(release: str) -> str | None:
-    """The path of a Python on this machine that runs the engine of a release; None where there is none.
+    """Return the path of a Python on this machine that runs the CPU engine of a release; None: there is none.
 
-    Fetches nothing.
+    Downloads nothing.
+
+    Raises:
+        KeyError: the installer has no CPU engine of this release
     """
     oldest, newest = KINDS[release].pythons
     return uv.find_python(lambda version: oldest <= version <= newest)
 
 
 def _no_builds() -> EnvironmentLacks | None:
-    """The error that the engine's packages have no builds for this machine; None where they have.
+    """Return the error that the engine's packages have no builds for this machine; None: they have.
 
-    They are for Linux on x86_64 and aarch64, with glibc 2.28 or newer.
+    They are for Linux on x86_64 and aarch64, with glibc 2.28 or newer. The error is not raised here.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
@@ -237,85 +264,93 @@ HUB_IMPORTS = ("requests", "huggingface_hub", "stamina")
 
 @dataclass(frozen=True)
 class Tool(Environment):
-    """The environment ``venvs/llmb``: the clone itself, editable, with the packages of its lock."""
+    """The Python environment ``venvs/llmb`` that LLMB itself runs in: its packages, and the clone in editable form."""
 
     id = "tool"
     download = 22_000_000
     disk = 29_000_000
 
     def room(self) -> list[Room]:
-        """The disk space that the environment needs: one ``Room`` of a fixed size, also where it is there already."""
+        """Return the disk space that the environment needs, a fixed size, also where it is there already."""
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
 
     def show(self) -> str:
+        """Return what ``ensure`` would make, as a line for a dry run."""
         return f"environment {self.link} with LLMB from {self.editable}"
 
     def is_usable(self) -> bool:
-        """Whether the environment can be relied on now: complete, undamaged, and all its packages import."""
+        """Return whether the environment can be relied on now: complete, undamaged, and all its packages import.
+
+        Reads every file and starts Python.
+        """
         return self.is_complete() and self._smoke_problem() is None
 
     def _is_built(self) -> bool:
-        """Whether a build of these inputs is there whose Python starts and whose files are all what was installed."""
+        """Return whether a build of the present inputs is there whose Python starts and whose files are intact."""
         return super()._is_built() and self._damage() is None
 
 
 @dataclass(frozen=True)
 class SharedTool(Tool):
-    """What the tool needs, without a clone: whose lock is the same has the same one. It is used by its folder, because
-    the link leads to that of the lock which came last."""
+    """The Python environment with what LLMB needs, shared by a user's clones that have no installation.
+
+    Clones with the same lock file share one build. The build's folder is used directly, because the link leads to that
+    of the lock which came last.
+    """
 
     of_one_user = True
 
     def show(self) -> str:
-        """What the user is told will be made: ``environment NAME with what LLMB needs``. Reads and changes nothing."""
+        """Return what ``ensure`` would make, as a line for a dry run."""
         return f"environment {self.link} with what LLMB needs"
 
     def room(self) -> list[Room]:
-        """The space that the environment needs, with what to do about too little of it: use another cache folder."""
+        """Return the disk space that the environment needs, with advice for too little of it: another cache folder."""
         elsewhere = "set XDG_CACHE_HOME to a directory with more: what commands need is kept there"
         return [room._replace(elsewhere=elsewhere) for room in super().room()]
 
     def _is_linked(self) -> bool:
-        """True: it is used by its folder, whatever the link leads to."""
+        """Return True: the build is used by its folder, whatever the link leads to."""
         return True
 
     def note_use(self) -> None:
-        """Note that the environment was used now, by its folder's time; nothing where that cannot be written."""
+        """Note in the folder's modification time that the environment is used now; nothing where it cannot be set."""
         with contextlib.suppress(OSError):
             os.utime(self.folder)
 
     def earlier_builds(self) -> list[Path]:
-        """The folders of builds of other locks that nobody has used for four weeks, which may be removed; removes
-        none.
+        """Return the folders of builds of other locks that nobody has used for four weeks; removes none.
+
+        Raises:
+            OSError: a folder vanishes meanwhile, or is closed to this user
         """
+        # Another clone of the user may still have that lock: a build is only given up once nobody has used it for long.
         before = time.time() - 28 * 86400
         return [folder for folder in super().earlier_builds() if folder.stat().st_mtime < before]
 
 
 def shared_tool(clone: Path, home: Path) -> SharedTool:
-    """The environment with what LLMB needs that a user's clones without an installation share, in the folder
-    ``home``.
-    """
+    """Return the environment in ``home`` that a user's clones without an installation share, built or not."""
     environment = tool_environment(clone, home)
     return SharedTool(environment.link, environment.python, environment.lock, TOOL_IMPORTS)
 
 
 @dataclass(frozen=True)
 class Hub(Environment):
-    """``venvs/hub``: what fetches files from Hugging Face, for those who ask for them."""
+    """The Python environment ``venvs/hub``, which fetches files from Hugging Face for those who ask for them."""
 
     download = 26_000_000
     disk = 36_000_000
 
 
 def hub_environment(clone: Path, install: Path) -> Hub:
-    """The environment that fetches from Hugging Face, in the installation, whether it is built or not."""
+    """Return the environment of the installation ``install`` that fetches from Hugging Face, built or not."""
     lock = clone / "installer" / "locks" / "hub.txt"
     return Hub(link=install / "venvs" / HUB, python=_tool_python(), lock=lock, smoke=HUB_IMPORTS)
 
 
 def tool_environment(clone: Path, install: Path) -> Tool:
-    """The environment of the tool itself in an installation, whether it is built or not."""
+    """Return the environment of LLMB itself in the installation ``install``, built or not."""
     return Tool(
         link=install / "venvs" / TOOL,
         python=_tool_python(),
@@ -326,7 +361,10 @@ def tool_environment(clone: Path, install: Path) -> Tool:
 
 
 def _tool_python() -> str:
-    """The path of the Python that the tool's environments are made with: the one that runs this."""
+    """Return the path of the Python that the tool's environments are made with: one that LLMB supports.
+
+    There is one, as the caller runs on such a Python.
+    """
     python = uv.find_python(uv.is_tool_python)
     assert python is not None, "the caller runs on such a Python"
     return python

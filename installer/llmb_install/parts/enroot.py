@@ -30,15 +30,18 @@ _ABANDONED_SECONDS = 3600.0
 
 
 def remove_broken(cache: Path) -> list[Path]:
-    """Remove this user's layers in Enroot's cache that are damaged, and return them; Enroot downloads what is
-    missing.
+    """Remove this user's damaged layers from Enroot's ``cache`` and return their paths; Enroot downloads them again.
 
-    Each is read whole by zstd. Empty: none is damaged, or zstd is missing.
+    Each layer is read whole by zstd. Empty: none is damaged, zstd is missing, or there is no cache.
+
+    Raises:
+        OSError: the cache cannot be listed, or a layer not be removed
     """
     broken = []
     for layer in sorted(cache.iterdir()) if cache.is_dir() else ():
         if not _LAYER.fullmatch(layer.name) or not _is_own_file(layer.lstat()):
             continue
+        # Any other status, such as that of a missing zstd, says nothing of the layer.
         if run_program(["zstd", "--test", "--quiet", str(layer)], _SECONDS).status == 1:
             broken.append(layer)
             layer.unlink(missing_ok=True)
@@ -46,10 +49,13 @@ def remove_broken(cache: Path) -> list[Path]:
 
 
 def remove_abandoned(cache: Path) -> None:
-    """Remove this user's parts of layers in Enroot's cache to which nobody has written for an hour.
+    """Remove this user's partial layers in Enroot's ``cache`` to which nothing was written for an hour.
 
-    They are of downloads that were killed; Enroot begins each anew. Another host may use the same cache, so that no
+    They are of downloads that were killed, and Enroot begins each anew. Another host may use the same cache, so no
     process tells who is at work.
+
+    Raises:
+        OSError: a part cannot be removed
     """
     for path in cache.glob(f"*.{'?' * 10}"):
         with contextlib.suppress(FileNotFoundError):  # one that is whole meanwhile
@@ -63,7 +69,7 @@ def remove_abandoned(cache: Path) -> None:
 
 
 def _is_own_file(status: os.stat_result) -> bool:
-    """Whether a file's status is that of a plain file of this user."""
+    """Return whether ``status`` is that of a regular file that belongs to this user."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
@@ -86,9 +92,9 @@ _UNPACKING = ("Extracting", "Converting")
 
 
 class Watch:
-    """Follows Enroot's lines: keeps what matters for an explanation and shows how far the import is.
+    """A follower of Enroot's output: it shows how far an import is, and keeps what explains a failure.
 
-    ``progress_text`` gives what stands on the progress line while Enroot is doing something.
+    It is called with each line. ``shown`` turns what Enroot is doing into the text of the progress line.
     """
 
     def __init__(self, step: Step, shown: Callable[[str], str | Callable[[], str]] = str) -> None:
@@ -114,9 +120,9 @@ class Watch:
 def import_error(
     source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool
 ) -> EnvironmentLacks:
-    """The error for an import of ``source`` that ended with ``done.status`` other than 0: cause, last lines, remedy.
+    """Return the error of a failed import of the image ``source``: cause, Enroot's last lines, remedy; not raised.
 
-    ``env``: Enroot's environment. ``remote``: it ran on a compute node.
+    ``env``: Enroot's environment. ``remote``: the import ran on a compute node.
     """
     cause, remedy = _import_failure(source, done, watch, env, remote=remote)
     tail = "\n".join(f"    {line}" for line in done.tail[-5:]) or "    (no output)"
@@ -127,7 +133,7 @@ _CHOOSE_ARCHITECTURE = "choose the right --arch, or a release of the image that 
 
 
 def bad_image_error(source: str, problem: str, watch: Watch, *, for_others: bool = False) -> EnvironmentLacks:
-    """The error for an import of ``source`` that reported success and left a file that is unusable.
+    """Return the error of an import of ``source`` that reported success and left an unusable file; not raised.
 
     ``problem`` is a clause that says what is wrong with the file; ``for_others``: it is sound, for other machines.
     """
@@ -147,7 +153,7 @@ def bad_image_error(source: str, problem: str, watch: Watch, *, for_others: bool
 def _import_failure(
     source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool
 ) -> tuple[str, str]:
-    """Why an import failed, as a clause, and what to do, by what Enroot printed; never empty."""
+    """Return why the import of ``source`` failed, as a clause, and what to do, by what Enroot printed; never empty."""
     text = "\n".join(done.tail)
     where = " on the compute node" if remote else ""
     if "No space left on device" in text or "Disk quota exceeded" in text:
@@ -192,10 +198,10 @@ def _import_failure(
 
 
 def _registry_refusal(status: int, source: str, watch: Watch, env: Mapping[str, str]) -> tuple[str, str]:
-    """Why a registry refused an image, by HTTP status, and what the user can do: two texts. Asks nobody.
+    """Return why a registry refused an image, by HTTP ``status``, and what the user can do; asks nobody.
 
-    ``source`` names the image (for its credentials), ``watch`` what Enroot was doing then. Any status has texts; one
-    that is not known counts as an error of the registry's own.
+    ``source`` names the image (for its credentials), ``watch`` knows what Enroot was doing. An unknown status counts as
+    an error of the registry's own.
     """
     if status == 404 and watch.doing.startswith("Downloading"):
         return "the registry lacks a layer of the image", "tell who runs the registry: the image has to be pushed again"
@@ -208,7 +214,7 @@ def _registry_refusal(status: int, source: str, watch: Watch, env: Mapping[str, 
 
 
 def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
-    """What to do about credentials that the registry of ``source`` did not take."""
+    """Return what to do about credentials that the registry of ``source`` did not take, as the text of a remedy."""
     # Enroot and curl look for the name alone.
     host, _, port = source.partition("#")[0].partition(":") if "#" in source else ("the registry", "", "")
     if host == "nvcr.io":
@@ -224,9 +230,10 @@ _RETRIES = "ENROOT_TRANSFER_RETRIES"
 
 
 def retry_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Enroot's variable that has it try a download again, three times; empty where the user or the site has set it.
+    """Return the variable, by name, that has Enroot repeat a failed download up to three times.
 
-    Of itself Enroot gives up at once. It tries as curl does: after 429 and 5xx, and where a name is not resolved.
+    Empty where the user or the site has set it. Of itself Enroot gives up at once. It repeats as curl does: after 429
+    and 5xx, and where a name is not resolved.
     """
     return {} if enroot_setting(_RETRIES, env) else {_RETRIES: "3"}
 
@@ -236,13 +243,14 @@ _DIGEST_SECONDS, _WITH_A_NODE_SECONDS = 60.0, 600.0
 
 
 def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping[str, str]) -> tuple[str | None, str]:
-    """The registry's digest of ``image`` for ``architecture``, ``sha256:...``, and an empty text; else None and why.
+    """Return the registry's digest of ``image``, ``sha256:...``, and an empty text; or None and why it is unknown.
 
     ``prefix``: words that run a command on a compute node. Enroot can ask from 4.0 on. A registry that does not answer
-    is left to the import, which says why.
+    is no error here: the import will say why.
     """
     argv = [*prefix, "enroot", "digest", "--arch", architecture, f"docker://{image}"]
     seconds = _WITH_A_NODE_SECONDS if prefix else _DIGEST_SECONDS
+    # Without retries: the import that follows has its own.
     answer = run_program(argv, seconds, env={**env, _RETRIES: "0"})
     found = answer.output.strip()
     if answer.ok and _DIGEST.fullmatch(found):
@@ -253,19 +261,23 @@ def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping
 
 
 def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
-    """What stands on the progress line while Enroot is ``doing`` something, which begins now.
+    """Return what the progress line shows while Enroot is ``doing`` something, which begins now.
 
-    While it downloads or writes the image that is a function, whose text says how much has come to ``cache`` or
+    For a download, or the writing of the image, that is a function, whose text says how much has come to ``cache`` or
     ``output`` since, and how fast; else ``doing`` itself.
     """
     began, before = time.monotonic(), _file_sizes(cache)
 
     def downloaded() -> int:
-        """Bytes in Enroot's cache in files that were not there when this began."""
+        """Return the bytes in files of Enroot's cache that were not there when the download began."""
         return sum(bytes_ for name, bytes_ in _file_sizes(cache).items() if name not in before)
 
     def written() -> int:
-        """Bytes of the image file that have been written; 0: it is not there yet."""
+        """Return the bytes of the image file that have been written; 0: it is not there yet.
+
+        Raises:
+            OSError: Enroot has just removed the file
+        """
         return output.stat().st_size if output.exists() else 0
 
     measure = {"Downloading": downloaded, "Creating": written}.get(doing.partition(" ")[0])
@@ -273,7 +285,7 @@ def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], s
         return doing
 
     def text() -> str:
-        """What Enroot is doing, with how much it has done and how fast."""
+        """Return what Enroot is doing and, once there is any, the amount done and the speed."""
         try:
             done = measure()
         except OSError:  # Enroot has just removed what was looked at
@@ -285,7 +297,11 @@ def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], s
 
 
 def _file_sizes(folder: Path) -> dict[str, int]:
-    """The sizes in bytes of what lies in a folder, by name; empty where there is no folder."""
+    """Return the sizes in bytes of the entries of a folder, by name; empty where the folder is missing.
+
+    Raises:
+        OSError: the folder cannot be listed
+    """
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError):

@@ -46,7 +46,10 @@ RECEIPT = ".llmb-receipt.json"
 
 @dataclass(frozen=True)
 class Environment(Content, Artefact):
-    """A Python environment of an installation, made of a lock; a link with its name leads to the folder in use."""
+    """A Python environment of an installation, with the packages of a lock file.
+
+    Each build has a folder of its own; a link with the environment's name leads to the one in use.
+    """
 
     of_one_user = False
     """Whether it lies in a folder that only its user needs to reach."""
@@ -57,17 +60,21 @@ class Environment(Content, Artefact):
         return self.name
 
     def show(self) -> str:
+        """Return what ``ensure`` would make, as a line for a dry run."""
         return f"{self.kind} environment {self.link} with Python {self.python} from {self.lock}"
 
     def room(self) -> list[Room]:
-        """The space that building it takes, by the estimate of its kind."""
+        """Return the disk space that building the environment takes, by an estimate for its class."""
         return [Room(self.link.parent, self.disk, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """What this machine lacks to build the environment, as errors; empty: nothing.
+        """Return what this machine lacks to build the environment, as errors that are not raised; empty: nothing.
 
         Looked for are a free path, conda where it was asked for, and an index that has uv or, where uv is at hand, the
-        first package of the lock. Asks the indexes; writes nothing.
+        first package of the lock. Asks the indexes over the network; writes nothing.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         found = []
         if os.path.lexists(self.link) and not is_environment_link(self.link):
@@ -95,9 +102,12 @@ class Environment(Content, Artefact):
 
     @property
     def folder(self) -> Path:
-        """The folder of the build with this content: what the link leads to, else a finished build.
+        """The folder of the build with the present inputs: what the link leads to, else a finished build.
 
-        Where there is none, a name at which nothing lies.
+        Where there is no such build, a path at which nothing lies.
+
+        Raises:
+            OSError: the lock file, or the folder of builds, cannot be read
         """
         builds = _build_folders(self, self.inputs()[:8])
         linked = self.link.parent / self.link.readlink() if self.link.is_symlink() else None
@@ -107,13 +117,20 @@ class Environment(Content, Artefact):
         return finished[-1] if finished else self.link.with_name(f"{self.name}-{self.inputs()[:8]}")
 
     def new_folder(self) -> Path:
-        """A path for a new build beside the link, with a name that nobody has used; not made."""
+        """Return an unused path for a new build beside the link; nothing is made there.
+
+        Raises:
+            OSError: the lock file cannot be read
+        """
         return self.link.with_name(f"{self.name}-{self.inputs()[:8]}-{secrets.token_hex(3)}")
 
     def inputs(self) -> str:
-        """A SHA-256 of everything that decides what the environment contains, as hexadecimal digits.
+        """Return a SHA-256, as hexadecimal digits, of what decides the environment's content.
 
-        Its path, kind, lock and clone; not the Python that it is made with.
+        That is its path, kind, lock file and clone; not the Python that it is made with.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         # However a path is spelt: a folder that is reached through a link is the same one.
         path = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
@@ -123,27 +140,33 @@ class Environment(Content, Artefact):
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_complete(self) -> bool:
-        """Whether the link leads to a build of these inputs that has all its packages, and its Python starts.
+        """Return whether the link leads to a build of the present inputs with all packages, whose Python starts.
 
         A quick look: the content of files is not compared.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         return self._is_linked() and self._is_built()
 
     def is_usable(self) -> bool:
-        """Whether the environment can be relied on now: complete, every file what was installed, and it imports.
+        """Return whether the environment can be relied on now: complete, every file as installed, and it imports.
 
         That it imports would not be enough: a package that has lost its ``__init__.py`` still does, as a namespace.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         return self.is_complete() and self._damage() is None and self._smoke_problem() is None
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Build or link the environment unless it is complete; whether anything changed. ``anew``: build it in any
-        case.
+        """Build or link the environment unless it is complete; return whether anything changed.
 
-        What was linked before stays on disk: see ``prune``.
+        ``anew``: build it in any case. What was linked before stays on disk: see ``prune``.
 
         Raises:
-            EnvironmentLacks: it could not be built; the message says why.
+            EnvironmentLacks: the environment could not be built; the message says why
+            OSError: the lock file cannot be read, or the link not be written
         """
         if not anew and self.is_complete():
             return False
@@ -156,19 +179,23 @@ class Environment(Content, Artefact):
         return True
 
     def ensure_usable(self, reporter: Reporter) -> bool:
-        """Build or link the environment unless it is complete; whether anything changed.
+        """Build or link the environment unless it can be relied on now; return whether anything changed.
 
-        As ``ensure``, for those who rely on it now: one that is damaged or does not import is built anew.
+        As ``ensure``, but one that is damaged or does not import is built anew, too.
 
         Raises:
-            EnvironmentLacks: it could not be built
+            EnvironmentLacks: the environment could not be built
+            OSError: the lock file cannot be read, or the link not be written
         """
         return self.ensure(reporter, anew=self._damage() is not None or self._smoke_problem() is not None)
 
     def verify(self) -> str | None:
-        """What is wrong with the environment, in words, by its receipt, every file's hash, and a real import.
+        """Return what is wrong with the environment, as a sentence; None: nothing.
 
-        None: nothing.
+        Looks at its receipt and every file's hash, and imports its packages.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         if damage := self._damage():
             return damage
@@ -177,19 +204,30 @@ class Environment(Content, Artefact):
         return self._smoke_problem()
 
     def _damage(self) -> str | None:
-        """``LINK is damaged: ...`` with some installed files that are gone or have changed; None: none."""
+        """Return ``LINK is damaged: ...`` with the first installed files that are gone or changed; None: none is.
+
+        Reads every installed file.
+
+        Raises:
+            OSError: the lock file cannot be read
+        """
         damaged = first_few(list(damaged_files(self.folder)))
         return f"{self.link} is damaged: {damaged}" if damaged else None
 
     def earlier_builds(self) -> list[Path]:
-        """The folders of builds that are not in use now, including unfinished and damaged ones; removes none."""
+        """Return the folders of builds that are not in use now, including unfinished and damaged ones; removes none.
+
+        Raises:
+            OSError: the lock file cannot be read
+        """
         return [folder for folder in _build_folders(self) if folder != self.folder]
 
     def prune(self) -> list[Path]:
-        """Remove earlier builds that no process of this machine uses; returns their folders.
+        """Remove earlier builds that no process of this machine uses, and return their folders; empty: none was.
 
         Raises:
-            EnvironmentLacks: one cannot be removed
+            EnvironmentLacks: a build cannot be removed
+            OSError: the lock file cannot be read, or a receipt not be removed
         """
         old = [folder for folder in self.earlier_builds() if not is_in_use(folder)]
         for folder in old:
@@ -197,17 +235,26 @@ class Environment(Content, Artefact):
         return old
 
     def _smoke_problem(self) -> str | None:
-        """Why a package that the environment must have cannot be imported, in words, by importing all; None: all
-        can.
+        """Return why a package that the environment must have cannot be imported, as a sentence; None: all can.
+
+        Starts the environment's Python and imports all of them.
         """
         return environment_build.smoke_problem(self, self.folder)
 
     def _is_linked(self) -> bool:
-        """Whether the environment's link leads to the build with its present inputs."""
+        """Return whether the environment's link leads to the build with its present inputs.
+
+        Raises:
+            OSError: the lock file cannot be read
+        """
         return self.link.is_symlink() and self.link.readlink() == Path(self.folder.name)
 
     def _is_built(self) -> bool:
-        """Whether a build of these inputs is there whose Python starts."""
+        """Return whether there is a build of the present inputs that has all its packages and whose Python starts.
+
+        Raises:
+            OSError: the lock file cannot be read
+        """
         folder = self.folder
         return (
             self._is_build_current(folder)
@@ -215,7 +262,13 @@ class Environment(Content, Artefact):
         )
 
     def _is_build_current(self, folder: Path) -> bool:
-        """Whether a build's receipt is of these inputs, and names the packages that are there."""
+        """Return whether the receipt in a build's ``folder`` is of the present inputs and lists the packages there.
+
+        False without a receipt. The inputs are what decides the environment's content.
+
+        Raises:
+            OSError: the lock file cannot be read
+        """
         receipt = read_receipt(folder / RECEIPT)
         if receipt is None or receipt.get("inputs") != self.inputs():
             return False
@@ -223,7 +276,7 @@ class Environment(Content, Artefact):
 
 
 def _discard_unfinished(environment: Environment) -> None:
-    """Remove the environment's builds that were never finished and that nobody uses: the next one needs the room.
+    """Remove the environment's builds that were never finished and that nobody uses, to make room for the next.
 
     One that cannot be removed stays for another time.
     """
@@ -235,7 +288,7 @@ def _discard_unfinished(environment: Environment) -> None:
 
 
 def _build_folders(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
-    """The folders of all builds of an environment, whole or not, sorted by name; empty: there is none.
+    """Return the folders of all builds of an environment, finished or not, sorted by name; empty: there is none.
 
     ``content``: a regular expression for the eight hex digits in a build's name, the hash of what is in it.
     """
@@ -247,10 +300,13 @@ def _build_folders(environment: Environment, content: str = "[0-9a-f]{8}") -> li
 
 
 def _build_environment(environment: Environment, reporter: Reporter, step: Step) -> Path:
-    """Build the environment in a new folder, which is returned; what an earlier attempt left is removed first.
+    """Build the environment in a new folder, with a receipt at the end, and return the folder.
+
+    Unfinished builds of earlier attempts are removed first.
 
     Raises:
         LLMBError: it cannot be built; the new folder is removed
+        OSError: the lock file cannot be read
     """
     _discard_unfinished(environment)
     folder = environment.new_folder()
@@ -280,14 +336,13 @@ def _build_environment(environment: Environment, reporter: Reporter, step: Step)
 
 
 def _closed_to_others(built: Path) -> Path | None:
-    """The folder that keeps other users from the environment's Python although they can reach the environment
-    itself.
+    """Return the folder that keeps other users from the Python of the environment that was ``built``.
 
-    None: there is none, or the environment is closed to them, too.
+    None: there is no such folder, or the environment itself is closed to them, too.
     """
 
     def closed(path: Path) -> Path | None:
-        """The nearest folder above a path that other users cannot enter; None: they can."""
+        """Return the nearest folder above ``path`` that other users cannot enter; None: they can enter all."""
         return next((folder for folder in path.parents if not folder.stat().st_mode & 0o001), None)
 
     python = (built / "bin" / "python").resolve()
@@ -295,7 +350,11 @@ def _closed_to_others(built: Path) -> Path | None:
 
 
 def _replace_link(link: Path, target: str) -> None:
-    """Make ``link`` lead to ``target`` by one rename, in place of what it led to; a folder there is an OSError."""
+    """Make ``link`` lead to ``target`` by one rename, in place of what it led to.
+
+    Raises:
+        OSError: a folder is in its place, or the link cannot be written
+    """
     fresh = unfinished(root_for(link.parent, link.parent.parent), link.name)
     fresh.symlink_to(target)
     fresh.replace(link)
@@ -307,7 +366,8 @@ def remove_environment(folder: Path) -> None:
     Its receipt goes first, so that a kill in between leaves nothing that looks complete.
 
     Raises:
-        EnvironmentLacks: it cannot be removed
+        EnvironmentLacks: the environment cannot be removed
+        OSError: its receipt cannot be removed
     """
     try:
         (folder / RECEIPT).unlink(missing_ok=True)
@@ -323,13 +383,16 @@ def remove_environment(folder: Path) -> None:
 
 
 def installed_packages(folder: Path) -> list[str]:
-    """``name-version`` of every package in the environment's folder, sorted, by their metadata folders; empty: none."""
+    """Return ``name-version`` of every package in the environment ``folder``, sorted, by their metadata folders.
+
+    Empty where there is none, or no environment.
+    """
     found = folder.glob("lib/python3.*/site-packages/*.dist-info")
     return sorted(path.name.removesuffix(".dist-info") for path in found)
 
 
 def _disk_usage(folder: Path) -> int:
-    """Bytes of all files below a folder; those that vanish meanwhile do not count."""
+    """Return the bytes of all files below a folder; those that vanish meanwhile do not count, nor a missing folder."""
     total = 0
     for root, _, files in os.walk(folder):
         for name in files:

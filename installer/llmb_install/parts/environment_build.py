@@ -29,13 +29,13 @@ from llmb_install.working.reporter import Reporter, Step
 
 @dataclass(frozen=True)
 class Content:
-    """The packages of a Python environment, and how they are checked.
+    """What a Python environment consists of: the packages to install, and how they are checked.
 
     ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
-    one, the clone ``editable``, whose dependencies the lock has.
-    ``smoke``: modules that must import at the end. ``of_newer_python``: packages of the lock that are installed as if
-    for Python 3.12. ``shares``: environments whose packages may be linked instead of installed. ``link`` leads to the
-    environment once it is complete.
+    one, the clone ``editable``, whose dependencies the lock has. ``smoke``: modules that must import at the end.
+    ``of_newer_python``: packages of the lock that are installed as if for Python 3.12. ``shares``: environments whose
+    packages may be linked instead of installed. ``link`` leads to the environment once it is complete. ``python``: the
+    interpreter that it is made with.
     """
 
     link: Path
@@ -50,40 +50,41 @@ class Content:
 
     @property
     def name(self) -> str:
-        """The name of the environment in ``venvs``."""
+        """The name of the environment, that of its link in ``venvs``."""
         return self.link.name
 
 
 @dataclass(frozen=True)
 class Build:
-    """One build of an environment: what is made, in which folder, and who is told."""
+    """One build of a Python environment: what is built, in which new folder, and who is told."""
 
     environment: Content
     folder: Path
+    """Where the environment is built; new."""
     reporter: Reporter
     step: Step
 
     @property
     def python(self) -> str:
-        """The Python of the new environment."""
+        """The path of the new environment's Python."""
         return str(self.folder / "bin" / "python")
 
     @property
     def cache(self) -> Path:
-        """The folder beside the environment with what uv has fetched, kept for the next attempt; it need not exist."""
+        """The folder beside the environment for uv's downloads, kept for the next attempt; it need not exist."""
         return self.folder.with_name(cache_name(self.environment.name))
 
     @cached_property
     def settings(self) -> IndexSettings:
-        """Indexes and links that this machine's pip and uv are configured to use."""
+        """The package indexes and links that this machine's pip and uv are configured to use, read once."""
         return read_index_settings(child_environment())
 
     @cached_property
     def uv(self) -> str:
-        """The path of uv, with which packages are installed, fetched into ``cache`` where it is not at hand.
+        """The path of uv, which installs packages; it is downloaded into ``cache`` where it is not at hand.
 
         Raises:
-            EnvironmentLacks: no index has it.
+            EnvironmentLacks: no index has uv
         """
         try:
             return uv.get_uv(self.cache, self.settings)
@@ -91,9 +92,12 @@ class Build:
             raise no_uv(problem) from problem
 
     def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
-        """Run a program with this machine's settings for packages, in the build's folder; returns how it ended.
+        """Run a program in the build's folder with this machine's index settings, and return how it ended.
 
         Its lines go to the log and to ``on_line``. An exit status other than 0 is no error.
+
+        Raises:
+            OSError: the program cannot be started
         """
         env = {**child_environment(), **self.settings.variables}
         # uv reads the settings of a project in the current folder, whoever's that is.
@@ -101,7 +105,7 @@ class Build:
         return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
 
     def require(self, done: command.Finished, what: str, remedy: str) -> None:
-        """Refuse to go on where the program in ``done`` did not succeed.
+        """Raise unless the program in ``done`` ended with exit status 0.
 
         Raises:
             EnvironmentLacks: its exit status is not 0; the message says ``what``, and the package index may explain it
@@ -110,7 +114,7 @@ class Build:
             raise failed_program_error(self, what, done, remedy)
 
     def install(self, arguments: list[str], what: str, total: int = 0) -> command.Finished:
-        """Have uv install what ``arguments`` name, and return how it ended, whatever its status.
+        """Have uv install what ``arguments`` name, and return how it ended, whatever its exit status.
 
         ``what``: how the progress line calls it. ``total``: number of packages, 0 where it is not known.
 
@@ -122,11 +126,10 @@ class Build:
 
 
 def unavailable_error(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
-    """The error that ``what`` cannot be had, because of ``problem``; not raised.
+    """Return the error that ``what`` cannot be had, because of ``problem``; not raised here.
 
-    Where an index does not answer, that alone is said.
-
-    ``if_absent``: what to do where the indexes answer, and do not have it.
+    Where an index does not answer, the error says that alone. ``if_absent``: the remedy where the indexes answer, and
+    do not have it.
     """
     remedy = if_absent if problem.absent and if_absent else problem.remedy
     text = str(problem) if problem.down else f"{what}:\n{_indent_lines(str(problem).splitlines())}"
@@ -134,25 +137,23 @@ def unavailable_error(what: str, problem: Unavailable, if_absent: str = "") -> E
 
 
 def no_uv(problem: Unavailable) -> EnvironmentLacks:
-    """The error that uv, without which nothing is installed, cannot be had, because of ``problem``."""
+    """Return the error that uv, which installs everything, cannot be had, because of ``problem``; not raised here."""
     remedy = f"{problem.remedy}, or put a uv on PATH"
     return unavailable_error("uv, which installs everything else, cannot be fetched", problem, remedy)
 
 
 def _indent_lines(lines: Iterable[str]) -> str:
-    """The lines as one text, each with four blanks before it; empty for no lines."""
+    """Return the lines joined to one text, each with four blanks before it; empty for no lines."""
     return "\n".join(f"    {line}" for line in lines)
 
 
 def cache_name(environment: str) -> str:
-    """The name of the folder beside the environment from which uv links files; gone when the environment is
-    complete.
-    """
+    """Return the name of uv's cache folder beside the environment; it is gone once the environment is complete."""
     return f".uv-{environment}"
 
 
 def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[str]:
-    """A pattern for the names of the folders in which the environment ``environment`` is built.
+    """Return a pattern for the names of the folders in which the environment ``environment`` is built.
 
     ``content``: a regular expression for the hash in the name, to match builds of that content only.
     """
@@ -160,7 +161,10 @@ def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[st
 
 
 def is_environment_link(link: Path) -> bool:
-    """Whether ``link`` is a link, made by the installer, to a build of the environment of that name."""
+    """Return whether ``link`` is a link to a build of the environment of the same name, as the installer makes it.
+
+    False also where nothing is there; the build need not exist.
+    """
     return link.is_symlink() and build_names(link.name).match(str(link.readlink())) is not None
 
 
@@ -173,22 +177,28 @@ _ELSEWHERE = re.compile(
 
 
 def child_environment() -> dict[str, str]:
-    """The caller's environment variables without those that would send uv or Python elsewhere, as a new dictionary."""
+    """Return a copy of this process's environment variables without those that would send uv or Python elsewhere.
+
+    The user's own site-packages are turned off in it.
+    """
     return {name: value for name, value in os.environ.items() if not _ELSEWHERE.match(name)} | {"PYTHONNOUSERSITE": "1"}
 
 
 def disk_is_full(done: command.Finished) -> bool:
-    """Whether the last lines of a program say that the disk or the quota is full."""
+    """Return whether the last lines of the program in ``done`` say that the disk or the quota is full."""
     return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
 
 
 def failed_program_error(
     build: Build, what: str, done: command.Finished, remedy: str, if_absent: str = ""
 ) -> EnvironmentLacks:
-    """The error for a program that failed in a build: ``what``, and what the index says of the package it failed at.
+    """Return the error of a program that failed in a build: ``what``, and why by the package index; not raised.
 
-    Where the index says nothing, the last lines of the program. ``if_absent``: what to do where the indexes answer, and
-    do not have it. May ask the indexes.
+    Where the index explains nothing, the cause is the program's last lines. ``if_absent``: the remedy where the indexes
+    answer, and do not have the package. May ask the indexes.
+
+    Raises:
+        OSError: the lock file cannot be read
     """
     if disk_is_full(done):
         remedy = f"free space under {build.folder.parent}, then run the same command again"
@@ -199,10 +209,13 @@ def failed_program_error(
 
 
 def _index_refusal(build: Build, output: str) -> Unavailable | None:
-    """What the indexes say, asked now, of the package that uv's ``output`` is about.
+    """Ask the indexes for the package that uv's ``output`` complains about, and return why they refuse it.
 
-    None: about none, or they have it. uv calls a package unknown that an index refuses to show, and a page for people a
-    damaged archive.
+    None: it is about no package of the lock, or they have it. uv calls a package unknown that an index refuses to show,
+    and takes an error page for a damaged archive.
+
+    Raises:
+        OSError: the lock file cannot be read
     """
     lock = build.environment.lock.read_text(encoding="utf-8")
     message = output.partition("error:")[2]
@@ -233,31 +246,34 @@ HASHED = ("--require-hashes", "--no-deps")
 
 
 def lock_requirements(text: str) -> list[str]:
-    """The requirements in the text of a lock file, without hashes, each as one text; environment markers stay."""
+    """Return the requirements in the text of a lock file, one string each, without hashes; environment markers stay."""
     joined = re.sub(r"\\\n\s*", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
     lines = (re.split(r"\s--hash=|\s#", line)[0].strip() for line in joined.splitlines())
     return [line for line in lines if line]
 
 
 def count_for_here(requirements: list[str]) -> int:
-    """How many of a lock's requirements are installed here, for the progress line.
+    """Return how many of a lock's ``requirements`` are installed on this kind of machine, for the progress line.
 
-    Lines for the oldest Python alone, and for other systems, do not count.
+    Lines for Python below 3.11 alone, and for other systems, do not count.
     """
     other = re.compile(r"< ?['\"]3\.11|emscripten|win32")
     return sum(other.search(line.partition(";")[2].replace("!= 'emscripten'", "")) is None for line in requirements)
 
 
 def with_hashes(text: str, name: str) -> str:
-    """The part of a lock file that is about package ``name``, hashes included; empty where there is none."""
+    """Return the part of a lock file's ``text`` about package ``name``, hashes included; empty where there is none."""
     found = re.search(rf"^{re.escape(name)}==(?:.*\\\n)*.*\n?", text, re.MULTILINE)
     return found[0] if found else ""
 
 
 def write_partial_lock(lock: Path, name: str, folder: Path) -> Path | None:
-    """Write a lock file to ``folder`` with nothing but package ``name`` of ``lock``; its path.
+    """Write a lock file with nothing but package ``name`` of ``lock`` to ``folder``, and return its path.
 
     None, and nothing written, where the lock has no such package.
+
+    Raises:
+        OSError: the lock cannot be read, or the file not be written
     """
     text = with_hashes(lock.read_text(encoding="utf-8"), name)
     if not text:
@@ -272,7 +288,7 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def further_indexes(package: str, settings: IndexSettings) -> tuple[str, ...]:
-    """Addresses of indexes at which ``package`` is looked for besides this machine's; PyTorch's own for ``torch``.
+    """Return the addresses of indexes that may have ``package`` besides this machine's: PyTorch's own for ``torch``.
 
     Empty for other packages, and where pip is told to use no index.
     """
@@ -280,12 +296,13 @@ def further_indexes(package: str, settings: IndexSettings) -> tuple[str, ...]:
 
 
 def _install_lock(build: Build) -> None:
-    """Install into the new environment everything that its lock says, and nothing else.
+    """Install into the new environment everything that its lock file says, and nothing else.
 
-    What another environment has is linked.
+    What another environment has is linked from there.
 
     Raises:
         EnvironmentLacks: something cannot be installed
+        OSError: the lock file cannot be read, or a file not be written
     """
     lock = build.environment.lock
     text = lock.read_text(encoding="utf-8")
@@ -312,10 +329,13 @@ def _install_lock(build: Build) -> None:
 
 
 def _install_as_if_newer(build: Build, lock: str) -> Path:
-    """Install the packages that say they are for Python 3.12 alone; returns the file of a lock with the others.
+    """Install the packages that say they are for Python 3.12 alone; return a file with the rest of the lock.
+
+    ``lock`` is the text of the lock file.
 
     Raises:
-        EnvironmentLacks: they cannot be installed
+        EnvironmentLacks: the packages cannot be installed
+        OSError: a file cannot be written
     """
     parts = [with_hashes(lock, name) for name in build.environment.of_newer_python]
     newer = build.folder / ".llmb-lock-newer.txt"
@@ -334,7 +354,7 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
     ``torch``: its requirement in the lock.
 
     Raises:
-        EnvironmentLacks: neither has it, or the disk is full
+        EnvironmentLacks: neither index has the build, or the disk is full
     """
     hashed = [*HASHED, "-r", str(write_partial_lock(build.environment.lock, "torch", build.folder))]
     for source, arguments in (
@@ -352,7 +372,7 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
 
 
 def cpu_torch_remedy() -> str:
-    """What to do where PyTorch's CPU build cannot be had."""
+    """Return what to do where PyTorch's CPU build cannot be had, as the text of a remedy."""
     return (
         f"let this machine reach {CPU_TORCH_INDEX}, or name an index that has the CPU build of PyTorch, as for pip or "
         "uv (UV_INDEX, UV_FIND_LINKS); then run the same command again"
@@ -360,10 +380,10 @@ def cpu_torch_remedy() -> str:
 
 
 def _install_packages(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
-    """Install what ``arguments`` name; ``what`` is said of it, and ``total`` is the number of packages.
+    """Have uv install what ``arguments`` name, with ``what`` and the number of packages on the progress line.
 
     Raises:
-        EnvironmentLacks: it cannot be installed
+        EnvironmentLacks: something cannot be installed
     """
     build.step.update(f"installing {what}")
     build.require(
@@ -375,10 +395,10 @@ def _install_packages(build: Build, arguments: list[str], what: str, total: int 
 
 
 class UvProgress:
-    """Shows on the progress line of ``step`` what uv prints while it works, shortened, after the words ``what``.
+    """A follower of uv's output that shows its downloads, builds and installations on the progress line of ``step``.
 
-    Called with each line that uv prints; returns nothing. Lines other than those on a download, a build or the
-    installation change nothing. ``total`` packages are expected and named beside ``what``; 0: unknown.
+    It is called with each line that uv prints; other lines change nothing. ``what`` begins the text, followed by the
+    expected number ``total`` of packages, unless that is 0: unknown.
     """
 
     def __init__(self, step: Step, what: str, total: int = 0) -> None:
@@ -386,9 +406,7 @@ class UvProgress:
         self._what = f"{what} ({total})" if total else what
 
     def __call__(self, line: str) -> None:
-        """Show on the progress line what a line that uv has printed says; lines that say nothing of use are left
-        out.
-        """
+        """Show on the progress line what a line of uv's output says; lines of no use are ignored."""
         text = line.strip()
         if download := re.match(r"Downloading (\S+) \((.*)\)", text):
             self._step.update(f"{self._what}: downloading {download[1]} ({download[2]})")
@@ -399,13 +417,14 @@ class UvProgress:
 
 
 def build_environment(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
-    """Make the environment in ``folder``, where nothing is yet: create it, install its lock, import its packages.
+    """Build the environment in the new ``folder``: create it, install its lock file, and import its packages.
 
-    What uv has fetched is kept beside it when that fails, for the next attempt, and removed at the end. Writes no
+    What uv has downloaded is kept beside it when that fails, for the next attempt, and removed at the end. Writes no
     receipt.
 
     Raises:
-        EnvironmentLacks: it could not be made; the cause is in the message.
+        EnvironmentLacks: the environment could not be made; the cause is in the message
+        OSError: the lock file cannot be read, or a file not be written
     """
     build = Build(environment, folder, reporter, step)
     _create_environment(build)
@@ -419,10 +438,10 @@ def build_environment(environment: Content, folder: Path, reporter: Reporter, st
 
 
 def _create_environment(build: Build) -> None:
-    """Make the empty environment in the build's folder, by uv or conda; uv is fetched in any case.
+    """Make the empty environment in the build's folder, by uv or conda; uv is downloaded where it is missing.
 
     Raises:
-        EnvironmentLacks: it cannot be made
+        EnvironmentLacks: uv or conda is missing, or could not make it
     """
     build.folder.parent.mkdir(parents=True, exist_ok=True)
     if not uv.find_uv(build.cache):
@@ -443,12 +462,12 @@ def _create_environment(build: Build) -> None:
 
 
 def conda_program(environment: str) -> str:
-    """The path of the program on PATH that makes an environment of kind ``conda``: conda, mamba or micromamba.
+    """Return the path of conda, mamba or micromamba, whichever is on PATH first in this order.
 
     ``environment`` is named in the error.
 
     Raises:
-        EnvironmentLacks: there is none.
+        EnvironmentLacks: none of them is on PATH
     """
     found = next(filter(None, map(shutil.which, ("conda", "mamba", "micromamba"))), None)
     if found is None:
@@ -460,14 +479,17 @@ def conda_program(environment: str) -> str:
 
 
 def _smoke_argv(environment: Content, folder: Path) -> list[str]:
-    """The command line that imports, in the environment in ``folder``, the packages that it must have; not run."""
+    """Return the command line that imports the packages that the environment in ``folder`` must have; not run here."""
     program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     # -I: a json.py in the current folder is not the environment's.
     return [str(folder / "bin" / "python"), "-I", "-c", program, *environment.smoke]
 
 
 def smoke_problem(environment: Content, folder: Path) -> str | None:
-    """Why the packages of the environment in ``folder`` do not import, in words; None when they do."""
+    """Return why the packages of the environment in ``folder`` do not import, as a sentence; None: they do.
+
+    Starts the environment's Python, for at most 300 seconds.
+    """
     answer = run_program(_smoke_argv(environment, folder), 300, env=child_environment())
     if answer.problem:
         return f"{environment.link} does not run: {answer.why}"

@@ -23,26 +23,25 @@ _SECONDS = 600
 
 
 def has_pip() -> bool:
-    """Whether the Python that runs this program can import pip."""
+    """Return whether the Python that runs this program can import pip."""
     return importlib.util.find_spec("pip") is not None
 
 
 def lock_hashes(lock: str) -> Set[str]:
-    """Every SHA-256 in the text of a lock, as hexadecimal digits."""
+    """Return every SHA-256 in the text of a lock file, as hexadecimal digits; empty where there is none."""
     return set(re.findall(r"sha256:([0-9a-f]{64})", lock))
 
 
 def fetch_package(lock: Path, accepts: Callable[[str], bool], folder: Path, settings: IndexSettings) -> None:
-    """Put the only package that ``lock`` names into the new folder ``folder``, by pip, the user's uv, or
-    ``Sources``.
+    """Put the only package that ``lock`` names into the new ``folder``, by pip, the user's uv, or ``Sources``.
 
-    pip and uv lay it out as for a Python, ``Sources`` as in its wheel, whose name ``accepts`` likes. They are asked
-    once: what they do not get is asked for again by ``Sources``, which knows whether to wait. ``settings``: the indexes
-    that this machine uses. The hash is compared with the lock's.
+    pip and uv lay it out as for a Python, ``Sources`` as in its wheel, whose name ``accepts`` must accept. pip and uv
+    are asked once: what they do not get is asked for again by ``Sources``, which knows whether to wait. ``settings``:
+    the indexes that this machine uses. The hash is compared with the lock's.
 
     Raises:
-        Unavailable: nobody has it; as ``Sources`` says.
-        OSError: it could not be written, or ``folder`` is there.
+        Unavailable: no index has the package, or none answers
+        OSError: the lock cannot be read, the package not be written, or ``folder`` is there
     """
     folder.mkdir()
     own = shutil.which("uv")
@@ -60,8 +59,12 @@ def fetch_package(lock: Path, accepts: Callable[[str], bool], folder: Path, sett
 
 
 def _try_program(argv: List[str], folder: Path, settings: IndexSettings) -> bool:
-    """Run ``argv``, pip or uv, to install into ``folder``; whether it succeeded. After a failure the folder is
-    empty.
+    """Run ``argv``, pip or uv, to install into ``folder``, and return whether it succeeded.
+
+    After a failure the folder is empty. A program that is missing or takes too long counts as failed.
+
+    Raises:
+        OSError: the folder cannot be emptied
     """
     try:
         subprocess.run(

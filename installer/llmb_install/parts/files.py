@@ -25,13 +25,13 @@ Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
 
 
 def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any], Lines]:
-    """The keys and values in ``cluster_config.yaml``, answers or a play file, and their lines by ``$.key``.
+    """Return the keys and values of ``cluster_config.yaml``, answers or a play file, and their lines by ``$.key``.
 
     Both are empty for a file that says nothing: emptied by hand, or by a disk that was full. Values are not checked.
     ``load`` parses the text.
 
     Raises:
-        ConfigError: it cannot be read, is not YAML (with the line), or is of a later release.
+        ConfigError: the file is missing or unreadable, is no YAML mapping (with the line), or is of a later release
     """
     text = read_text(path, ConfigError)
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
@@ -53,7 +53,7 @@ def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any],
 
 
 def no_installation(install: Path) -> EnvironmentLacks:
-    """The error for a command that needs an installation, where ``install`` has none; not raised here."""
+    """Return the error that ``install`` has no installation, for a command that needs one; not raised here."""
     return EnvironmentLacks(
         f"there is no installation in {install}",
         remedy="set LLMB_INSTALL or --install-path to one, or make one with ./installer.py",
@@ -61,10 +61,10 @@ def no_installation(install: Path) -> EnvironmentLacks:
 
 
 def answers_file(path: Path, text: str) -> Small:
-    """The part that keeps the answers, ``text`` in YAML, in the file ``path`` for later commands; not written yet."""
+    """Return the part that keeps the answers, YAML in ``text``, in the file ``path``; writes nothing yet."""
 
     def find_problem() -> str | None:
-        """What is wrong with the file of answers; None: nothing."""
+        """Return a sentence where the answer file is missing, damaged or has other answers; None: it has these."""
         with contextlib.suppress(FileNotFoundError, LLMBError):
             # Another release wrote the same answers in another order.
             if read_settings(path)[0] == load_text(text, "the answers")[0]:
@@ -72,7 +72,12 @@ def answers_file(path: Path, text: str) -> Small:
         return f"{path} is missing or differs from the answers given"
 
     def make() -> None:
-        """Write the file of answers, and its folder."""
+        """Write the answer file, and make its folder where it is missing.
+
+        Raises:
+            RecordError: the file cannot be written
+            OSError: its folder cannot be made
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path.parents[1], path, text)
 
@@ -81,34 +86,43 @@ def answers_file(path: Path, text: str) -> Small:
 
 @dataclass(frozen=True)
 class WorkloadFolders(Artefact):
-    """The folders that hold the runs of each workload."""
+    """The part of an installation that is the folders for the runs of each workload."""
 
     folders: tuple[Path, ...]
+    """One for each workload."""
 
     id = "workloads"
 
     def is_complete(self) -> bool:
-        """Whether all folders are there."""
+        """Return whether all folders are there."""
         return all(folder.is_dir() for folder in self.folders)
 
     def make(self) -> None:
-        """Make the folders that are missing."""
+        """Make the folders for runs that are missing.
+
+        Raises:
+            OSError: a folder cannot be made
+        """
         for folder in self.folders:
             folder.mkdir(parents=True, exist_ok=True)
 
     def verify(self) -> str | None:
-        """Which folders are missing, or are this user's and not writable, in words; None: none."""
+        """Return a sentence that names folders that are missing, or this user's and not writable; None: none is."""
         bad = [str(folder) for folder in self.folders if not folder.is_dir() or _owner_cannot_write(folder)]
         return f"missing or not writable: {', '.join(bad)}" if bad else None
 
     def show(self) -> str:
+        """Return what ``make`` would do, as a line for a dry run."""
         return "make " + ", ".join(map(str, self.folders))
 
 
 def _owner_cannot_write(folder: Path) -> bool:
-    """Whether this user owns the folder and cannot write to it.
+    """Return whether this user owns the folder and cannot write to it.
 
     Colleagues need not: they keep runs in their own folders.
+
+    Raises:
+        OSError: the folder is missing
     """
     return folder.stat().st_uid == os.geteuid() and not os.access(folder, os.W_OK)
 
@@ -197,21 +211,30 @@ _MARK = "of the installation that this file stands in, also through a symbolic l
 
 
 def wrapper_text(command: str) -> str:
-    """The text of the shell script in ``bin`` that starts ``command``, ``llmb-run`` or ``llmb-install``."""
+    """Return the text of the shell script in ``bin`` that starts ``command``, ``llmb-run`` or ``llmb-install``."""
     program = _PROGRAM.format(command=command, package=COMMANDS[command])
     return _SCRIPT.format(command=command, which=_WHICH[command], program=program)
 
 
 def commands(folder: Path) -> Small:
-    """The part that is the scripts ``llmb-run`` and ``llmb-install`` in ``folder``; not written yet."""
+    """Return the part that is the scripts ``llmb-run`` and ``llmb-install`` in ``folder``; writes nothing yet."""
     paths = [folder / name for name in COMMANDS]
 
     def find_problem() -> str | None:
-        """What is wrong with the scripts in ``bin``; None: nothing."""
+        """Return a sentence where a script in ``bin`` is missing or changed; None: both are this release's.
+
+        Raises:
+            OSError: a script cannot be read
+        """
         return None if all(map(is_current, paths)) else f"a command in {folder} is missing or changed"
 
     def make() -> None:
-        """Write the scripts in ``bin`` that are missing or changed."""
+        """Write the scripts in ``bin`` that are missing or changed, and make the folder where it is missing.
+
+        Raises:
+            RecordError: a script cannot be written
+            OSError: the folder cannot be made
+        """
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             if not is_current(path):
@@ -221,12 +244,24 @@ def commands(folder: Path) -> Small:
 
 
 def is_own_script(path: Path) -> bool:
-    """Whether ``path`` is a script of ``bin`` that the installer wrote, in this release or an earlier one."""
+    """Return whether ``path`` is a script of ``bin`` that the installer wrote, in this release or an earlier one.
+
+    False where there is no file.
+
+    Raises:
+        OSError: the file cannot be read
+    """
     return path.is_file() and _MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
 def is_current(path: Path) -> bool:
-    """Whether ``path`` is the script that this release writes to ``bin`` under its name, and can be executed."""
+    """Return whether ``path`` is the script that this release writes to ``bin`` under its name, and is executable.
+
+    False where there is no file.
+
+    Raises:
+        OSError: the file cannot be read
+    """
     if not path.is_file() or not path.stat().st_mode & 0o100:
         return False
     return path.read_text(encoding="utf-8", errors="replace") == wrapper_text(path.name)

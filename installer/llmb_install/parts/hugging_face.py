@@ -30,10 +30,10 @@ _ATTEMPTS = 6
 
 
 def check_token(token: Secret) -> str:
-    """What is wrong with a Hugging Face token, in words, asked there within seconds; empty: nothing that is known.
+    """Return what is wrong with a Hugging Face token, as a sentence; empty: nothing, as far as is known.
 
-    Empty also when Hugging Face cannot be reached from here, or the package that asks it is not there yet.
-    ``ModelFiles`` asks again when it gets no files.
+    Hugging Face is asked, and has ``_SECONDS`` seconds to answer. Empty also where it cannot be reached, or the package
+    that asks it is not installed yet. ``ModelFiles`` asks again when it gets no files.
     """
     value = token.reveal()
     if not value.isascii() or any(c.isspace() for c in value):
@@ -51,10 +51,10 @@ def check_token(token: Secret) -> str:
 
 
 class ModelFiles(Artefact):
-    """The small files of one repository, in ``<install>/hugging_face`` (a cache folder of huggingface_hub).
+    """The tokenizer and configuration files of one model on Hugging Face, as a part of an installation.
 
-    ``source`` is ``owner/name@commit``: what its owner changes later is not what the recipe was tested with. ``hub``:
-    the environment with what fetches them.
+    They are in ``<install>/hugging_face``, a cache folder of huggingface_hub. ``source`` is ``owner/name@commit``: what
+    its owner changes later is not what the recipe was tested with. ``hub``: the environment that fetches them.
     """
 
     needs = (HUB,)
@@ -77,10 +77,14 @@ class ModelFiles(Artefact):
     disk = 20_000_000
 
     def show(self) -> str:
+        """Return what ``ensure`` would do, as a line for a dry run."""
         return f"fetch tokenizer and configuration of {self.repository} to {self.cache}"
 
     def is_complete(self) -> bool:
-        """Whether every file that the receipt names is there with its size; False without a receipt for this commit."""
+        """Return whether every file that the receipt names is there with its size.
+
+        False without a receipt for this commit, or with one that names no file.
+        """
         receipt = read_receipt(self._receipt)
         if receipt is None or (receipt.get("repository"), receipt.get("revision")) != (self.repository, self.revision):
             return False
@@ -89,13 +93,14 @@ class ModelFiles(Artefact):
         return bool(found) and all(path.is_file() and path.stat().st_size == bytes_ for path, bytes_ in found)
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Download the files unless they are there, or ``anew``, and look at them without the network; whether it
-        did.
+        """Download the files unless they are there, or ``anew``; return whether it did.
 
-        Writes a receipt with their sizes.
+        They are then looked for without the network, as jobs do, and a receipt with their sizes is written.
 
         Raises:
-            EnvironmentLacks: the files are not available; the remedy names the page to visit.
+            EnvironmentLacks: the files are not available; the remedy names the page to visit
+            RecordError: the receipt cannot be written
+            OSError: its folder cannot be made
         """
         if not anew and self.is_complete():
             return False
@@ -117,7 +122,10 @@ class ModelFiles(Artefact):
         return True
 
     def verify(self) -> str | None:
-        """What is wrong with the files, in words, by their sizes and a look without network; None: nothing."""
+        """Return what is wrong with the files, by their sizes and a look without the network; None: nothing.
+
+        The result is a sentence.
+        """
         if not self.is_complete():
             return f"files of {self.repository} are missing or changed in {self.cache}"
         if not self._hub.is_complete():
@@ -130,10 +138,10 @@ class ModelFiles(Artefact):
         return None
 
     def _check_offline(self) -> None:
-        """Look for the files in the cache as a job without network will.
+        """Raise unless the model's files are all found in the cache without the network, as a job looks for them.
 
         Raises:
-            EnvironmentLacks: they are not all there
+            EnvironmentLacks: the files are not all there
         """
         from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -146,8 +154,13 @@ class ModelFiles(Artefact):
             ) from error
 
     def _snapshot(self, **more: Any) -> Path:
-        """Look for the files, or fetch them; returns their folder. ``more``: further arguments of
-        ``snapshot_download``.
+        """Look for the model's files in the cache, or download them, and return their folder.
+
+        ``more``: further arguments of ``snapshot_download``; its errors pass, all of them OSErrors or of
+        huggingface_hub.
+
+        Raises:
+            OSError: the files cannot be had or written
         """
         from huggingface_hub import snapshot_download
 
@@ -155,10 +168,12 @@ class ModelFiles(Artefact):
         return Path(str(snapshot_download(self.repository, **more)))
 
     def _download(self, anew: bool) -> Path:
-        """Fetch the files, in up to six attempts; returns their folder. ``anew``: also those that are in the cache.
+        """Download the model's files, in up to ``_ATTEMPTS`` attempts, and return their folder.
+
+        ``anew``: also those that are in the cache.
 
         Raises:
-            EnvironmentLacks: they cannot be had
+            EnvironmentLacks: the files cannot be had
         """
         import stamina
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
@@ -171,6 +186,7 @@ class ModelFiles(Artefact):
         try:
             for attempt in attempts:
                 with attempt:
+                    # False, not None, for which huggingface_hub would send a token that the user has stored elsewhere.
                     return self._snapshot(token=token.reveal() if token else False, force_download=anew)
         except GatedRepoError as error:
             raise EnvironmentLacks(
@@ -182,10 +198,9 @@ class ModelFiles(Artefact):
         raise AssertionError("the last attempt returns or raises")
 
     def _download_error(self, error: Exception, page: str) -> EnvironmentLacks:
-        """The error that says why the files did not come, and what to do; asks Hugging Face whether it accepts the
-        token.
+        """Return the error that says why the model's files did not come, and what to do; not raised here.
 
-        ``page``: the address of the repository.
+        Asks Hugging Face whether it accepts the token. ``page``: the address of the repository.
         """
         from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -208,19 +223,26 @@ class ModelFiles(Artefact):
 
 
 def _hub_address() -> str:
-    """The address of Hugging Face, or of the site's mirror (``HF_ENDPOINT``)."""
+    """Return the address of Hugging Face, or of the site's mirror in ``HF_ENDPOINT``."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
 def _import_from(environment: Environment) -> None:
-    """Let this process import the packages of ``environment``, from now on, where the tool has none of that name."""
+    """Let this process import the packages of ``environment`` from now on, behind those of its own environment.
+
+    This appends to ``sys.path``; nothing happens where the environment does not exist.
+    """
+    # Behind the tool's own packages, which have to stay those of its lock.
     for folder in environment.folder.glob("lib/python3.*/site-packages"):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether a failed download may work later, by its HTTP status: too many requests, or a server's own trouble."""
+    """Return whether a failed download may work later, by its HTTP status: 429, or a server error from 500 on.
+
+    The errors that ``error`` was raised from count, too.
+    """
     seen: BaseException | None = error
     while seen is not None:
         status = getattr(getattr(seen, "response", None), "status_code", 0)

@@ -42,8 +42,7 @@ _IMPORT_SECONDS = 7200.0
 
 @dataclass(frozen=True)
 class Image(Artefact):
-    """A container image (``*.sqsh``) of an installation, with its receipt: the file that names its source, size and
-    hash.
+    """A container image (``*.sqsh``) of an installation, with its receipt, a file with its source, size and hash.
 
     Only ``ensure`` and ``discard`` change anything; ``ensure`` imports it with Enroot, takes it from ``origin``, or
     adopts a whole file without a receipt. ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands
@@ -75,7 +74,7 @@ class Image(Artefact):
 
     @property
     def is_private(self) -> bool:
-        """Whether the image lies in the installation itself, whose lock then is enough; not behind a link."""
+        """Whether the image lies in the installation itself, not behind a link, so that its lock is enough."""
         return self.path.parent.resolve().is_relative_to(self.install.resolve())
 
     @property
@@ -85,27 +84,27 @@ class Image(Artefact):
 
     @property
     def root(self) -> Path:
-        """The folder under which the image lies until it is whole, and whose lock guards that.
+        """The folder in which the image is put together until it is whole, and whose lock guards that.
 
-        The installation; or the image's own folder, where others write too, or where that is another file system.
+        It is the installation; or the image's own folder, where others write too, or where that is another file system.
         """
         folder = self.path.parent
         return root_for(folder, self.install) if self.is_private else folder
 
     @property
     def inspector(self) -> Inspector:
-        """What looks into image files, where images are imported: on this machine or on a compute node."""
+        """What looks into image files where images are imported: on this machine or on a compute node."""
         return Inspector(self.prefix)
 
     def receipt_path(self) -> Path:
-        """The file for the image's receipt: beside the image, or, if that folder is read-only, in ``receipts``."""
+        """Return where to write the image's receipt: beside it or, if that folder is not writable, in ``receipts``."""
         beside, own = self._receipt_paths()
         return beside if os.access(self.path.parent, os.W_OK) else own
 
     def receipt(self) -> dict[str, Any] | None:
-        """The image's receipt that fits the file's size and time, else the one beside it, else that in ``receipts``.
+        """Return the image's receipt: one that fits the file's size and time, else any, that beside it first.
 
-        None where there is none. One that does not fit is returned all the same.
+        None where there is none that can be read. One that does not fit is returned all the same.
         """
         found = [receipt for receipt in map(read_receipt, self._receipt_paths()) if receipt]
         status = status_of(self.path)
@@ -114,14 +113,14 @@ class Image(Artefact):
         return next(iter([*fitting, *found]), None)
 
     def _receipt_paths(self) -> tuple[Path, Path]:
-        """The two files in which the image's receipt may be: beside the image, and in the installation."""
+        """Return the two files in which the image's receipt may be: beside the image, and in ``receipts``."""
         name = f"{self.path.name}.receipt.json"
         return self.path.with_name(name), self.receipts / name
 
     def room(self) -> list[Room]:
-        """The space that importing the image takes; empty where the file is there: it may be adopted.
+        """Return the disk space that importing the image takes; empty where the file is there, as it may be adopted.
 
-        A compute node is asked for its own space when it imports.
+        A compute node that imports is asked for its own space only then.
         """
         if self.path.is_file():
             return []
@@ -133,9 +132,10 @@ class Image(Artefact):
         return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """What this machine lacks to import the image: Enroot, or the file to take it from; empty: nothing.
+        """Return the error that Enroot or the file to take the image from is missing, in a list; empty: neither is.
 
-        Empty also where the file is there. Where a compute node imports, it is asked for Enroot only then.
+        Empty also where the image file is there, or a compute node imports, which is asked for Enroot only then. The
+        error is not raised here.
         """
         if self.path.is_file():
             return []
@@ -152,8 +152,7 @@ class Image(Artefact):
         ]
 
     def is_complete(self) -> bool:
-        """Whether the image file and its receipt are there and agree: size, time, source, architecture and
-        superblock.
+        """Return whether the image file and its receipt agree: size, time, source, architecture and superblock.
 
         Reads 96 bytes and not the whole file, which ``verify`` does. False: there is no file, no receipt, or another
         image's.
@@ -178,10 +177,13 @@ class Image(Artefact):
         return True
 
     def verify(self) -> str | None:
-        """What is wrong with the image, in words, by its receipt and the hash of all of it; None: nothing.
+        """Return what is wrong with the image, by its receipt and the hash of all of it; None: nothing.
+
+        The result is a sentence.
 
         Raises:
             ConfigError: the file lies where others could have put it
+            OSError: the file cannot be read
         """
         receipt = self.receipt()
         if not self.path.is_file():
@@ -197,12 +199,15 @@ class Image(Artefact):
         return None if sha256_of(self.path) == receipt.get("sha256") else f"{self.path} has changed since its import"
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Import the image unless it is complete, or ``anew``; whether anything changed.
+        """Import the image unless it is complete, or in any case if ``anew``; return False where it was complete.
 
         A whole image without a receipt is adopted: it gets one. The old file stays until the new one takes its place.
 
         Raises:
-            EnvironmentLacks: it could not be imported, with the cause, which Enroot does not always say.
+            EnvironmentLacks: the image could not be imported, with the cause, which Enroot does not always say
+            ConfigError: the file lies where others could have put it
+            RecordError: the receipt cannot be written
+            OSError: a file cannot be read or written
         """
         if not anew and self.is_complete():
             return False
@@ -229,27 +234,35 @@ class Image(Artefact):
         return f"{host}#{folder}{slash}{self.source.rpartition('#')[2]}" if host else self.source
 
     def show(self) -> str:
-        """What a dry run prints: the command line that would import the image."""
+        """Return what a dry run prints: the command line that would import the image."""
         return shlex.join(self.import_command(self.path))
 
     def import_command(self, output: Path) -> list[str]:
-        """The command line that imports the image to ``output``, on a compute node where that is wanted; not run."""
+        """Return the command line that imports the image to ``output``, on a compute node if wanted; not run."""
         argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.asked_for}"]
         return [*self.prefix, *argv]
 
     def discard(self) -> None:
-        """Remove the image and its receipts; what is gone already is no error."""
+        """Remove the image file and its receipts; what is gone already is no error.
+
+        Raises:
+            OSError: a file cannot be removed
+        """
         for receipt in self._receipt_paths():
             receipt.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
 
 def _adopt_file(image: Image, reporter: Reporter, step: Step) -> bool:
-    """Take over the image file that is there if its content is right, by writing a receipt for it; whether it was.
+    """Adopt the image file that is there if its content is right, by writing a receipt; return whether it was right.
 
     With a receipt, right is what the receipt says, and all of the file is read for it: a copy has another time than the
-    original, a damaged file too. Without one, every byte is unpacked once. The user is told what is wrong with it.
-    False also where there is no file.
+    original, a damaged file too. Without one, every byte is unpacked once. The user is told what is wrong with the
+    file. False also where there is no file.
+
+    Raises:
+        RecordError: the receipt cannot be written
+        OSError: the file cannot be read
     """
     if not image.path.exists():
         return False
@@ -277,12 +290,13 @@ def _adopt_file(image: Image, reporter: Reporter, step: Step) -> bool:
 
 
 def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
-    """Refuse an image file unless ``receipt`` describes this very content, imported from the source that is wanted.
+    """Raise unless ``receipt`` describes the image file's content, imported from the image's own source.
 
     Reads all of the file.
 
     Raises:
-        BadImage: it does not
+        BadImage: the receipt is for another source, architecture or content
+        OSError: the file cannot be read
     """
     source, architecture = receipt.get("source"), receipt.get("architecture")
     if (source, architecture) != (image.source, image.architecture):
@@ -292,8 +306,9 @@ def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
 
 
 def _receipt_beside(path: Path) -> dict[str, Any] | None:
-    """The receipt in ``NAME.receipt.json`` beside the image file ``path``, which need not exist; None where there is
-    none.
+    """Return the receipt in ``NAME.receipt.json`` beside the image file ``path``, which need not exist.
+
+    None where there is no receipt that can be read.
     """
     return read_receipt(path.with_name(f"{path.name}.receipt.json"))
 
@@ -303,12 +318,15 @@ def _take_from(image: Image, origin: Path, step: Step) -> None:
 
     Raises:
         EnvironmentLacks: ``origin`` is not what its receipt says; nothing is left of it
+        RecordError: the receipt cannot be written
+        OSError: the file cannot be read or written
     """
     fresh = unfinished(image.root, image.path.name)
     receipt = _receipt_beside(origin) or {}
     try:
         step.update(f"taking it from {origin.parent}")
         try:
+            # An image has tens of gigabytes: a link takes no time and no space.
             fresh.hardlink_to(origin)
         except OSError:  # on another file system
             shutil.copyfile(origin, fresh)
@@ -330,8 +348,12 @@ def _take_from(image: Image, origin: Path, step: Step) -> None:
 def _import_image(image: Image, reporter: Reporter, step: Step) -> None:
     """Import the image beside its place, check it, and rename it into place with its receipt.
 
+    Damaged layers in Enroot's cache are removed and fetched again, once.
+
     Raises:
-        EnvironmentLacks: it cannot be imported; what was unfinished is removed
+        EnvironmentLacks: the image cannot be imported; what was unfinished is removed
+        RecordError: the receipt cannot be written
+        OSError: a file cannot be read or written
     """
     folder, env = image.path.parent, image.env
     enroot.remove_abandoned(cache_folder(env))
@@ -378,9 +400,13 @@ def _import_image(image: Image, reporter: Reporter, step: Step) -> None:
 def _run_enroot(
     image: Image, output: Path, reporter: Reporter, step: Step, env: Mapping[str, str]
 ) -> tuple[command.Finished, enroot.Watch]:
-    """Run Enroot's import of the image to ``output``; returns how it ended, and what it was seen to do.
+    """Run Enroot's import of the image to ``output``; return how it ended, and the follower of its output.
 
-    A failure is in the status, not raised.
+    A failure is in the exit status, not raised.
+
+    Raises:
+        FileNotFoundError: the program is missing
+        OSError: the folder to unpack in cannot be made
     """
     unpacked: AbstractContextManager[Mapping[str, str]] = nullcontext({})
     if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
@@ -392,7 +418,7 @@ def _run_enroot(
 
 
 def _missing_program_error(program: str) -> EnvironmentLacks:
-    """The error that ``program``, with which images are imported, is missing."""
+    """Return the error that ``program``, with which images are imported, is missing; not raised here."""
     return EnvironmentLacks(
         f"container images cannot be imported: {program} was not found",
         remedy="install Enroot here, import on a compute node with --install-method srun, or point --image-folder "
@@ -401,10 +427,13 @@ def _missing_program_error(program: str) -> EnvironmentLacks:
 
 
 def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | None = None) -> None:
-    """Write the image's receipt, for the content of ``path``, all of which is read for its hash.
+    """Write the image's receipt, for the content of the file ``path``, all of which is read for its hash.
 
-    ``adopted``: the file was there before. ``digest``: the registry's name for the content; None where nobody has said
-    it.
+    ``adopted``: the file was there before. ``digest``: the registry's name for the content; None where it is unknown.
+
+    Raises:
+        RecordError: the receipt cannot be written
+        OSError: the file cannot be read
     """
     status = path.stat()
     receipt = {
@@ -422,16 +451,22 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | Non
 
 
 def _store_receipt(image: Image, receipt: Mapping[str, object]) -> None:
-    """Write ``receipt`` as the image's, to ``Image.receipt_path``."""
+    """Write ``receipt`` to the image's receipt file, ``Image.receipt_path``; its folder is made if missing.
+
+    Raises:
+        RecordError: the receipt cannot be written
+        OSError: its folder cannot be made
+    """
     target = image.receipt_path()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_record(image.root if target.parent == image.path.parent else image.install, target, receipt)
 
 
 def _open_as_folder(image: Image, file: Path) -> None:
-    """Let whoever may read a shared image folder read ``file``, the image, whatever the umask.
+    """Make the image ``file`` readable for those who may read its shared folder, whatever the umask.
 
-    Else they would import it anew. Does nothing for an image in the installation itself.
+    They would import it anew otherwise. Does nothing for an image in the installation itself, or a file of somebody
+    else.
     """
     if not image.is_private:
         with contextlib.suppress(PermissionError):  # a link to somebody else's file
@@ -439,12 +474,12 @@ def _open_as_folder(image: Image, file: Path) -> None:
 
 
 def _require_open(image: Image) -> None:
-    """Refuse an image file that is somebody else's and closed to this user, which is no reason to import it anew.
+    """Raise where the image file belongs to somebody else and is closed to this user: no reason to import it anew.
 
     A file that is missing passes.
 
     Raises:
-        EnvironmentLacks: it is closed; names its owner
+        EnvironmentLacks: the file is closed; the message names its owner
     """
     status = status_of(image.path)
     if status and status.st_uid != effective_user_id() and not os.access(image.path, os.R_OK):
@@ -456,12 +491,12 @@ def _require_open(image: Image) -> None:
 
 @contextmanager
 def _lock_image_folder(image: Image, reporter: Reporter) -> Iterator[None]:
-    """Hold the lock of an image folder that others write to as well, for at most two hours of waiting.
+    """Return a context that holds the lock of an image folder that others write to, too; waits two hours at most.
 
     What a killed import of this user has left there is removed first.
 
     Raises:
-        EnvironmentLacks: the lock is closed to us or held for too long
+        EnvironmentLacks: the lock is closed to this user, or held for too long
     """
     folder = image.root
     open_as_folder(folder)
@@ -473,10 +508,10 @@ def _lock_image_folder(image: Image, reporter: Reporter) -> Iterator[None]:
 
 
 def _require_writable(image: Image) -> None:
-    """Make the image's folder, and refuse one in which the image cannot be written.
+    """Make the image's folder if it is missing, and raise where the image cannot be written there.
 
     Raises:
-        EnvironmentLacks: it cannot be made or written, or a folder has the image's name
+        EnvironmentLacks: the folder cannot be made or written, or a folder has the image's name
     """
     folder = image.path.parent
     try:
@@ -497,12 +532,13 @@ def _require_writable(image: Image) -> None:
 
 
 def _require_space(image: Image) -> None:
-    """Refuse to import an image where there is no room for it, or for its layers where Enroot unpacks them.
+    """Raise where there is no room for the image, or for its layers where Enroot unpacks them.
 
-    On a compute node that imports, it is the node's view that counts; one that says nothing passes.
+    Where a compute node imports, its own view counts; one that says nothing passes.
 
     Raises:
-        EnvironmentLacks: there is too little
+        EnvironmentLacks: there is too little space; the message says how much is needed and free
+        OSError: the free space on this machine cannot be told
     """
     for folder, needed, remedy in (
         (image.path.parent, IMAGE_BYTES, "choose another --image-folder"),
@@ -518,10 +554,9 @@ def _require_space(image: Image) -> None:
 
 
 def _free_on_node(folder: Path, prefix: Sequence[str]) -> int | None:
-    """Bytes free in ``folder`` as a compute node sees it, by ``df``; None where it does not say. Waits up to ten
-    minutes.
+    """Return the bytes free in ``folder`` as a compute node sees it, by ``df``; None: it does not say.
 
-    ``prefix``: the words that run a command on a compute node, as ``srun``.
+    ``prefix``: the words that run a command on a compute node, as ``srun``. Waits up to ten minutes.
     """
     answer = run_program([*prefix, "df", "-Pk", str(folder)], 600)
     fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []

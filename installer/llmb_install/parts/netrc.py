@@ -13,18 +13,22 @@ _WITH_VALUE = ("login", "password", "account")
 
 @dataclass(frozen=True)
 class NetrcEntry:
-    """One ``machine``: its host (empty for ``default``), its password, and where its text begins and ends."""
+    """One entry of a netrc file: credentials for one host, and where its text begins and ends."""
 
     host: str
+    """Empty for ``default``."""
     password: str
+    """Empty where the entry has none."""
     start: int
+    """Index in the file's text of the entry's first character."""
     end: int
+    """Index in the file's text behind the entry's last character."""
 
 
 def parse_entries(text: str) -> list[NetrcEntry]:
-    """All entries in the text of a netrc file, in their order, ``default`` among them; empty: there is none.
+    """Return all entries in the text of a netrc file, in their order, ``default`` among them; empty: there is none.
 
-    An entry ends where the next one, or a macro, begins.
+    An entry ends where the next one, or a macro, begins. Unknown words are skipped.
     """
     found: list[NetrcEntry] = []
     words = iter(_words(text))
@@ -47,19 +51,23 @@ def parse_entries(text: str) -> list[NetrcEntry]:
 
 
 def effective_entries(text: str) -> list[NetrcEntry]:
-    """The entries of a netrc file that curl finds: those before ``default``, which fits every host."""
+    """Return the entries of a netrc file that curl finds: those before ``default``, which fits every host."""
     return list(takewhile(lambda entry: entry.host, parse_entries(text)))
 
 
 def with_lines(text: str, lines: str) -> str:
-    """The text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
+    """Return the text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
     position = next((entry.start for entry in parse_entries(text) if not entry.host), len(text))
     before = text[:position]
     return f"{before}\n{lines}{text[position:]}" if before and before[-1] != "\n" else before + lines + text[position:]
 
 
 def without_hosts(text: str, hosts: Collection[str]) -> str:
-    """The text of a netrc file without the entries of ``hosts``; comments between them stay."""
+    """Return the text of a netrc file without the entries of ``hosts``; comments inside them stay.
+
+    The text is returned unchanged where it has none of them.
+    """
+    # From the end, so that the positions of earlier entries stay right.
     for entry in reversed(parse_entries(text)):
         if entry.host in hosts:
             inside = text[entry.start : entry.end].splitlines(keepends=True)
@@ -74,7 +82,7 @@ def without_hosts(text: str, hosts: Collection[str]) -> str:
 
 
 def _words(text: str) -> list[tuple[int, str]]:
-    """Every word of a netrc text outside comment lines, each with its position in the text before it."""
+    """Return every word of a netrc text outside comment lines, each behind its position in the text, in order."""
     found: list[tuple[int, str]] = []
     for line in re.finditer(r"[^\n]+", text):
         if not line[0].lstrip().startswith("#"):

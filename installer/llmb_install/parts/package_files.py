@@ -24,9 +24,12 @@ _METADATA = ".dist-info"
 
 
 def add_clone(environment: Path, clone: Path) -> None:
-    """Have the Python of ``environment`` import the packages of ``clone`` where they are, like an editable install.
+    """Make the Python of ``environment`` import the packages of ``clone`` in place, like an editable install.
 
     Writes ``llmb.pth`` and the metadata of a package ``llmb``, which must not be there yet.
+
+    Raises:
+        OSError: a file cannot be written, or the metadata is there
     """
     packages = next(environment.glob("lib/python3.*/site-packages"))
     # Python reads this file as the locale's encoding, which may not have the letters of a path.
@@ -42,11 +45,13 @@ def add_clone(environment: Path, clone: Path) -> None:
 
 
 def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[str]:
-    """Link those packages of the environment ``source`` into ``target`` that ``wanted`` names as ``NAME==VERSION``.
+    """Hard-link packages of the environment ``source`` into ``target``; return those linked, as ``NAME==VERSION``.
 
-    Returns what was linked, as ``NAME==VERSION``. Nothing happens, and the list is empty, where the Pythons differ,
-    where the file system has no hard links, or where a file of ``source`` is damaged. Packages that ``target`` has
-    stay.
+    ``wanted`` names them like that. Nothing happens, and the list is empty, where the Pythons differ, where the file
+    system has no hard links, or where a file of ``source`` is damaged. Packages that ``target`` has stay.
+
+    Raises:
+        OSError: a file cannot be read or linked
     """
     source = source.resolve()  # its link may move while we read
     source_packages = next(source.glob("lib/python3.*/site-packages"), None)
@@ -61,6 +66,7 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
     present = {_requirement(metadata).partition("==")[0] for metadata in target_packages.glob(f"*{_METADATA}")}
     found = {_requirement(metadata): metadata for metadata in sorted(source_packages.glob(f"*{_METADATA}"))}
     chosen = {name: found[name] for name in found if name in wanted and name.partition("==")[0] not in present}
+    # A damaged file would be shared by both environments, and repairing one would not mend the other.
     if not chosen or any(damaged_files(source)):
         return []
     for metadata in chosen.values():
@@ -69,10 +75,13 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
 
 
 def _link_package(metadata: Path, there: Path) -> None:
-    """Link the files of one package, by its metadata folder, into the ``site-packages`` folder ``there``.
+    """Hard-link the files of the package with the folder ``metadata`` into the ``site-packages`` folder ``there``.
 
     Its programs stay behind: each names the Python that it was installed for. Its record is written last, which makes
     it an installed package.
+
+    Raises:
+        OSError: a file cannot be read, linked or written
     """
     record = metadata / "RECORD"
     with record.open(encoding="utf-8", newline="") as stream:
@@ -99,15 +108,15 @@ def _link_package(metadata: Path, there: Path) -> None:
 
 
 def _requirement(metadata: Path) -> str:
-    """The requirement of an installed package, ``huggingface-hub==1.33.0``, by its metadata folder's name."""
+    """Return the requirement of an installed package, ``huggingface-hub==1.33.0``, by its metadata folder's name."""
     name, _, version = metadata.name.removesuffix(_METADATA).rpartition("-")
     return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
 
 
 def _can_link(here: Path, there: Path) -> bool:
-    """Whether files in ``here`` can have a hard link in ``there``, both ``site-packages`` folders.
+    """Return whether files of the folder ``here`` can be hard-linked into ``there``; tried with one file.
 
-    Tried with one file.
+    Both are ``site-packages`` folders. False where ``here`` has no package.
     """
     probe = there / f".llmb-link-{os.getpid()}"
     source = next(here.glob(f"*{_METADATA}/RECORD"), None)

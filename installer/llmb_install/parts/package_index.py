@@ -36,9 +36,10 @@ _LONGEST_PAUSE = 30.0
 
 
 class Link(NamedTuple):
-    """A file of a package that an index or a folder has, and where it is."""
+    """A file of a Python package that an index, a page of links or a folder offers."""
 
     name: str
+    """File name, such as ``uv-0.8-py3-none-any.whl``."""
     location: str
     """A URL, or a path."""
 
@@ -47,7 +48,10 @@ _PACKAGES = (".whl", ".tar.gz", ".zip")
 
 
 class Sources:
-    """Where this machine's settings say that packages come from: folders and pages of links, then indexes."""
+    """Where this machine's settings for pip and uv say that packages come from: pages of links first, then indexes.
+
+    What pages say is kept as long as the object lives.
+    """
 
     def __init__(self, settings: IndexSettings) -> None:
         self._env = env = settings.variables
@@ -63,23 +67,23 @@ class Sources:
         """What indexes said that did not let the last ``links`` look, although others had its files."""
 
     def configured(self, location: str) -> str:
-        """The index or page of links whose file ``location`` is, as it may be shown; ``location`` itself if it is of
-        none.
+        """Return the index or page of links that ``location`` belongs to, without user and password, for messages.
 
-        Without user, password and fragment.
+        It is ``location`` itself, also without these, where it belongs to none.
         """
         shown = without_password(location)
         known = [without_password(source) for source in (*self._indexes, *self._pages)]
         return next((source for source in known if shown.startswith(source)), shown)
 
     def links(self, package: str, accepts: Callable[[str], bool] = bool, more: Collection[str] = ()) -> List[Link]:
-        """The files of ``package`` whose names ``accepts`` likes, never none, from all pages and indexes that are
-        told.
+        """Return the files of ``package`` whose names ``accepts`` accepts, from all pages and indexes; never none.
 
-        ``more``: further indexes to ask. Each page is read once; what did not let us look is kept in ``refusal``.
+        ``more``: further indexes to ask. Each page is read once; errors of pages that did not let us look are kept in
+        ``refusal``.
 
         Raises:
-            Unavailable: there is none; with what each index said that did not answer, or did not let us look.
+            Unavailable: there is no such file; with what each index said that did not answer, or did not let us look
+            OSError: a local folder cannot be listed
         """
         package = _normalized_name(package)
         found: List[Link] = []
@@ -115,13 +119,13 @@ class Sources:
     def fetch(
         self, package: str, accepts: Callable[[str], bool], hashes: Collection[str], more: Collection[str] = ()
     ) -> bytes:
-        """The content of the first file of ``package`` whose name ``accepts`` likes and whose SHA-256 is in
-        ``hashes``.
+        """Return the content of the first file of ``package`` with an accepted name and a SHA-256 in ``hashes``.
 
-        ``more``: further indexes to ask.
+        ``accepts`` is asked about each name. ``more``: further indexes to ask.
 
         Raises:
-            Unavailable: there is none; what the last file that was tried was refused for.
+            Unavailable: there is no such file; says why the last one that was tried was refused
+            OSError: a local folder cannot be listed
         """
         problems = []
         for link in self.links(package, accepts, more):
@@ -138,8 +142,9 @@ class Sources:
         raise problems[-1]
 
     def _silence_limit(self) -> float:
-        """How many seconds an index may be silent, by uv's own setting ``UV_HTTP_TIMEOUT``; 60 where that is no
-        number.
+        """Return how many seconds an index may be silent, by uv's own setting ``UV_HTTP_TIMEOUT``.
+
+        It is 60 where that is not set, or no number.
         """
         try:
             return float(self._env.get("UV_HTTP_TIMEOUT") or 60)
@@ -147,26 +152,31 @@ class Sources:
             return 60.0
 
     def _links_on_page(self, page: str) -> List[Link]:
-        """The files that a page of links, or a folder, names; each is read once, and kept. Empty: it names none.
+        """Return the files that a page of links, or a folder, names; empty: it names none.
+
+        Each page is read once, and its files kept.
 
         Raises:
-            Unavailable: it cannot be read
+            Unavailable: the page cannot be read, or is a web page for people
+            OSError: a local folder cannot be listed
         """
         if page not in self._read_pages:
             self._read_pages[page] = self._read_page(page)
         return self._read_pages[page]
 
     def _read_page(self, page: str) -> List[Link]:
-        """The files that a page of links, or a folder, names, read now.
+        """Read a page of links, or a folder, now, and return the files that it names; empty: it names none.
 
-        A server that did not answer before is not asked again.
+        A package file stands for itself. A server that did not answer before is not asked again.
 
         Raises:
-            Unavailable: it cannot be read, or is a page for people
+            Unavailable: the page cannot be read, or is a web page for people
+            OSError: a local folder cannot be listed
         """
         local = _local_path(page)
         if local is not None and local.is_dir() and not (local / "index.html").is_file():
             return _links_in_folder(local)
+        # What is named as a page of links may be a package file itself.
         if local is not None and local.suffix in (".whl", ".gz"):
             return [Link(local.name, str(local))]
         if local is not None and local.is_dir():
@@ -176,7 +186,11 @@ class Sources:
             raise self._failed[host]
 
         def read() -> bytes:
-            """The content of the page, within ``ANSWER_SECONDS``."""
+            """Return the content of the page, within ``ANSWER_SECONDS``.
+
+            Raises:
+                Unavailable: the page cannot be read, or does not come in time
+            """
             return _with_timeout(
                 ANSWER_SECONDS, self.configured(page), lambda: self._read_location(page, ANSWER_SECONDS)
             )
@@ -195,7 +209,7 @@ class Sources:
         return links
 
     def _read_location(self, location: str, seconds: float) -> bytes:
-        """The content of a file, here or at an address, waiting at most so many seconds for each answer.
+        """Return the content of a file, local or at an address, waiting at most ``seconds`` for each answer.
 
         Raises:
             Unavailable: it cannot be read
@@ -229,7 +243,7 @@ class Sources:
             raise refusals.unanswered_error(place, error, self._by_proxy(location)) from error
 
     def _request(self, location: str) -> urllib.request.Request:
-        """The request for an address, with the user and password that are known for its host; not sent."""
+        """Return the request for an address, with the user and password that are known for its host; not sent yet."""
         parts = urllib.parse.urlsplit(location)
         host = parts.netloc.rpartition("@")[2]
         request = urllib.request.Request(
@@ -242,9 +256,9 @@ class Sources:
         return request
 
     def _credentials(self, parts: urllib.parse.SplitResult) -> Optional[Tuple[str, str]]:
-        """User and password for an address: its own, those of an index on the same host, or of the user's netrc.
+        """Return user and password for the address ``parts``: its own, those of an index on its host, or netrc's.
 
-        None where nobody knows any.
+        None where nobody knows any. A netrc file that cannot be read counts as none.
         """
         for index in (parts.geturl(), *self._indexes, *self._pages):
             try:
@@ -260,22 +274,30 @@ class Sources:
         return (entry[0], entry[2] or "") if entry else None
 
     def _proxies(self) -> Dict[str, str]:
-        """The address of the proxy for each scheme, by the settings for packages, else by the environment; empty:
-        none.
+        """Return the address of the proxy for each scheme, such as ``https``; empty where no proxy is set.
+
+        The settings for packages count before the environment.
         """
         proxies = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
         return {**urllib.request.getproxies(), **proxies}
 
     def _by_proxy(self, location: str) -> str:
-        """`` (by the proxy ADDRESS)``, for a message about ``location``; empty where no proxy was used for it."""
+        """Return `` (by the proxy ADDRESS)``, for a message about ``location``; empty where it needs no proxy.
+
+        Raises:
+            Unavailable: the location is a malformed address
+        """
         host = _host_and_port(location).rpartition("@")[2]
         proxy = self._proxies().get(location.partition(":")[0])
         return f" (by the proxy {without_password(proxy)})" if proxy and not urllib.request.proxy_bypass(host) else ""
 
     def _tls_context(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:
-        """The TLS settings for an address.
+        """Return the TLS settings for the address ``parts``.
 
         Nothing is verified for a trusted host, and on a machine without any certificates where no password is sent.
+
+        Raises:
+            OSError: a certificate that the settings name cannot be read
         """
         given = self._env.get("SSL_CERT_FILE")
         context = ssl.create_default_context(cafile=given if given and Path(given).is_file() else None)
@@ -292,7 +314,7 @@ class Sources:
 
 
 def _normalized_name(name: str) -> str:
-    """The name of a package as indexes spell it: ``huggingface-hub`` for ``Huggingface_Hub``."""
+    """Return the name of a package as indexes spell it: ``huggingface-hub`` for ``Huggingface_Hub``."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -310,17 +332,17 @@ def _links_in_folder(folder: Path) -> List[Link]:
 
 
 def _local_path(location: str) -> Optional[Path]:
-    """The path of a location on this machine; None for an address elsewhere."""
+    """Return the path that ``location`` names on this machine, which need not exist; None for an address elsewhere."""
     if location.startswith("file:"):
         return Path(urllib.request.url2pathname(urllib.parse.urlsplit(location).path))
     return None if re.match(r"[a-z]+://", location) else Path(location).expanduser()
 
 
 def _host_and_port(page: str) -> str:
-    """Host and port of an address, with user and password if it has them; empty for a path.
+    """Return host and port of the address ``page``, with user and password if it has them; empty for a path.
 
     Raises:
-        Unavailable: it is none, such as http://[::1/simple.
+        Unavailable: the address is malformed, such as http://[::1/simple
     """
     try:
         return urllib.parse.urlsplit(page).netloc
@@ -329,7 +351,7 @@ def _host_and_port(page: str) -> str:
 
 
 def _join_address(base: str, link: str) -> str:
-    """The address to which ``link`` on the page ``base`` leads; empty where that is no address."""
+    """Return the address to which ``link`` on the page ``base`` leads; empty where that is no address."""
     try:
         return urllib.parse.urljoin(base, link)
     except ValueError:
@@ -337,22 +359,22 @@ def _join_address(base: str, link: str) -> str:
 
 
 def without_fragment(location: str) -> str:
-    """A location without what follows its ``#``."""
+    """Return a location without its ``#`` and what follows."""
     return location.partition("#")[0]
 
 
 def _is_html(text: str) -> bool:
-    """Whether a text looks like HTML: it begins with ``<``."""
+    """Return whether a text looks like HTML: it begins with ``<``, blanks aside."""
     return text.lstrip()[:1] == "<"
 
 
 def _is_for_people(text: str) -> bool:
-    """Whether a page has what no list of files needs: a form, a script or a redirect."""
+    """Return whether a web page has what no list of files needs: a form, a script or a redirect."""
     return re.search(r"<form|<script|http-equiv=.?refresh", text, re.IGNORECASE) is not None
 
 
 def _joined_error(problems: List[Unavailable]) -> Unavailable:
-    """What several indexes answered, as one error; not raised."""
+    """Return what several indexes answered as one error, with the first one's remedy; not raised here."""
     first = problems[0]
     texts = "; ".join(dict.fromkeys(map(str, problems)))
     down = all(problem.down for problem in problems)
@@ -361,10 +383,10 @@ def _joined_error(problems: List[Unavailable]) -> Unavailable:
 
 
 def _with_retries(read: Callable[[], bytes]) -> bytes:
-    """What ``read`` returns; where its error says that asking later may help, it is tried twice more after a pause.
+    """Return what ``read`` returns; it is tried twice more, after pauses, where its error says that this may help.
 
     Raises:
-        Unavailable: no try succeeded, or there is no use in another, or the server wants us to wait too long
+        Unavailable: no try succeeded, another is of no use, or the server asks to wait too long
     """
     for pause in PAUSES:
         try:
@@ -381,7 +403,7 @@ def _with_retries(read: Callable[[], bytes]) -> bytes:
 
 
 def _with_timeout(seconds: float, shown: str, work: Callable[[], bytes]) -> bytes:
-    """What ``work`` returns, in at most ``seconds``, however long it takes to look a name up or to try each address.
+    """Return what ``work`` returns, or raise after ``seconds``, whether it waits for a name or for each address.
 
     ``shown`` is what the message says did not answer.
 
@@ -392,12 +414,13 @@ def _with_timeout(seconds: float, shown: str, work: Callable[[], bytes]) -> byte
     ended: List[Union[bytes, Unavailable]] = [silence]
 
     def run() -> None:
-        """Do the work in its thread, and keep its result or its error."""
+        """Do the work in its thread, and keep its result or its error in ``ended``."""
         try:
             ended.append(work())
         except Unavailable as problem:
             ended.append(problem)
 
+    # No timeout of a socket covers the lookup of a name, nor a host with many addresses: a thread can be left behind.
     worker = threading.Thread(target=run, daemon=True)
     worker.start()
     worker.join(seconds)

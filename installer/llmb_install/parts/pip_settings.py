@@ -34,16 +34,21 @@ _MACHINES_FILE = Path("/etc/pip.conf")
 
 
 class IndexSettings(NamedTuple):
-    """What pip and uv are told on this machine, in uv's terms."""
+    """Which package indexes, proxies and certificates pip and uv are set to use on this machine, in uv's terms."""
 
     variables: Mapping[str, str] = {}
+    """Environment variables for uv."""
     options: Tuple[str, ...] = ()
+    """Options for uv's command line: ``--no-index``, or none."""
 
 
 def read_index_settings(env: Mapping[str, str]) -> IndexSettings:
-    """What pip is told by its files and by ``env``, as variables and options of uv; variables of uv's own win.
+    """Return what pip's files and ``env`` say of package indexes, as variables and options of uv.
 
-    ``options`` is ``--no-index`` or empty. Settings that uv needs no word for are left out.
+    Variables of uv's own win. ``options`` is ``--no-index`` or empty. Settings that uv needs no word for are left out.
+
+    Raises:
+        OSError: the folder of certificates cannot be listed
     """
     chosen = _pip_settings(env)
     variables = {}
@@ -64,10 +69,10 @@ def read_index_settings(env: Mapping[str, str]) -> IndexSettings:
 
 
 def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
-    """The settings of ``pip install``, by their names in its files: ``index-url``.
+    """Return the settings of ``pip install`` by their names in pip's files, such as ``index-url``; empty: none.
 
     From the machine's files to the user's, sections, then ``PIP_`` variables; the later one wins. A file that cannot be
-    parsed is passed over.
+    read or parsed is skipped.
     """
     found: Dict[Tuple[str, str], str] = {}
     for path in _pip_files(env):
@@ -86,9 +91,9 @@ def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
-    """Yields the configuration files that pip reads, the least important first; they need not exist.
+    """Yield the configuration files that pip reads, the least important first; they need not exist.
 
-    Nothing where ``PIP_CONFIG_FILE`` is the null device.
+    None where ``PIP_CONFIG_FILE`` is the null device.
     """
     own = env.get("PIP_CONFIG_FILE")
     if own == os.devnull:
@@ -106,6 +111,10 @@ def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def has_certificates() -> bool:
-    """Whether this machine has certificates of authorities where Python's OpenSSL looks for them."""
+    """Return whether this machine has certificates of authorities where Python's OpenSSL looks for them.
+
+    Raises:
+        OSError: the folder of certificates cannot be listed
+    """
     paths = ssl.get_default_verify_paths()
     return bool(paths.cafile or (paths.capath and any(Path(paths.capath).iterdir())))

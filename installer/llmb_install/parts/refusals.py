@@ -25,11 +25,12 @@ _AGAIN = f"run the same command again later, or {OTHER_INDEX}"
 
 
 class Unavailable(Exception):
-    """A file could not be had. The text says what happened, and where; ``remedy`` what to do about it.
+    """Raised where a package file could not be had; the text says what happened, and where.
 
-    ``absent``: what was asked answers, and does not have it. ``down``: it does not answer. ``by_name``: it answers to
-    others, so that a program with more to show, or other authorities to trust, may get it. ``later``: seconds after
-    which to ask again, 0 where it does not say how many; None: there is no use in that.
+    ``remedy`` is what to do about it. ``absent``: whoever was asked answers, and does not have it. ``down``: nobody
+    answers. ``by_name``: it may answer to others, so that a program with more to show, or other authorities to trust,
+    may get the file. ``later``: seconds after which to ask again, 0 where it does not say how many; None: that is of no
+    use.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Unavailable(Exception):
 
 
 def without_password(location: str) -> str:
-    """An address without user, password and fragment, as it may be shown; a path stays as it is."""
+    """Return an address without user, password and fragment, as it may be shown; a path stays as it is."""
     try:
         parts = urllib.parse.urlsplit(location)
     except ValueError:
@@ -60,7 +61,7 @@ def without_password(location: str) -> str:
 
 
 def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
-    """The error that ``shown`` gave no answer at all, or only half of one, because of ``error``; not raised.
+    """Return the error that ``shown`` gave no answer, or only half of one, because of ``error``; not raised here.
 
     ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``; empty: none.
     """
@@ -82,6 +83,7 @@ def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
         why = "no answer"
     else:
         why = str(getattr(cause, "strerror", "") or cause)
+    # urllib tells of a tunnel that a proxy refuses as an OSError, with the status in its text.
     if "407" in why:
         return _proxy_error(shown, f"{why}{by}")
     # Whoever hangs up in the middle may be overloaded.
@@ -94,15 +96,18 @@ _LONGEST_WAIT = 7 * 86400
 
 
 def broken_off(location: str, what: str, where: str = "") -> Unavailable:
-    """The error that a file at ``location`` ends before its end; ``what`` it is, ``where`` it ends, put behind that."""
+    """Return the error that the download from ``location`` broke off before its end; not raised here.
+
+    ``what`` names it, such as ``answer``; ``where`` is put behind "breaks off", such as ``, after 3 of 20 bytes``.
+    """
     remedy = f"{_AGAIN}: a proxy or a filter on the way may cut off large files"
     return Unavailable(f"{without_password(location)}: the {what} breaks off{where}", remedy, later=0)
 
 
 def http_error(shown: str, status: int, reason: str, retry_after: str, *, known: bool) -> Unavailable:
-    """The error for an HTTP answer of ``shown`` that has no file; not raised.
+    """Return the error of an HTTP ``status`` that ``shown`` answered with in place of a file; not raised here.
 
-    ``retry_after``: that header, empty if it has none; ``known``: it was told a user and a password.
+    ``retry_after``: that header, empty if there is none; ``known``: a user and a password were sent.
     """
     code = f"{status} {reason}"
     later = _retry_after_seconds(retry_after)
@@ -131,15 +136,18 @@ def http_error(shown: str, status: int, reason: str, retry_after: str, *, known:
 
 
 def not_found_error(package: str, pages: str) -> Unavailable:
-    """The error that nobody has any file of ``package``; ``pages``: who was asked, and what they answered."""
+    """Return the error that nobody has any file of ``package``; not raised here.
+
+    ``pages``: who was asked, and what they answered, for people.
+    """
     remedy = f"check the address of the index, which most often ends in /simple, or {OTHER_INDEX}"
     return Unavailable(f"no index or folder has {package} ({pages})", remedy, absent=True)
 
 
 def web_page(shown: str, text: str) -> Unavailable:
-    """The error that ``shown`` answers with a page for people in place of a file or of a list.
+    """Return the error that ``shown`` answers with a web page for people in place of packages; not raised here.
 
-    Names the title in ``text``.
+    It names the title in ``text``, if there is one.
     """
     title = re.search(r"<title[^>]*>\s*(.*?)\s*</title", text, re.IGNORECASE | re.DOTALL)
     named = f" ({' '.join(title[1].split())[:60]!r})" if title else ""
@@ -148,7 +156,7 @@ def web_page(shown: str, text: str) -> Unavailable:
 
 
 def hash_error(shown: str) -> Unavailable:
-    """The error that the file ``shown`` has another hash than the lock says."""
+    """Return the error that the file ``shown`` has another hash than the lock file says; not raised here."""
     remedy = (
         f"have those who run it fetch the file again, or {OTHER_INDEX}; what the locks do not name is never installed"
     )
@@ -156,19 +164,22 @@ def hash_error(shown: str) -> Unavailable:
 
 
 def _proxy_error(shown: str, why: str) -> Unavailable:
-    """The error that ``shown`` cannot be reached because the proxy wants a user; ``why`` ends the message."""
+    """Return the error that ``shown`` cannot be reached because the proxy wants a user; ``why`` ends the message."""
     remedy = "put its user and password into the address of the proxy (PIP_PROXY=http://USER:PASSWORD@HOST:PORT)"
     return Unavailable(f"{shown} cannot be reached, because the proxy wants a user: {why}", remedy, by_name=True)
 
 
 def _tls_problem(cause: ssl.SSLError) -> str:
-    """Why a connection could not be secured, as a clause."""
+    """Return why a TLS connection could not be made, as a clause: the certificate, or what OpenSSL says."""
     why = getattr(cause, "verify_message", "") or cause.reason or str(cause)
     return f"its certificate is not accepted ({why})" if "CERTIFICATE" in (cause.reason or "") else f"TLS: {why}"
 
 
 def _retry_after_seconds(text: str) -> float:
-    """How many seconds the header ``Retry-After`` asks to wait, as a number or a date; 0 where it asks for nothing."""
+    """Return the seconds that the header ``Retry-After`` asks to wait, given as a number or a date; 0: none.
+
+    A text that is neither counts as 0, as does a date in the past.
+    """
     if text.strip().isdigit():
         return float(text)
     date = parsedate_tz(text)

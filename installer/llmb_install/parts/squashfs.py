@@ -22,20 +22,20 @@ _SECONDS = 1800.0
 
 
 class BadImage(Exception):
-    """Why a file is not a usable image, as a clause: ``it ends after 3 of 20 GB``."""
+    """Raised where a file is not a usable image; the text is a clause, such as ``it has only 3 bytes``."""
 
 
 class OtherMachines(BadImage):
-    """The image is for another architecture than the compute nodes have."""
+    """Raised where an image is sound, but for another architecture than the compute nodes have."""
 
 
 def check_superblock(path: Path) -> int:
-    """Read the squashfs superblock; returns the file system's size in bytes.
+    """Check the squashfs superblock of an image file, and return the file system's size in bytes.
 
-    ``mksquashfs`` writes it last, so that a file from a killed run has none.
+    ``mksquashfs`` writes the superblock last, so that a file from a killed run has none.
 
     Raises:
-        BadImage: it is not a whole squashfs image, or no regular file: opening a FIFO would wait for ever.
+        BadImage: the file cannot be read, is no whole squashfs image, or no regular file, as a FIFO would never end
     """
     try:
         with open_plain(path) as stream:
@@ -56,18 +56,19 @@ def check_superblock(path: Path) -> int:
 
 
 class Inspector:
-    """Looks into images with ``unsquashfs``; ``prefix`` runs it elsewhere, for instance through ``srun``."""
+    """Looks into image files with ``unsquashfs``; ``prefix`` runs it elsewhere, for instance through ``srun``."""
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self._prefix = list(prefix)
 
     def check(self, path: Path, architecture: str) -> int:
-        """Check an image file: superblock, listing, architecture of the programs inside. Its file system's size in
-        bytes.
+        """Check an image file: superblock, listing, and architecture of its programs; return its size in bytes.
+
+        The size is that of the file system in it.
 
         Raises:
-            BadImage: it is damaged, not an image, or for other machines.
-            EnvironmentLacks: ``unsquashfs`` is missing or hangs.
+            BadImage: it is damaged, not an image, or for other machines than ``architecture``
+            EnvironmentLacks: ``unsquashfs`` is missing or hangs
         """
         used = check_superblock(path)
         done = self._unsquashfs("-l", "-d", "", str(path))
@@ -81,14 +82,14 @@ class Inspector:
         return used
 
     def read_everything(self, path: Path) -> None:
-        """Refuse an image file with a damaged block, by unpacking every byte of it to nowhere.
+        """Raise where an image file has a damaged block, found by unpacking every byte of it to nowhere.
 
         Compressed blocks that are damaged fail here. Enroot stores file contents uncompressed (``-noD``), without any
         checksum: only the hash in a receipt can tell whether those are what was imported.
 
         Raises:
-            BadImage: a block of it is damaged.
-            EnvironmentLacks: ``unsquashfs`` is missing or hangs.
+            BadImage: a block of it is damaged
+            EnvironmentLacks: ``unsquashfs`` is missing or hangs
         """
         done = self._unsquashfs("-quiet", "-no-progress", "-pf", "/dev/null", str(path))
         if not done.ok:
@@ -96,14 +97,16 @@ class Inspector:
             raise BadImage(f"its content cannot be read ({cause[0] if cause else 'unsquashfs failed'})")
 
     def _architecture(self, path: Path, names: list[str]) -> str:
-        """The architecture of an image's programs, ``x86_64`` or ``aarch64``, by the head of one of them.
+        """Return the architecture of an image's programs, ``x86_64`` or ``aarch64``, by the head of one of them.
 
-        One that is not known is a text for people. ``names``: all paths in the image.
+        An unknown one is described in words. ``names``: all paths in the image.
 
         Raises:
-            BadImage: it has no program
+            BadImage: the image has no program in the usual folders
+            EnvironmentLacks: ``unsquashfs`` is missing or hangs
         """
         programs = [name for name in names if name.lstrip("/").rpartition("/")[0] in _PROGRAM_FOLDERS]
+        # One may be a script, which has no architecture: several are tried.
         for name in sorted(programs, key=lambda name: name.rpartition("/")[2] not in _USUAL)[:_TRIES]:
             head = self._unsquashfs("-cat", str(path), name.lstrip("/"), most=_HEAD).stdout
             if head[:4] == b"\x7fELF":
@@ -112,10 +115,12 @@ class Inspector:
         raise BadImage("it contains no program in bin or usr/bin, so it is not a container image")
 
     def _unsquashfs(self, *arguments: str, most: int = MOST_BYTES) -> Answer:
-        """Run ``unsquashfs`` with ``arguments``; its answer, cut after ``most`` bytes. A failure is in the answer.
+        """Run ``unsquashfs`` with ``arguments``, and return its answer, cut after ``most`` bytes.
+
+        A failure of the program is in the answer.
 
         Raises:
-            EnvironmentLacks: it cannot run, or hangs.
+            EnvironmentLacks: the program is missing or hangs
         """
         answer = run_program([*self._prefix, "unsquashfs", *arguments], _SECONDS, most=most)
         if answer.problem == "no-program":

@@ -33,7 +33,7 @@ BESIDE = Path(sys.executable).parent
 
 
 def find_uv(*folders: Path) -> Optional[str]:
-    """The path of uv in one of ``folders``, else beside the Python that runs this; None where there is none."""
+    """Return the path of uv in one of ``folders``, else beside the Python that runs this; None: there is none."""
     for folder in (*folders, BESIDE):
         program = folder / "uv"
         if os.access(str(program), os.X_OK):
@@ -42,16 +42,18 @@ def find_uv(*folders: Path) -> Optional[str]:
 
 
 def uv_on_path() -> Optional[str]:
-    """The path of the user's own uv, whatever its release; None if there is none on PATH."""
+    """Return the path of the user's own uv, whatever its release; None: there is none on PATH."""
     return shutil.which("uv")
 
 
 def fetch_uv(folder: Path, settings: IndexSettings) -> str:
-    """Fetch the uv that the lock names into ``folder``, which is made; returns its path. What is there is replaced.
+    """Download the uv that the lock file names into ``folder``, and return its path; an earlier one is replaced.
+
+    The folder is made where it is missing, and removed where it stays empty.
 
     Raises:
-        Unavailable: no folder, page or index that packages come from has it for this machine.
-        OSError: it could not be written; names the path.
+        Unavailable: no folder, page or index that packages come from has it for this machine
+        OSError: it could not be written; names the path
     """
     program = folder / "uv"
     fresh = folder / f".uv.{os.getpid()}"
@@ -71,7 +73,7 @@ def fetch_uv(folder: Path, settings: IndexSettings) -> str:
 
 
 def may_know_better(problem: Unavailable) -> bool:
-    """Whether the user's own uv, or pip, may get what we could not, for the reason ``problem``.
+    """Return whether the user's own uv, or pip, may get a file that was refused to us for the reason ``problem``.
 
     They may be told what only they understand, such as a keyring: then they are to be tried.
     """
@@ -79,7 +81,7 @@ def may_know_better(problem: Unavailable) -> bool:
 
 
 def is_for_here(name: str) -> bool:
-    """Whether the file name ``name`` is that of the wheel of the locked uv for this machine and its C library."""
+    """Return whether the file ``name`` is the wheel of the locked uv for this machine and its C library."""
     version = re.search(r"^uv==([\d.]+)", LOCK.read_text("utf-8"), re.MULTILINE)
     libc = "manylinux" if platform.libc_ver()[0] == "glibc" else "musllinux"
     tag = rf"uv-{re.escape(version[1]) if version else '0'}-.*{libc}_\d+_\d+_{platform.machine()}\b.*\.whl"
@@ -87,10 +89,11 @@ def is_for_here(name: str) -> bool:
 
 
 def get_uv(folder: Path, settings: IndexSettings) -> str:
-    """The path of uv: at hand, else fetched into ``folder``, else the one on PATH.
+    """Return the path of uv: at hand, else downloaded into ``folder``, else the one on PATH.
 
     Raises:
-        Unavailable: there is none.
+        Unavailable: uv is nowhere to be had
+        OSError: the download cannot be written
     """
     program = find_uv(folder)
     if program:
@@ -105,9 +108,9 @@ def get_uv(folder: Path, settings: IndexSettings) -> str:
 
 
 def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional[str]:
-    """Have uv download a Python of ``version``, such as 3.12, to where uv keeps its own; why that failed, or None.
+    """Have uv download a Python of ``version``, such as 3.12, to where uv keeps its own; return why that failed.
 
-    uv is fetched into ``folder`` if need be, and gets ten minutes at most.
+    None: it succeeded. uv itself is downloaded into ``folder`` if need be, and gets ten minutes at most.
     """
     pip_settings = read_index_settings(env)
     try:
@@ -134,14 +137,14 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
 
 def failure_cause(line: str) -> str:
-    """Why uv failed, by the last line that it printed: the line without ``cause: `` before it."""
+    """Return why uv failed, by the last line that it printed: without ``cause: `` or ``Caused by: `` before it."""
     return re.sub(r"^(cause|Caused by): ", "", line.strip())
 
 
 def install_argv(
     program: str, python: str, cache: Path, settings: IndexSettings, arguments: Iterable[str]
 ) -> List[str]:
-    """The command line of ``uv pip install`` for ``arguments``, with byte code and the best file of all indexes.
+    """Return the command line of ``uv pip install`` for ``arguments``, with byte code and the best of all indexes.
 
     Both are as pip does it. uv calls the latter unsafe, because a package may come from another index than expected;
     here the hashes decide. ``cache`` lies beside the environment and is not the user's: files are linked from there,
@@ -155,10 +158,9 @@ def install_argv(
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """The user's folder for what is needed before there is an installation: ``llmb`` in XDG_CACHE_HOME, else
-    ~/.cache.
+    """Return the user's folder for what is needed before there is an installation; it is not made.
 
-    A relative XDG_CACHE_HOME does not count. The folder is not made.
+    It is ``llmb`` in XDG_CACHE_HOME, or in ``~/.cache`` where that variable is unset or relative.
     """
     chosen = Path(env.get("XDG_CACHE_HOME", ""))
     return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "llmb"
@@ -177,7 +179,7 @@ _FETCHED = "3.12"
 
 
 def repair_environment() -> None:
-    """Repair this process's variables: set HOME where it is not set, drop those of certificates that are gone.
+    """Repair this process's environment variables: set HOME if missing, drop paths of certificates that are gone.
 
     A user without a name gets a HOME that nobody can write to, and that messages name. With certificates that are gone,
     of an environment that was left for instance, uv and Python would know no authority at all.
@@ -193,19 +195,19 @@ def repair_environment() -> None:
 
 
 def is_tool_python(version: Version) -> bool:
-    """Whether LLMB's own tool runs on this version of Python: 3.10 or newer."""
+    """Return whether LLMB's own tool runs on this version of Python: 3.10 or newer."""
     return version >= TOOL_MINIMUM
 
 
 def running_version() -> Version:
-    """The version of the Python that runs this program, major and minor."""
+    """Return the version of the Python that runs this program, as (major, minor)."""
     return (sys.version_info[0], sys.version_info[1])
 
 
 def find_python(accepts: Accepts) -> Optional[str]:
-    """The path of a Python whose version ``accepts`` likes: the running one, else one on PATH, else one of uv's.
+    """Return the path of a Python whose version ``accepts`` accepts: the running one, one on PATH, or one of uv's.
 
-    None where there is none.
+    None where there is none. Candidates are started to ask their version.
     """
     if accepts(running_version()):
         return sys.executable
@@ -217,7 +219,7 @@ def find_python(accepts: Accepts) -> Optional[str]:
 
 
 def _candidate_pythons() -> Iterator[str]:
-    """Yields the paths of Pythons on PATH, then of uv's own, the preferred ones first; not all need to run.
+    """Yield the paths of Pythons on PATH, then of uv's own, the preferred names first; not all need to run.
 
     Of every folder, not just the first hit: a version manager's shim may stand in front and refuse to run.
     """
@@ -233,14 +235,15 @@ def _candidate_pythons() -> Iterator[str]:
 
 
 def version_of(path: str) -> Optional[Version]:
-    """The version of the Python at ``path``, which is started for it; None where it does not run."""
+    """Return the version, (major, minor), of the Python at ``path``, which is started for it; None: it does not run."""
     found = _real_python(path)
     return found[1] if found else None
 
 
 def _real_python(path: str) -> Optional[Tuple[str, Version]]:
-    """Path of the real executable and version of the Python at ``path``, which is started; None where it does not
-    run.
+    """Start the Python at ``path``, and return the path of the real executable and its version, (major, minor).
+
+    None where it does not run, or not within 30 seconds.
     """
     program = "import sys; print(sys.executable); print(*sys.version_info[:2])"
     try:
@@ -262,7 +265,7 @@ def _real_python(path: str) -> Optional[Tuple[str, Version]]:
 
 
 def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
-    """What to do where no Python from ``oldest`` to ``newest`` is found, as one line; without ``newest``: or newer."""
+    """Return advice on how to get a Python from ``oldest`` to ``newest``, as one line; without ``newest``: or newer."""
     wanted = as_text(oldest, newest) + ("" if newest else " or newer")
     return (
         f"get a Python {wanted}: 'module load python' on a cluster with modules, or as root 'dnf install python3.12' "
@@ -273,20 +276,24 @@ def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
 
 
 def as_text(oldest: Version, newest: Optional[Version] = None) -> str:
-    """One version, or a range of versions, as people write it: ``3.12``, ``3.10 to 3.13``."""
+    """Return a version, or a range of versions, as people write it: ``3.12``, ``3.10 to 3.13``."""
     first = "{}.{}".format(*oldest)
     return first if newest in (None, oldest) else "{} to {}.{}".format(first, *(newest or oldest))
 
 
 def start_with_another(argv: List[str], stream: TextIO) -> int:
-    """For a Python that is too old, where no newer one was found: have uv fetch one and go on there, or explain.
+    """Have uv download a newer Python and become it with the words ``argv``, or explain why that fails.
 
-    ``argv``: what to start with it. Returns exit status 3 where that failed, or where only help was asked for; else
-    this process becomes the new Python's. Messages go to ``stream``.
+    For a Python that is too old, where no newer one was found. Returns exit status 3 where there is none to be had, or
+    only help was asked for; else this process is replaced. Messages go to ``stream``.
+
+    Raises:
+        OSError: the new Python cannot be started
     """
     found = "{}.{}".format(*running_version())
     what = f"LLMB needs Python 3.10 or newer; this is Python {found} ({sys.executable})"
     problem = None
+    # Whoever only wants help is not made to wait for a download.
     if not {"-h", "--help"}.intersection(argv):
         print(f"{what}: fetching Python {_FETCHED} with uv", file=stream)
         problem = fetch_python(_FETCHED, cache_folder(os.environ), os.environ)
@@ -299,12 +306,13 @@ def start_with_another(argv: List[str], stream: TextIO) -> int:
 
 
 def main() -> None:
-    """Replace this process by uv with its arguments, told what pip is told here.
+    """Replace this process by uv with its arguments, told what pip is told on this machine.
 
-    It is fetched first where it is missing.
+    uv is downloaded first where it is missing.
 
     Raises:
         SystemExit: with a message, where uv cannot be had
+        OSError: uv cannot be written or started
     """
     env = dict(os.environ)
     env.pop("PYTHONPATH", None)

@@ -25,54 +25,69 @@ from llmb_install.working.reporter import Reporter
 
 
 class Room(NamedTuple):
-    """Space on a disk that is needed while something is made."""
+    """Disk space that is needed in a folder while a part of an installation is made."""
 
     folder: Path
+    """It need not exist."""
     bytes: int
     what: str
+    """What takes the space, for messages."""
     elsewhere: str = (
         "choose another directory (--install-path, --image-folder, ENROOT_TEMP_PATH); --no-space-check tries all the "
         "same"
     )
-    """What to do about too little space, other than to free some."""
+    """What to do about too little space, other than to free some, for messages."""
 
 
 class Artefact(ABC):
-    """One part of an installation. It looks at what is there, not at what was once noted, so that a command that was
-    killed is repaired by giving it again."""
+    """One part of an installation, such as an image or a file, that can be checked and made.
+
+    It looks at what is there, not at what was once noted, so that a command that was killed is repaired by giving it
+    again.
+    """
 
     @property
     @abstractmethod
     def id(self) -> str:
-        """The name of the part in messages and in ``--json``, one of a kind in its installation."""
+        """The name of the part in messages and in ``--json``, unique in its installation."""
 
     needs: tuple[str, ...] = ()
-    """The ids of those that must be there before."""
+    """The ids of the parts that must be made before it."""
     download: int = 0
+    """Bytes to download, estimated."""
     disk: int = 0
-    """Bytes to download, and on disk, estimated."""
+    """Bytes that it takes on disk, estimated."""
 
     def room(self) -> Sequence[Room]:
-        """The space that making the part needs, of which the folders must be writable; empty: next to none."""
+        """Return the disk space that making the part needs, in folders that must be writable; empty: next to none."""
         return ()
 
     def lacks(self) -> Sequence[EnvironmentLacks]:
-        """What else this machine lacks to make the part, as errors, found in seconds and without writing anything of
-        it.
+        """Return what else this machine lacks to make the part, as errors that are not raised; empty: nothing.
 
-        Empty: nothing.
+        Disk space is not among it: see ``room``. Found in seconds and without making anything of the part.
         """
         return ()
 
     @abstractmethod
     def is_complete(self) -> bool:
-        """Whether the part seems to be there and right: a quick look, without writing, network or lock."""
+        """Return whether the part seems to be there and right: a quick look, without writing, network or lock.
+
+        Raises:
+            LLMBError: the part cannot be looked at, or is not to be trusted
+            OSError: a file cannot be read
+        """
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Make the part unless it is complete. Returns whether anything changed.
+        """Make the part unless it is complete, and return whether anything changed.
 
-        ``anew``: it is damaged where the quick look sees nothing. What is large is made and checked beside the old one,
-        which stays as it is until a rename puts the new one into its place.
+        ``anew``: the part is damaged where the quick look sees nothing. Small parts, which have only ``make``, ignore
+        it. Large ones are made and checked beside the old one, which stays as it is until a rename puts the new one
+        into its place.
+
+        Raises:
+            LLMBError: the part could not be made
+            OSError: a file cannot be read or written
         """
         if self.is_complete():
             return False
@@ -80,7 +95,7 @@ class Artefact(ABC):
         return True
 
     def make(self) -> None:
-        """Make a part that is small, in one go; those with an ``ensure`` of their own have none.
+        """Make a small part in one go; parts with an ``ensure`` of their own have no ``make``.
 
         Raises:
             NotImplementedError: the part has none
@@ -89,17 +104,25 @@ class Artefact(ABC):
 
     @abstractmethod
     def verify(self) -> str | None:
-        """What is wrong with the part, in words, by a thorough look that repairs nothing; None: nothing."""
+        """Return what is wrong with the part, as text, by a thorough look that repairs nothing; None: nothing.
+
+        Raises:
+            LLMBError: the part cannot be looked at
+            OSError: a file cannot be read
+        """
 
     @abstractmethod
     def show(self) -> str:
-        """What ``ensure`` would do, as a dry run prints it; does nothing."""
+        """Return what ``ensure`` would do, as a line for a dry run; does nothing."""
 
 
 @dataclass(frozen=True)
 class Small(Artefact):
-    """An artefact that is looked at and made in one go. ``find_problem`` says what is wrong, or nothing; ``correct``
-    makes it. ``does`` is for a dry run."""
+    """A small part of an installation that is checked and made by two given functions.
+
+    ``find_problem`` returns what is wrong, or None; ``correct`` makes the part. ``name`` is its id, ``does`` what a dry
+    run says of it.
+    """
 
     name: str
     does: str
@@ -108,36 +131,60 @@ class Small(Artefact):
 
     @property
     def id(self) -> str:
+        """The name of the part in messages and in ``--json``."""
         return self.name
 
     def is_complete(self) -> bool:
-        """Whether ``find_problem`` finds nothing wrong."""
+        """Return whether ``find_problem`` finds nothing wrong with the part.
+
+        Raises:
+            LLMBError: as ``find_problem`` raises it
+            OSError: a file cannot be read
+        """
         return not self.find_problem()
 
     def make(self) -> None:
+        """Make the part by calling ``correct``.
+
+        Raises:
+            LLMBError: as ``correct`` raises it: the part could not be made
+            OSError: a file or folder cannot be made
+        """
         self.correct()
 
     def verify(self) -> str | None:
-        """What ``find_problem`` says is wrong with the part; None: nothing."""
+        """Return what ``find_problem`` says is wrong with the part; None: nothing.
+
+        Raises:
+            LLMBError: as ``find_problem`` raises it
+            OSError: a file cannot be read
+        """
         return self.find_problem() or None
 
     def show(self) -> str:
+        """Return what making the part would do, as a line for a dry run."""
         return self.does
 
 
 def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) -> None:
-    """Refuse to begin where this machine lacks something to make the parts; returns where it has all.
+    """Raise where this machine lacks something to make the parts ``artefacts``; return where it has all.
+
+    ``space_check``: free disk space counts, too.
 
     Raises:
-        EnvironmentLacks: with everything that ``lacking`` finds
+        LLMBError: one error with everything that ``lacking`` finds, an EnvironmentLacks
+        OSError: a file system does not answer
     """
     raise_all(lacking(artefacts, space_check=space_check))
 
 
 def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[EnvironmentLacks]:
-    """Everything that this machine lacks to make the parts, as errors; empty: nothing.
+    """Return everything that this machine lacks to make the parts, as errors that are not raised; empty: nothing.
 
-    ``space_check``: space on disks, too. Folders that cannot be written always count.
+    ``space_check``: disk space, too. Folders that cannot be written always count. May ask package indexes.
+
+    Raises:
+        OSError: a file system does not answer
     """
     wanted = list(artefacts)
     rooms = list(chain.from_iterable(artefact.room() for artefact in wanted))
@@ -152,10 +199,10 @@ def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[Environ
 
 
 def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
-    """Raise what was found before anything was begun: the only error itself, or one that lists all. Returns for
-    none.
+    """Raise the errors in ``found``: the only one itself, or one that lists all; return where there is none.
 
-    Errors with the same message count once. ``more`` is added to the remedy.
+    For what is found before anything is begun. Errors with the same message count once. ``more`` is added to the
+    remedy.
 
     Raises:
         LLMBError: the only one; of several a RequestError if the user can correct one, else an EnvironmentLacks
@@ -178,22 +225,31 @@ def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes free on the disk where ``folder`` is or, if it does not exist, will be."""
+    """Return the bytes free on the disk where ``folder`` is or, if it does not exist, will be.
+
+    Raises:
+        OSError: the file system does not answer
+    """
     return shutil.disk_usage(existing(folder)).free
 
 
 def existing(folder: Path) -> Path:
-    """``folder`` as an absolute path, or the nearest path above it that exists."""
+    """Return ``folder`` as an absolute path or, where it does not exist, the nearest path above it that does."""
     absolute = folder.absolute()
     return next(path for path in (absolute, *absolute.parents) if path.exists())
 
 
 def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
-    """An error for each file system that is too small for all of ``rooms`` that come to it; empty: all have room."""
+    """Return an error for each file system that is too small for all of ``rooms`` on it; empty: all have room.
+
+    Raises:
+        OSError: a file system does not answer
+    """
     devices: dict[int, list[Room]] = {}
     for room in rooms:
         devices.setdefault(existing(room.folder).stat().st_dev, []).append(room)
     found = []
+    # Parts that are made at the same time share the space of a disk: what each needs adds up.
     for on_device in devices.values():
         largest = max(on_device, key=lambda room: room.bytes)
         needed, free = sum(room.bytes for room in on_device), free_bytes(largest.folder)
@@ -209,7 +265,7 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
 
 
 def _unwritable(folder: Path) -> EnvironmentLacks | None:
-    """The error that ``folder`` cannot be made or written; None where it can. Tries nothing."""
+    """Return the error that ``folder`` cannot be made or written, by its permissions; None: it can. Writes nothing."""
     parent = existing(folder)
     if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
         return None
@@ -224,7 +280,12 @@ _SIDE_BY_SIDE = 3
 
 
 def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
-    """Those of the parts that are not complete, in their order."""
+    """Return the parts of ``artefacts`` that are not complete, in their order; empty: all are.
+
+    Raises:
+        LLMBError: a part cannot be looked at
+        OSError: a file cannot be read
+    """
     return [artefact for artefact in artefacts if not artefact.is_complete()]
 
 
@@ -235,15 +296,17 @@ def make_missing(
     *,
     space_check: bool = True,
 ) -> list[str]:
-    """Make the parts that are missing, and anew those in ``damaged``; returns the ids of those that were made.
+    """Make the parts that are missing, and anew those in ``damaged``; return the ids of those that were made.
 
-    ``damaged`` has the problem of each by its id. A part comes after those it needs; three are made side by side.
-    ``space_check``: whether there has to be room for all of it. Ctrl-C ends every program that one of them has started.
+    ``damaged`` has the problem of each by its id. A part comes after those it needs; ``_SIDE_BY_SIDE`` are made at a
+    time. ``space_check``: whether there has to be room for all of it. Ctrl-C ends every program that a part has
+    started.
 
     Raises:
-        EnvironmentLacks: what is missing on this machine for any of them; nothing was begun.
-        CheckFailed: what is damaged and not the installer's to make again.
-        LLMBError: the error of the first that failed; those that were being made are finished.
+        EnvironmentLacks: this machine lacks something for any of them; nothing was begun
+        CheckFailed: a part is damaged that the installer does not make again
+        LLMBError: the error of the first part that failed; those that were being made are finished
+        OSError: a part failed because of a file
     """
     damaged = damaged or {}
     waiting = {artefact.id: artefact for artefact in artefacts if artefact.id in damaged or not artefact.is_complete()}
@@ -267,6 +330,7 @@ def make_missing(
                     error = future.exception()
                     if error is not None:
                         errors.append(error)
+                    # The quick look finds it complete, so nothing was made, and it stays as damaged as it was.
                     elif name in damaged and not future.result():
                         stay[name] = damaged[name]
                     else:
@@ -285,7 +349,10 @@ def make_missing(
 
 
 def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, str | None]:
-    """Look thoroughly at every part: what is wrong with each, by its id, or None. An error is what is wrong."""
+    """Look thoroughly at every part, and return what is wrong with each by its id, None for nothing.
+
+    An error that a part raises is what is wrong with it. Repairs nothing; each check is shown as a step.
+    """
     found: dict[str, str | None] = {}
     for artefact in artefacts:
         with reporter.step(f"checking {artefact.id}") as shown:
@@ -299,10 +366,10 @@ def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, s
 
 
 def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | None:
-    """The error that names what ``verify_all`` found wrong; None where nothing is. Not raised here.
+    """Return the error that lists the problems in ``found``, by part; None: no part has one. Not raised here.
 
-    ``remedy``: what to do, but for problems that end in a remedy of their own: a mistake by hand, which no update takes
-    out of a file.
+    ``found`` is what ``verify_all`` returns. ``remedy``: what to do, but for problems that end in a remedy of their
+    own: a mistake by hand, which no update takes out of a file.
     """
     bad = [f"    {name}: {problem}" for name, problem in found.items() if problem]
     if not bad:
@@ -321,7 +388,7 @@ def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | No
 
 
 def read_receipt(path: Path) -> dict[str, Any] | None:
-    """The content of the receipt ``path``; None where it is missing, unreadable or of another schema than 1."""
+    """Return the content of the receipt ``path``; None where it is missing, unreadable or of another schema than 1."""
     try:
         receipt = read_json(path)
     except RecordError:

@@ -66,10 +66,12 @@ _stopping = threading.Event()
 
 @dataclass(frozen=True)
 class Finished:
-    """A program that has ended: its exit status (negative: signal) and its last lines."""
+    """A program that has ended: its exit status and the last lines that it printed."""
 
     status: int
+    """Exit status; negative: the number of the signal that ended it."""
     tail: tuple[str, ...]
+    """Its last lines that are not blank."""
 
 
 def run(
@@ -81,15 +83,15 @@ def run(
     on_line: Callable[[str], None] | None = None,
     patience: float = 5.0,
 ) -> Finished:
-    """Run ``argv`` to its end, with stdout and stderr joined; every line goes to the log and to ``on_line``.
+    """Run ``argv`` to its end, with stdout and stderr joined; each line goes to the log and to ``on_line``.
 
-    The program gets no terminal input. It and everything that it has started die with this process, even when that is
-    killed. ``env``: its whole environment, if not ours. ``patience``: seconds between SIGTERM and SIGKILL when it is
-    stopped. An exit status other than 0 is returned, not raised.
+    Returns its exit status, which may be other than 0, and its last lines. The program gets no terminal input. It and
+    all that it has started die with this process, even when that is killed. ``env``: its whole environment, if not this
+    process's. ``patience``: seconds between SIGTERM and SIGKILL when it is stopped.
 
     Raises:
-        OSError: it cannot be started.
-        Interrupted: ``stop_all`` was called.
+        OSError: the program is missing or cannot be started
+        Interrupted: ``stop_all`` was called
     """
     reporter.log("$ " + shlex.join(argv))
     tail: deque[str] = deque(maxlen=_TAIL)
@@ -119,7 +121,7 @@ def run(
 
 
 def stop_all() -> None:
-    """End every program that ``run`` has started in any thread.
+    """End every program that ``run`` has started in any thread, and wait for its end.
 
     From then on ``run`` starts none and raises Interrupted.
     """
@@ -131,10 +133,13 @@ def stop_all() -> None:
 
 
 def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
-    """Start a program, not waiting for it, in a session of its own that ends with this process, however that ends.
+    """Start a program in a session of its own that ends with this process, however that ends; does not wait.
+
+    ``env``: its whole environment; None: this process's.
 
     Raises:
         FileNotFoundError: there is no such program
+        OSError: it cannot be started
         Interrupted: this process is ending
     """
     if shutil.which(argv[0]) is None:

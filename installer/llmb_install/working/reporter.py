@@ -30,9 +30,10 @@ _FIRST_PLAIN = 2.0
 
 
 class Reporter:
-    """Prints steps and writes the log. Thread-safe; one instance per process.
+    """The installer's output: it shows running steps on the screen and writes the log. Thread-safe; one per process.
 
     ``log_folder`` is created with the first line that is logged, so that a run with nothing to do writes nothing.
+    Secrets are masked.
     """
 
     def __init__(self, log_folder: Path | None, *, verbose: bool = False, stream: TextIO | None = None) -> None:
@@ -47,13 +48,11 @@ class Reporter:
         self.log_path: Path | None = None
 
     def log_into(self, folder: Path) -> None:
-        """Write the log to a file in ``folder`` from now on; the file is made with the first line."""
+        """Write the log to a file in ``folder`` from now on; folder and file are made with the first line."""
         self._folder = folder
 
     def hide(self, secret: str) -> None:
-        """Replace ``secret`` by ``****`` in everything that is printed or logged from now on; an empty one is no
-        secret.
-        """
+        """Replace ``secret`` by ``****`` in all that is printed or logged from now on; an empty one is no secret."""
         if secret:
             self._secrets.append(secret)
 
@@ -65,7 +64,7 @@ class Reporter:
                 self._print(f"    {line}")
 
     def note(self, text: str) -> None:
-        """Print a line for the user, and write it to the log."""
+        """Print a line for the user, and write it to the log file, if there is one."""
         with self._lock:
             self._write_log(text)
             self._print(text)
@@ -77,10 +76,10 @@ class Reporter:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """A context for a step that takes time: shows what it does and for how long, then ``ok`` or ``failed``.
+        """Return a context for a step that takes time: it shows what is done, then how it ended: ok or failed.
 
-        Failed is a step that raises, which passes on, or whose ``is_wrong`` is set. The given ``Step`` says what is
-        shown.
+        A step has failed that raises, which passes on, or whose ``is_wrong`` is set. The ``Step`` that the context
+        gives says what is shown.
         """
         step = Step(title)
         with self._lock:
@@ -123,7 +122,7 @@ class Reporter:
                 self._log = None
 
     def _live_lines(self) -> Live | None:
-        """What keeps the running steps at the bottom of the terminal while other lines pass above them; not started.
+        """Return the display that keeps running steps at the bottom of the terminal, below other lines; not started.
 
         None where the library for it, rich, is missing.
         """
@@ -135,14 +134,14 @@ class Reporter:
             return None
 
         class _Console(Console):
-            """A console that leaves the cursor alone: a killed process could not bring it back."""
+            """A terminal console that never hides the cursor: a killed process could not bring it back."""
 
             def show_cursor(self, show: bool = True) -> bool:
-                """Leave it: who is killed could not bring it back."""
+                """Leave the cursor as it is and return False: a killed process could not bring it back."""
                 return False
 
         def lines() -> Text:  # asked from another thread
-            """The lines of the steps under way; another thread asks for them."""
+            """Return the lines of the running steps, one each, with secrets masked; called in another thread."""
             shown = [self._masked(step.describe()) for step in list(self._running)]
             return Text("\n".join(shown), no_wrap=True, overflow="ellipsis")
 
@@ -164,7 +163,7 @@ class Reporter:
                 self._print(f"... {step.describe()}")
 
     def _print(self, text: str) -> None:
-        """Print a line to the screen, with secrets masked, above the running steps."""
+        """Print a line to the screen, above the running steps, with secrets masked."""
         shown = folded(self._masked(text), self._stream)
         if self._live is not None:
             self._live.console.print(shown, soft_wrap=True, markup=False, emoji=False)
@@ -173,9 +172,9 @@ class Reporter:
         self._stream.flush()
 
     def _write_log(self, line: str) -> None:
-        """Write a line to the log file, which is made with the first one, with secrets masked.
+        """Write a line with the time of day to the log file, with secrets masked; the first line makes the file.
 
-        A log that cannot be written ends with a note to the user; nothing is raised.
+        Nothing without a folder for logs. A log that cannot be written ends with a note to the user; nothing is raised.
         """
         if self._folder is None:
             return
@@ -192,14 +191,14 @@ class Reporter:
             self._folder = None
 
     def _masked(self, text: str) -> str:
-        """A text with secrets masked, and without the control characters that a terminal must not get."""
+        """Return ``text`` with secrets masked, and without control characters that a terminal must not get."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return printable_lines(text)  # much of it is what other programs said
 
 
 class Step:
-    """One running step. ``update`` changes what stands behind its title: a text, or a function that is asked for it."""
+    """One running step of the installer: its title, what it is doing now, and since when."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -209,23 +208,23 @@ class Step:
         self._start = time.monotonic()
 
     def update(self, detail: str | Callable[[], str]) -> None:
-        """Set what stands behind the step's title: a text, or a function that is asked for it each time it is shown."""
+        """Set what stands behind the step's title: a text, or a function that is asked for one when it is shown."""
         self._detail = detail
 
     def elapsed(self) -> float:
-        """Seconds since the step began."""
+        """Return the seconds since the step began."""
         return time.monotonic() - self._start
 
     def describe(self) -> str:
-        """The step in one line: title, what it is doing, and for how long, ``TITLE: DETAIL (12 s)``."""
+        """Return the step in one line, ``TITLE: DETAIL (12 s)``: title, what it is doing, and for how long."""
         return f"{self.title}{self.detail_suffix()} ({duration(self.elapsed())})"
 
     def detail_suffix(self) -> str:
-        """What the step is doing, as ``: TEXT`` to be put behind its title; empty where nobody said."""
+        """Return what the step is doing as ``: TEXT``, to be put behind its title; empty where nobody said."""
         detail = self._detail if isinstance(self._detail, str) else self._detail()
         return f": {detail}" if detail else ""
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people write them: ``45 s``, and from 100 on ``3 min 20 s``."""
+    """Return seconds as people write them: ``45 s``, and from 100 on ``3 min 20 s``."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"

@@ -23,19 +23,25 @@ FOLDER = Path(".llmb") / "tmp"
 
 
 def root_for(folder: Path, root: Path) -> Path:
-    """The folder under which files for ``folder`` are prepared so that moving them there is a rename: ``root``, or
-    ``folder``.
+    """Return the folder under which to prepare files for ``folder``, so that a rename moves them there.
 
-    ``folder`` itself only where it exists on another file system than ``root``'s scratch folder, by a link or a mount.
+    It is ``root``; ``folder`` itself only where it exists on another file system than ``root``'s scratch folder, by a
+    link or a mount.
+
+    Raises:
+        OSError: ``folder`` is closed to this user
     """
     is_apart = folder.exists() and folder.stat().st_dev != existing(root / FOLDER).stat().st_dev
     return folder if is_apart else root
 
 
 def unfinished(root: Path, name: str) -> Path:
-    """A new path in the folder for unfinished things of ``root``, for what is renamed to ``name`` when it is whole.
+    """Return a new path in ``root``'s folder for unfinished things, for what becomes ``name`` when it is whole.
 
-    Nobody else uses it. The folder is made, the path is not.
+    Nobody else uses the path, and nothing is there yet. The folder is made.
+
+    Raises:
+        OSError: the folder cannot be made
     """
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,9 +50,12 @@ def unfinished(root: Path, name: str) -> Path:
 
 @contextmanager
 def private_folder(root: Path, name: str) -> Iterator[Path]:
-    """A context that gives a new folder below ``root`` that only this user may enter, and removes it at the end.
+    """Return a context that gives a new folder, which only this user may enter, and removes it at the end.
 
-    ``name``: the beginning of its name.
+    It lies in ``root``'s folder for unfinished things. ``name``: the beginning of its name.
+
+    Raises:
+        OSError: the folder cannot be made
     """
     folder = unfinished(root, name)
     folder.mkdir(mode=0o700)
@@ -59,11 +68,12 @@ def private_folder(root: Path, name: str) -> Iterator[Path]:
 def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Replace the content of ``path`` in one move, by a temporary file in ``root``'s folder for unfinished things.
 
-    Where ``path`` lies on another file system than ``root``, the temporary file is beside it. ``mode`` holds whatever
-    the umask.
+    Where ``path`` lies on another file system than ``root``, the temporary file is beside it. The file gets ``mode``,
+    whatever the umask.
 
     Raises:
-        RecordError: the file cannot be written.
+        RecordError: the file cannot be written
+        OSError: the folder for unfinished things cannot be made
     """
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,16 +84,21 @@ def write_record(root: Path, path: Path, value: Any) -> None:
     """Write ``value`` to ``path`` as indented JSON, in one move, as ``write`` does.
 
     Raises:
-        RecordError: the file cannot be written.
+        RecordError: the file cannot be written
+        OSError: the folder for unfinished things cannot be made
+        ValueError: ``value`` has a NaN or an infinity
     """
     write(root, path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def sweep(root: Path) -> list[Path]:
-    """Remove what is this user's in ``root``'s folder for unfinished things, and return it.
+    """Remove what belongs to this user in ``root``'s folder for unfinished things, and return those paths.
 
-    Only under ``root``'s lock. Of links the link goes, not what it leads to. The folder itself may be such a link: what
-    a kill leaves behind that would stay for good.
+    The caller holds ``root``'s lock. Of links the link goes, not what it leads to; if the folder itself is a link, that
+    one goes: what a kill leaves behind it would stay for good. Nothing where the state folder above it is a link.
+
+    Raises:
+        OSError: the folder cannot be listed, or an entry not be removed
     """
     folder = root / FOLDER
     if folder.parent.is_symlink():
@@ -101,10 +116,10 @@ def sweep(root: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with its content, as far as that can be removed.
+    """Remove a file, a link, or a folder with its content, as far as a folder's content can be removed.
 
     Raises:
-        FileNotFoundError: it is gone already
+        OSError: a file or link is gone already, or cannot be removed
     """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

@@ -42,14 +42,15 @@ Owner = dict[str, str | int]
 
 @contextmanager
 def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, create: bool = True) -> Iterator[None]:
-    """A context that holds the installation's lock; waits up to ``patience`` seconds for another installer, saying
-    so.
+    """Return a context that holds the installation's lock; it waits for another installer, and tells the user.
 
-    ``create``: make the installation's folder where there is none. Who removes the installation removes the lock's file
-    as its holder.
+    ``patience``: seconds to wait at most. ``create``: make the installation's folder where there is none. Who removes
+    the installation removes the lock's file while holding it.
 
     Raises:
-        EnvironmentLacks: it is still held (the message names the owner), or the folder is not writable, or was removed.
+        EnvironmentLacks: the lock is still held (the message names the owner), or the folder is not writable, or was
+            removed
+        OSError: the lock file cannot be used for another reason, such as a full disk
     """
     folder = install / ".llmb"
     descriptor = _open(folder, create)
@@ -58,6 +59,7 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, 
         _wait(descriptor, lease, install, reporter, patience)
         try:
             status = status_of(folder / "lock")
+            # While we waited, the file may have been removed with the installation: what we hold guards nothing then.
             if status is None or not os.path.samestat(status, os.fstat(descriptor)):
                 raise _gone(install)
             with lease.kept_alive():
@@ -69,12 +71,13 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, 
 
 
 def _open(folder: Path, create: bool) -> int:
-    """Open the lock file in ``folder``, which is made where that is asked for; returns the file descriptor.
+    """Open the lock file in ``folder`` and return the file descriptor; takes no lock.
 
-    Takes no lock.
+    ``create``: make the folder where it is missing.
 
     Raises:
-        EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner), or was removed.
+        EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner), or was removed
+        OSError: another reason, such as a full disk
     """
     try:
         if create:
@@ -92,7 +95,7 @@ def _open(folder: Path, create: bool) -> int:
 
 
 def _gone(install: Path) -> EnvironmentLacks:
-    """The error, code ``installation-gone``, that another command has removed the installation; not raised here."""
+    """Return the error, code ``installation-gone``, that another command has removed the installation; not raised."""
     return EnvironmentLacks(
         f"another command has removed the installation in {install} meanwhile",
         remedy="make one again with ./installer.py, if you still want it",
@@ -101,12 +104,14 @@ def _gone(install: Path) -> EnvironmentLacks:
 
 
 def open_as_folder(folder: Path) -> None:
-    """Let whoever may write to the shared folder ``folder`` lock it and begin something there, whatever our umask.
+    """Let whoever may write to the shared ``folder`` lock it and begin something there, whatever this user's umask.
 
-    Makes its ``.llmb`` with a lock file, and gives what is ours there the folder's group and permission to write.
+    Makes its ``.llmb`` with a lock file, and gives what is this user's there the folder's group and permission to
+    write.
 
     Raises:
-        EnvironmentLacks: somebody else has closed the lock (the message names them).
+        EnvironmentLacks: somebody else has closed the lock (the message names them)
+        OSError: the folder is missing, or nothing can be made in it
     """
     state = folder / ".llmb"
     lock = folder / ".llmb" / "lock"
@@ -128,18 +133,18 @@ def open_as_folder(folder: Path) -> None:
 
 
 def at_work(install: Path) -> str:
-    """Who is changing the installation just now: ``process 42 on HOST, since TIME``.
+    """Return who is changing the installation just now: ``process 42 on HOST, since TIME``; empty: nobody.
 
-    Empty where nobody is, as far as can be told; the lock is not touched.
+    As far as can be told from here; the lock is not touched.
     """
     lease = _Lease(install / ".llmb" / "lock.owner")
     return lease.describe_owner() if lease.is_held() else ""
 
 
 def _whose(folder: Path) -> str:
-    """`` (FOLDER belongs to ANN)`` for the nearest path from ``folder`` up that can be seen.
+    """Return `` (FOLDER belongs to ANN)``, for a message, of the nearest path from ``folder`` up that can be seen.
 
-    Empty if it is this user's.
+    Empty if that is this user's.
     """
     for path in (folder, *folder.parents):
         with contextlib.suppress(OSError):
@@ -149,12 +154,13 @@ def _whose(folder: Path) -> str:
 
 
 def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:
-    """Wait for the lock and the lease of an installation until both are ours, at most ``patience`` seconds.
+    """Wait until both lock and lease of the installation are this process's, for at most ``patience`` seconds.
 
     Tells the user once who has them.
 
     Raises:
         EnvironmentLacks: it took too long, or the installation is gone
+        OSError: the lease cannot be written
     """
     deadline = time.monotonic() + patience
     announced = False
@@ -178,9 +184,10 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Try to lock the file, without waiting; whether we hold the lock now.
+    """Try to lock the open file, without waiting; return whether this process holds the lock now.
 
-    False where the file system cannot lock.
+    True also on a file system without locks, where the lease alone decides; False where locking fails for another
+    reason.
     """
     try:
         return try_lock(descriptor)
@@ -189,7 +196,10 @@ def _is_locked(descriptor: int) -> bool:
 
 
 class _Lease:
-    """The file that names the owner of an installation's lock, for file systems on which locks do not work."""
+    """The file that names the owner of an installation's lock, for file systems on which locks do not work.
+
+    The owner renews the file's time; a file that is not renewed belongs to a dead owner.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -198,7 +208,11 @@ class _Lease:
         self._seen_at = 0.0
 
     def acquire(self) -> bool:
-        """Try to take the lease, from a dead owner too, without waiting; returns whether it is ours now."""
+        """Try to take the lease, also from a dead owner, without waiting; return whether this process has it now.
+
+        Raises:
+            OSError: the file of the lease cannot be written
+        """
         if self._create():
             return True
         owner = _read_owner(self._path) or {}
@@ -208,12 +222,19 @@ class _Lease:
         return self._create()
 
     def is_held(self) -> bool:
-        """Whether a living owner has the lease, as far as can be told; False also where the file names none."""
+        """Return whether a living owner has the lease, as far as can be told from here.
+
+        False also where the file is missing or names no owner.
+        """
         owner = _read_owner(self._path)
         return owner is not None and not self._is_dead(owner)
 
     def release(self) -> None:
-        """Remove the lease if it is still ours; else nothing happens."""
+        """Remove the file of the lease if it is still this process's; nothing happens if not.
+
+        Raises:
+            OSError: the file cannot be removed
+        """
         owner = _read_owner(self._path)
         if owner is not None and owner.get("token") == self._token:
             with contextlib.suppress(FileNotFoundError):
@@ -221,7 +242,7 @@ class _Lease:
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
-        """A context in which the lease's time is renewed every few seconds, for others to see that its owner lives."""
+        """Return a context in which the lease's time is renewed every few seconds, to show that its owner lives."""
         stop = threading.Event()
         thread = threading.Thread(target=self._beat, args=(stop,), daemon=True)
         thread.start()
@@ -232,20 +253,24 @@ class _Lease:
             thread.join()
 
     def describe_owner(self) -> str:
-        """The lease's owner in words: ``process 42 on HOST, since TIME``, or that it has not identified itself."""
+        """Return who has the lease, ``process 42 on HOST, since TIME``, or ``it has not identified itself``."""
         owner = _read_owner(self._path)
         if owner is None:
             return "it has not identified itself"
         return f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')}"
 
     def _beat(self, stop: threading.Event) -> None:
-        """Renew the lease's time until ``stop`` is set."""
+        """Renew the time of the lease's file every few seconds until ``stop`` is set; errors are ignored."""
         while not stop.wait(_HEARTBEAT):
             with contextlib.suppress(OSError):
                 os.utime(self._path)
 
     def _create(self) -> bool:
-        """Make the file of the lease with this process as its owner; False where a lease is there."""
+        """Make the file of the lease with this process as its owner; return False where a lease is there.
+
+        Raises:
+            OSError: the file cannot be written
+        """
         me = identify()
         assert me is not None, "this process is alive"
         owner: Owner = {
@@ -256,6 +281,7 @@ class _Lease:
             "started": me.start,
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
+        # Written aside and linked: nobody ever sees a lease without its owner, and of two only one gets it.
         own = self._path.with_name(f"{self._path.name}.{self._token}")
         try:
             own.write_text(json.dumps(owner), encoding="utf-8")
@@ -267,10 +293,10 @@ class _Lease:
         return True
 
     def _is_dead(self, owner: Owner) -> bool:
-        """Whether ``owner`` has ended: its process is gone, or, on another host, its lease has stood still for 60
-        seconds.
+        """Return whether ``owner`` has ended: its process is gone, or its lease stood still for too long.
 
-        The latter is seen only by asking again: the first look begins to count.
+        The latter, ``_SILENCE`` seconds, is for an owner on another host, and seen only by asking again: the first look
+        begins to count.
         """
         alive = _lives(owner)
         if alive is not None:
@@ -285,7 +311,13 @@ class _Lease:
         return time.monotonic() - self._seen_at > _SILENCE
 
     def _remove_stale(self, token: str | int | None) -> None:
-        """Remove the lease of the dead owner with this token; another's, taken by mistake, is put back."""
+        """Remove the lease of the dead owner with this ``token``; another's, taken by mistake, is put back.
+
+        A lease that is gone already is no error.
+
+        Raises:
+            OSError: the file cannot be renamed or removed
+        """
         # Rename first: of several who saw the same dead owner only one gets it, and nobody removes a new owner's lease.
         aside = self._path.with_name(f"{self._path.name}.stale.{self._token}")
         try:
@@ -300,7 +332,7 @@ class _Lease:
 
 
 def _lives(owner: Owner) -> bool | None:
-    """Whether the process ``owner`` is alive; None where that cannot be told from here: it is on another host."""
+    """Return whether the process ``owner`` is alive; None: that cannot be told from here, as it is on another host."""
     host = str(owner.get("host", ""))
     started = str(owner.get("started", ""))
     boot = str(owner.get("boot", ""))
@@ -308,7 +340,7 @@ def _lives(owner: Owner) -> bool | None:
 
 
 def _read_owner(path: Path) -> Owner | None:
-    """The owner of the lock that the file ``path`` names; None where it is missing or names none."""
+    """Return the owner of the lock that the file ``path`` names; None: it is missing, unreadable, or names none."""
     try:
         owner = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError):
@@ -324,17 +356,19 @@ _PATIENCE = 5.0
 
 @contextmanager
 def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
-    """A context that gives a new folder below ``base`` for what an import unpacks, as Enroot's variables for it.
+    """Return a context that gives the Enroot variables for unpacking an import in a new folder below ``base``.
 
     While it exists, a link ``.llmb/llmb-import.TOKEN@HOST`` to it lets ``remove_leftovers`` find it, and the variable
     its processes. At the end both are removed.
 
     Raises:
         EnvironmentLacks: the folder cannot be made
+        OSError: the link cannot be made
     """
     folder = base.absolute() / f"{_IMPORT}.{secrets.token_hex(8)}"
     link = install / ".llmb" / f"{folder.name}@{platform.node()}"
     link.parent.mkdir(parents=True, exist_ok=True)
+    # The link first: a kill in between leaves a link to nothing, and never a folder that nobody finds.
     link.symlink_to(folder)
     try:
         try:
@@ -350,10 +384,13 @@ def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
 
 
 def remove_leftovers(install: Path) -> list[Path]:
-    """Remove what killed commands have left in the installation, and end their imports; the paths that were removed.
+    """Remove what killed commands have left in the installation, end their imports, and return the removed paths.
 
-    Only under the installation's lock: then it cannot belong to anybody who is alive here. What imports had unpacked is
-    removed, too, and not in the list.
+    The caller holds the installation's lock, so that it cannot belong to anybody alive here. What imports had unpacked
+    is removed, too, and not in the list.
+
+    Raises:
+        OSError: something cannot be removed
     """
     state = install / ".llmb"
     for link in state.glob(f"{_IMPORT}.*@{platform.node()}"):
@@ -368,18 +405,18 @@ def remove_leftovers(install: Path) -> list[Path]:
 
 
 def earlier_parts(images: Path, name: str = "*.sqsh") -> list[Path]:
-    """This user's files of imports into the folder ``images`` that release 0.2 did not finish; removes none.
+    """Return this user's files in the folder ``images`` that imports by release 0.2 did not finish; removes none.
 
-    ``name``: of the image of this file name alone.
+    ``name``: only those of the image with this file name.
     """
     return [path for path in images.glob(f".{name}.*.????????.part") if _is_own(path, stat.S_ISREG)]
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether ``path``, a lease that was being taken, is of a dead process, or of one unknown and over 60 seconds
-    old.
+    """Return whether ``path``, a lease that was being taken, was left by a process that has ended.
 
-    A living one links it as the lease in a moment.
+    Where that cannot be told, it was if it is over ``_SILENCE`` seconds old: a living process links it as the lease in
+    a moment. False where it is gone.
     """
     owner = _read_owner(path)
     if owner is not None and _lives(owner) is not None:
@@ -392,15 +429,19 @@ def _is_abandoned(path: Path) -> bool:
 def _end_import(link: Path) -> None:
     """End the processes of an import that a killed command left, and remove ``link`` and the folder it leads to.
 
-    Nothing is done where these are not this user's.
+    Nothing is done where link or folder is not this user's, or the link leads elsewhere than its name says.
+
+    Raises:
+        OSError: the link cannot be removed
     """
     if not _is_own(link, stat.S_ISLNK):
         return
     folder = link.readlink()
+    # Only what import_folder has made: a link of another kind may lead anywhere.
     if folder.name == link.name.partition("@")[0] and (_is_own(folder, stat.S_ISDIR) or not os.path.lexists(folder)):
 
         def members() -> list[ProcessId]:
-            """The processes of this machine that belong to that import."""
+            """Return the processes of this machine that belong to the import, by an environment variable of theirs."""
             return with_variable("ENROOT_TEMP_PATH", str(folder))
 
         for process in members()[:1]:
@@ -409,9 +450,12 @@ def _end_import(link: Path) -> None:
 
 
 def _remove_import(link: Path, folder: Path) -> None:
-    """Remove the folder with what was unpacked, also where folders in it cannot be written; then the link to it.
+    """Remove the folder that an import unpacked in, even if folders inside are read-only; then ``link`` to it.
 
-    The link stays where the folder could not be removed. Never fails for that.
+    Where the folder cannot be removed, the link stays, and nothing is raised.
+
+    Raises:
+        OSError: the link cannot be removed
     """
     with contextlib.suppress(OSError):
         for parent, folders, _ in os.walk(folder):
@@ -425,9 +469,12 @@ def _remove_import(link: Path, folder: Path) -> None:
 
 
 def _is_own(path: Path, *kinds: Callable[[int], bool]) -> bool:
-    """Whether a path is this user's and of one of ``kinds`` (``stat.S_ISREG``); links are not followed.
+    """Return whether ``path`` belongs to this user and is of one of ``kinds``, such as ``stat.S_ISREG``.
 
-    False: it is gone.
+    Links are not followed. False where the path is gone.
+
+    Raises:
+        OSError: a folder above is closed to this user
     """
     try:
         status = path.lstat()
@@ -440,14 +487,15 @@ def _is_own(path: Path, *kinds: Callable[[int], bool]) -> bool:
 def transaction(
     install: Path, *, verbose: bool, hidden: tuple[str, ...] = (), new: bool = False, log: bool = True
 ) -> Iterator[Reporter]:
-    """A context that holds the installation's lock and gives a reporter that logs into the installation.
+    """Return a context that holds the installation's lock and gives a reporter that logs into the installation.
 
     Leftovers of killed commands are removed first. What a command goes by (answers, belongings, runs) it reads in here:
     another may have come first. ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be
     no installation yet. ``log``: whether to write a log.
 
     Raises:
-        EnvironmentLacks: the lock is held for too long; or the installation was removed meanwhile.
+        EnvironmentLacks: the lock is held for too long, cannot be taken, or the installation was removed meanwhile
+        OSError: the lock file cannot be used, or leftovers not be removed
     """
     with Reporter(None, verbose=verbose) as reporter, install_lock(install, reporter, create=new):
         if log:  # not before: while we wait, the folder may be removed
