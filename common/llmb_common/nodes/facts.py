@@ -19,30 +19,39 @@ GIB = 1 << 30
 
 
 class Adapter(msgspec.Struct, frozen=True):
-    """A port of an InfiniBand, RoCE or EFA adapter."""
+    """One port of an InfiniBand, RoCE or EFA adapter, as the kernel describes it; None: it does not say."""
 
     name: str = ""
+    """Such as ``mlx5_0``; of an adapter with several ports ``mlx5_0:1``."""
     type: str | None = None
     firmware: str | None = None
     layer: str | None = None
+    """``InfiniBand`` or ``Ethernet``."""
     state: str | None = None
+    """The logical one of the link, such as ``ACTIVE``."""
     rate_gbps: float | None = None
+    """Of the link as it runs, in Gbit/s."""
 
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """The machine itself, as its kernel describes it."""
+    """What the kernel says of a node's CPUs, memory, driver and network adapters; None: it does not say."""
 
     kernel: str | None = None
+    """Its release."""
     architecture: str | None = None
+    """Such as ``x86_64``."""
     cpu: str | None = None
+    """The model; of Arm CPUs the number of the part."""
     cpus: int | None = None
+    """Number of logical CPUs."""
     memory_gib: float | None = None
     driver: str | None = None
+    """The version of NVIDIA's."""
     adapters: tuple[Adapter, ...] = ()
 
 
 class GpuState(msgspec.Struct, frozen=True):
-    """One GPU at one moment, as nvidia-smi describes it."""
+    """One GPU at one moment, as nvidia-smi describes it, in its own words; None: it does not say."""
 
     index: int = 0
     bus: str | None = None
@@ -51,153 +60,218 @@ class GpuState(msgspec.Struct, frozen=True):
     uuid: str | None = None
     vbios: str | None = None
     mig: str | None = None
+    """``Enabled`` where MIG divides the GPU."""
     ecc: str | None = None
+    """Whether memory errors are corrected: ``Enabled`` or ``Disabled``."""
     memory_mib: float | None = None
     memory_used_mib: float | None = None
     compute_mode: str | None = None
     processes: int = 0
+    """Number of processes that nvidia-smi sees on it."""
     persistence: str | None = None
+    """``Disabled`` where persistence mode is off."""
     sm_mhz: float | None = None
+    """The clock at this moment."""
     max_sm_mhz: float | None = None
+    """The highest clock of the product."""
     boost_mhz: float | None = None
+    """The highest clock that a user may set."""
     application_mhz: float | None = None
+    """The clock that was set for applications."""
     default_application_mhz: float | None = None
     utilization: float | None = None
+    """Percent."""
     power_w: float | None = None
     power_limit_w: float | None = None
     default_power_limit_w: float | None = None
     temperature_c: float | None = None
     temperature_margin_c: float | None = None
+    """Degrees left to the temperature at which it is slowed down."""
     temperature_limit_c: float | None = None
+    """The temperature at which it is slowed down."""
     memory_temperature_c: float | None = None
     memory_temperature_limit_c: float | None = None
     pcie_width: str | None = None
+    """Lanes of the link as it runs, such as ``16x``."""
     pcie_width_max: str | None = None
     pcie_generation: float | None = None
     pcie_generation_max: float | None = None
     fabric: str | None = None
+    """How far it has joined its NVLink fabric: ``Completed``, or where it stopped."""
     fabric_status: str | None = None
     domain: str | None = None
     """The NVLink domain across nodes: GPUs with the same value are connected."""
     uncorrected: float | None = None
+    """Uncorrectable memory errors since the driver was loaded."""
     uncorrected_sram: float | None = None
+    """The same, of its SRAM only."""
     rows_pending: str | None = None
+    """``Yes`` where memory rows wait for a reset to be remapped."""
     rows_failed: str | None = None
+    """``Yes`` where memory rows could not be remapped."""
     throttle: tuple[str, ...] = ()
+    """What holds its clocks down at this moment, such as ``sw_power_cap``; empty: nothing."""
     throttled_us: dict[str, float] = {}  # msgspec copies it
+    """Microseconds since the driver was loaded for which each reason held its clocks down; empty: not counted."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All GPUs at Unix ``time``; ``missing`` says why there are none."""
+    """All GPUs of a node at one moment, as nvidia-smi lists them."""
 
     time: float = 0.0
+    """Unix time; 0: there was no look."""
     missing: str | None = None
+    """Why there are no GPUs; None: nvidia-smi answered, or was not asked."""
     driver: str | None = None
     cuda: str | None = None
+    """The newest CUDA that the driver supports."""
     gpus: tuple[GpuState, ...] = ()
 
 
 class Links(msgspec.Struct, frozen=True):
-    """NVLinks of one GPU: how many run, which do not, and at which rates."""
+    """The NVLinks of one GPU: how many are up, which are not, and at which rates they run."""
 
     up: int = 0
+    """Number of links that are up."""
     down: tuple[int, ...] = ()
+    """Numbers of the inactive links."""
     rates: tuple[str, ...] = ()
+    """The different rates of links that are up, sorted, as nvidia-smi prints them."""
 
 
 class Nvlink(msgspec.Struct, frozen=True):
-    """NVLinks by GPU, and bit error rates that are not zero."""
+    """The NVLinks of a node's GPUs and their bit error rates, as nvidia-smi lists them."""
 
     missing: str | None = None
+    """Why nvidia-smi could not be asked; None: it could."""
     gpus: tuple[Links, ...] = ()
+    """By the GPU's number."""
     errors: tuple[str, ...] = ()
+    """Bit error rates of the node's links that are not zero."""
 
 
 class Imex(msgspec.Struct, frozen=True):
-    """What joins the memory of GPUs on several nodes: the state of its domain, and how many channels there are."""
+    """The state of IMEX on a node, which lets GPUs of several nodes share memory over NVLink."""
 
     missing: str | None = None
+    """Why nvidia-imex-ctl could not be asked; None: it could."""
     domain: str | None = None
+    """The state of the IMEX domain, such as ``UP``; None: not known."""
     channels: int = 0
+    """Number of channels in ``/dev/nvidia-caps-imex-channels``."""
 
 
 class Port(msgspec.Struct, frozen=True):
-    """What more is known of an adapter's port before a job. ``errors``: by how much its counters grew in seconds."""
+    """What a look at a node before a job adds to one port of a network ``Adapter``: its cable, addresses and errors."""
 
     name: str = ""
     phys: str | None = None
+    """The physical state, such as LinkUp or Polling."""
     board: str | None = None
+    """The adapter's model."""
     gids: tuple[str, ...] = ()
+    """Kinds of its addresses, such as ``RoCE v2``."""
     errors: dict[str, int | None] = {}  # msgspec copies it
+    """By how much each error counter grew within four seconds."""
 
 
 class KernelLog(msgspec.Struct, frozen=True):
-    """A node's kernel log. ``lines``: age in seconds, and text. ``missing``: why there are none."""
+    """Those lines of a node's kernel log of the last day that may matter."""
 
     missing: str | None = None
+    """Why the log could not be read; None: it could, or there is no tool for it."""
     lines: tuple[tuple[float, str], ...] = ()
+    """(age in seconds, text)."""
 
 
 class System(msgspec.Struct, frozen=True):
-    """Limits and settings of the kernel. Sizes in bytes; a limit of None: there is none."""
+    """Limits of a process on a node, and settings of its kernel; None: not known.
+
+    Sizes are in bytes. A limit (``memlock``, ``nofile``) is None, too, where there is none.
+    """
 
     memlock: int | None = None
+    """Bytes of memory that a process may lock."""
     nofile: int | None = None
+    """Number of files that a process may have open."""
     shm_size: int | None = None
+    """Of ``/dev/shm``."""
     shm_free: int | None = None
     governors: tuple[str, ...] = ()
+    """Frequency governors of the CPUs, each once."""
     idle_states: int | None = None
+    """Number of idle states that a CPU has."""
     idle_disabled: int = 0
+    """Number of idle states that are switched off."""
     numa_balancing: str | None = None
+    """``0``: off, ``1``: on."""
     numa_nodes: int | None = None
+    """Number of NUMA nodes with CPUs."""
     cmdline: str | None = None
+    """The kernel's command line, without what differs from node to node."""
     page_size: int | None = None
     pod: bool | None = None
-    """Whether it is one of Kubernetes."""
+    """Whether the node is a pod of Kubernetes."""
     virtual: bool | None = None
+    """Whether the node is a virtual machine."""
     first_outgoing_port: int | None = None
+    """The lowest port that outgoing connections take."""
     peermem: bool | None = None
+    """Whether the module nvidia_peermem is loaded."""
     open_driver: bool | None = None
+    """Whether NVIDIA's driver is the open one."""
     peer_mapping: bool | None = None
+    """Whether the driver has ``PeerMappingOverride=1``, which IBGDA can use."""
     gdrcopy: bool | None = None
+    """Whether the driver of GDRCopy is there."""
     clock: float | None = None
+    """The node's Unix time at the look."""
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A folder as a node sees it. ``free``, ``size``: bytes. ``problem``: why nothing can be written there. ``kind``:
-    of its file system, in the word of ``stat``, where that is asked."""
+    """A folder as a node sees it, with the room on its file system."""
 
     path: str = ""
     there: bool = False
     free: int | None = None
+    """Bytes on its file system; None: not known."""
     size: int | None = None
+    """Bytes of its file system; None: not known."""
     problem: str | None = None
+    """Why nothing can be written there; None: it can, or it was not tried."""
     kind: str | None = None
+    """The type of its file system, in the word of ``stat``; None: not asked."""
 
     @property
     def state(self) -> str:
-        """``not visible``, ``read-only`` or ``writable``, in one word for people."""
+        """Whether the node can use this folder, for people: ``not visible``, ``read-only`` or ``writable``.
+
+        ``writable`` is also said where writing was not tried.
+        """
         if not self.there:
             return "not visible"
         return "read-only" if self.problem else "writable"
 
 
 class Software(msgspec.Struct, frozen=True):
-    """A node's operating system, network drivers and Enroot.
-
-    ``enroot_missing``: why Enroot, which is installed, does not even say its version. ``unpacked``: where it unpacks
-    images for Pyxis. ``roots``: where it does for a job of this user. ``starts``: the programs that were to start, and
-    did.
-    """
+    """A node's operating system, network drivers and Enroot (which unpacks and starts containers); None: not there."""
 
     os: str | None = None
+    """Its name with the release."""
     ofed: str | None = None
+    """The version of the mlx5 driver."""
     enroot: str | None = None
+    """Its version."""
     enroot_missing: str | None = None
+    """Why Enroot, which is installed, does not even tell its version; None: it does, or is not installed."""
     enroot_settings: dict[str, str] = {}
+    """Settings in ``/etc/enroot``, by name."""
     unpacked: Folder | None = None
+    """Where Enroot unpacks images for Pyxis."""
     roots: Folder | None = None
+    """Where Enroot keeps the containers of this user; None: it does not say."""
     starts: tuple[str, ...] = ()
+    """Those of the Pythons asked about that start."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -208,51 +282,65 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """Most memory of one rank's GPU, in bytes. ``job`` and ``restart`` are the start's of which it is."""
+    """The most memory of its GPU that one rank of a run had in use at a time, in bytes."""
 
     rank: int
     allocated: int
+    """By tensors of PyTorch."""
     reserved: int
+    """By PyTorch's allocator, which includes ``allocated``."""
     device: int
+    """All memory that the GPU has."""
     job: str | None = None
+    """The Slurm job in which the rank ran; None: not known."""
     restart: int = 0
+    """How many times the job had been restarted."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """One node. What was not asked, or gave nothing, is as by default.
+    """All that is known of one node, either from a run that trained on it or from a look at it before a job.
 
-    A run's ranks record ``machine``, the GPUs at three moments, and what NCCL says; a look before a job has the GPUs
-    ``before`` it, and all that follows. ``gpus`` are those of the first of ``before``, ``load`` and ``after`` that has
-    any, none where none of them has; ``driver`` is that of ``before``, else of ``machine``, None where neither has it.
+    A run's ranks record ``machine``, the GPUs ``before``, under ``load`` and ``after`` training, and what NCCL says; a
+    look before a job gives the GPUs as ``before``, and everything from ``nvlink`` on. What was not asked, or gave
+    nothing, is as by default.
     """
 
     host: str
     machine: HostFacts = HostFacts()
     before: Snapshot = Snapshot(missing="no answer")
+    """The GPUs before training, or at a look before a job."""
     load: Snapshot = Snapshot()
     after: Snapshot = Snapshot()
     nccl: NcclLog | None = None
+    """What NCCL's log says; None: there is none."""
     nccl_missing: str | None = None
     """Why NCCL was not told to write a log."""
     rank: int = 0
-    """The rank that wrote it, the node's first."""
+    """The rank that wrote the record, the node's first."""
     samples: tuple[Snapshot, ...] = ()
     """Looks under load, of which ``load`` is the first."""
     peaks: tuple[Peak, ...] = ()
     """Peak memory of its ranks' GPUs."""
     started: float = 0.0
+    """Unix time at which this rank began."""
     job: str | None = None
+    """The Slurm job of the record; None: not known."""
     restart: int = 0
+    """How many times that job had been restarted."""
     nvlink: Nvlink = Nvlink(missing="no answer")
     imex: Imex = Imex()
     services: dict[str, dict[str, str]] = {}
+    """What systemd and timedatectl say, by ``fabric_manager`` and ``time``, each by their own keys."""
     ports: tuple[Port, ...] = ()
     kernel: KernelLog = KernelLog(missing="no answer")
     system: System = System()
     software: Software = Software()
     stuck: tuple[Process, ...] = ()
+    """Processes that hang in the kernel."""
     folders: dict[str, Folder] = {}
+    """By what they are for, such as ``workload``."""
     begun: float = 0.0
+    """Unix time at which the look before a job began."""
     hung: dict[str, str] = {}
     """Looks that did not end in time, and what was waited for."""
     errors: dict[str, str] = {}
@@ -262,12 +350,15 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
     @property
     def driver(self) -> str | None:
-        """The version of NVIDIA's driver on the node; None: not known."""
+        """The version of NVIDIA's driver on this node, by nvidia-smi or else by the kernel; None: not known."""
         return self.before.driver or self.machine.driver
 
     @property
     def gpus(self) -> tuple[GpuState, ...]:
-        """The GPUs as they were at the start, or later where nothing was found out then; empty: never."""
+        """The GPUs of this node as they were before training, else under load, else after it.
+
+        Empty: no look showed any.
+        """
         return self.before.gpus or self.load.gpus or self.after.gpus
 
 
@@ -276,12 +367,18 @@ LOOKS = ("machine", "gpus", "nvlink", "imex", "services", "ports", "kernel", "sy
 
 
 def field_of(probe: str) -> str:
-    """The name of the field of ``NodeFacts`` that the ``probe``, one of ``LOOKS``, fills."""
+    """Return the name of the field of ``NodeFacts`` that a look fills; ``probe`` is one of ``LOOKS``.
+
+    It is the look's own name, but ``before`` for ``gpus``.
+    """
     return "before" if probe == "gpus" else probe
 
 
 def facts_as_json(facts: NodeFacts | None) -> dict[str, Any] | None:
-    """What a look at a node before a job found, as JSON values by look; None for None: the node did not answer."""
+    """Return what a look at a node before a job found, as JSON values by look; None for None: it did not answer.
+
+    Besides the looks of ``LOOKS`` there are ``node``, ``begun``, ``folders``, ``hung``, ``errors`` and ``seconds``.
+    """
     if facts is None:
         return None
     values = msgspec.to_builtins(facts)
@@ -291,14 +388,18 @@ def facts_as_json(facts: NodeFacts | None) -> dict[str, Any] | None:
 
 
 class Nodes(msgspec.Struct, frozen=True):
-    """The nodes of a run. ``unreadable``: names of files that are not what they should be."""
+    """The records that the nodes of a run left."""
 
     nodes: tuple[NodeFacts, ...] = ()
     unreadable: tuple[str, ...] = ()
+    """Names of the files that are damaged or no record."""
 
 
 def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
-    """How many of the nodes have GPUs in each NVLink domain, by the domain's name; empty where nodes say none."""
+    """Return how many of the nodes have a GPU in each NVLink domain, by the domain's name.
+
+    Empty where no node names one. A node with GPUs in several domains counts in each.
+    """
     counts: Counter[str] = Counter()
     for node in nodes:
         counts.update({gpu.domain for gpu in node.gpus if gpu.domain})
@@ -306,9 +407,9 @@ def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
 
 
 def used_adapters(node: NodeFacts) -> dict[str, Adapter | None]:
-    """The adapters that NCCL uses on the node, by name, with what the system says of them (None: nothing).
+    """Return the network adapters that NCCL used on the node, by name, with what the kernel says of each.
 
-    All of them for EFA, of which NCCL names none; empty where NCCL left no log.
+    None: it says nothing. With EFA these are all adapters, as NCCL names none. Empty where NCCL left no log.
     """
     if node.nccl is None:
         return {}

@@ -18,18 +18,21 @@ _MOST = 4
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """Something found on a node before a job; ``check`` is the rule's name."""
+    """One thing that a rule found on one node before a job."""
 
     check: str
+    """The rule's name."""
     level: Weight
     text: str
+    """Printable, without a period."""
     remedy: str = ""
+    """What to do about it; empty: nothing is known."""
 
 
 def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
-    """Everything that the records of a run's nodes say against its result, problems before notes; empty: nothing.
+    """Return everything that the records of a run's nodes say against the run's result, problems before notes.
 
-    Texts are printable.
+    Each has a printable text. Empty: nothing speaks against it, or there are no records.
     """
     findings = []
     for rule, severity, items in _of_run(needs, found):
@@ -38,9 +41,9 @@ def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
 
 
 def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding]]:
-    """Yields (host, finding) for what speaks against a run's result, of each node for itself.
+    """Yield (host, finding) for everything that the records of a run's nodes say against the run's result.
 
-    What names no node is said of all.
+    What a rule finds without naming a node is yielded for each of the nodes.
     """
     for rule, severity, items in _of_run(needs, found):
         for host, own in _by_host(items, found.nodes).items():
@@ -49,17 +52,21 @@ def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding
 
 
 def remarks(fleet: Fleet, *, at_work: bool = False) -> Iterator[tuple[str, Remark]]:
-    """Yields (host, remark) for what is found on nodes before a job.
+    """Yield (host, remark) for everything that the rules of ``health`` find on nodes before a job.
 
-    ``at_work``: only by rules that are also asked of a run.
+    ``at_work``: only by the rules that also judge runs, for nodes that worked while they were looked at.
     """
+    # On CPUs only rules that need no GPU are asked.
     for rule in RULES if fleet.needs.device == "cuda" else ANYWHERE:
         if rule.level.health and (rule.level.evidence or not at_work):
             yield from _remarks(rule, rule.level.health, fleet)
 
 
 def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
-    """What is found on one node of a site for jobs on several, by the rule's name, one each; empty: nothing."""
+    """Return what the rules of ``doctor`` find on one node of a site, by the rule's name, at most one each.
+
+    ``needs`` is what the site's jobs need. Empty: nothing is wrong.
+    """
     fleet = Fleet(needs, (node,))
     found: dict[str, Remark] = {}
     for rule in RULES:
@@ -69,7 +76,10 @@ def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
 
 
 def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[Found]]]:
-    """Yields (rule, severity, what it finds) for each rule that finds something in a run; nothing without records."""
+    """Yield (rule, severity, things found) for each rule that finds something in the records of a run's nodes.
+
+    Nothing where there are no records at all.
+    """
     if found == Nodes():
         return
     fleet = Fleet(needs, found.nodes, needs.nodes, found.unreadable)
@@ -81,7 +91,10 @@ def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[F
 
 
 def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Remark]]:
-    """Yields (host, remark) for what one rule finds, with the remedy for a node, or for one in Kubernetes."""
+    """Yield (host, remark) for everything that one rule finds on nodes before a job, weighed as ``level``.
+
+    Nodes that are pods of Kubernetes get the rule's remedy for pods, if it has one.
+    """
     pods = {node.host for node in fleet.nodes if node.system.pod}
     for host, items in _by_host(rule.find(fleet), fleet.nodes).items():
         remedy = rule.in_pods if rule.in_pods and host in pods else rule.remedy
@@ -90,7 +103,10 @@ def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Rem
 
 
 def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, list[Found]]:
-    """By node what is found on it; what names none of ``nodes`` is found on all of them."""
+    """Return what was found on each node, by host; nodes on which nothing was found are left out.
+
+    What names none of ``nodes`` counts as found on all of them.
+    """
     hosts = dict.fromkeys(node.host for node in nodes)
     found: dict[str, list[Found]] = {}
     for item in items:
@@ -100,7 +116,10 @@ def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, li
 
 
 def _finding_sentences(rule: Rule, items: Sequence[Found]) -> list[str]:
-    """What a rule found, as printable sentences: one each, or one for all where the rule has a sentence for it."""
+    """Return what a rule found as printable texts of up to 500 characters: one each, or one for all of ``items``.
+
+    The latter is so where the rule has a sentence for it, which names the first few. ``items`` must not be empty.
+    """
     if not rule.sentence:
         return [printable(item.text)[:500] for item in items]
     named = first_few([item.text[:120] for item in items], _MOST)

@@ -21,32 +21,33 @@ _YES = ("Yes", "1")
 
 
 class GpuAtRest(NamedTuple):
-    """One GPU of a node, and its NVLinks, of which it should have ``wanted``."""
+    """One GPU of a node before a job, for rules to look at: its state, its NVLinks, and what the job needs."""
 
     gpu: GpuState
     links: Links
     wanted: int
+    """Number of NVLinks that should be up."""
     needs: Needs
 
     @property
     def is_divided(self) -> bool:
-        """Whether its memory and NVLinks say nothing, because MIG has made parts of it."""
+        """Whether this GPU is divided by MIG, so that figures of its memory and NVLinks say nothing."""
         return self.gpu.mig == "Enabled"
 
     @property
     def compute_mode(self) -> str:
-        """The GPU's compute mode in lower-case words: ``exclusive process``; empty: not known."""
+        """The compute mode of this GPU in lower-case words, such as ``exclusive process``; empty: not known."""
         return (self.gpu.compute_mode or "").replace("_", " ").lower()
 
 
 def each_gpu(problem_of: Callable[[GpuAtRest], str]) -> Finder:
-    """A rule of a fleet from ``problem_of``, which says what is wrong with one GPU at rest, or nothing.
+    """Return a finder for a rule that asks ``problem_of`` what is wrong with each GPU at rest; empty: nothing.
 
-    It finds once, for all GPUs of a node of which ``problem_of`` says the same: ``GPU 0-3: persistence mode is off``.
+    GPUs of a node with the same problem are found as one: ``GPU 0-3: persistence mode is off``.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields what ``problem_of`` says of the GPUs of each node, once for all of which it says the same."""
+        """Yield each problem of the GPUs of each node with the numbers of the GPUs that have it: ``GPU 0-3: ...``."""
         for node in fleet.nodes:
             numbers: dict[str, list[int]] = {}
             for at in _gpus_at_rest(node, fleet.needs):
@@ -60,7 +61,11 @@ def each_gpu(problem_of: Callable[[GpuAtRest], str]) -> Finder:
 
 
 def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
-    """Yields each GPU of the node with its NVLinks; where nvidia-smi showed no GPUs, one for each that has NVLinks."""
+    """Yield each GPU of the node with its NVLinks and the number that should be up.
+
+    That is 18 for Hopper and Blackwell, else what the best GPU of the node has. Where nvidia-smi listed no GPUs, one
+    without a state stands for each GPU whose NVLinks are known; where it listed no NVLinks of a GPU, all count as up.
+    """
     links = node.nvlink.gpus
     known = GPUS.get(needs.gpu_type)
     if known and known.generation in ("hopper", "blackwell"):
@@ -68,61 +73,78 @@ def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
     else:
         wanted = max((link.up for link in links), default=0)
     for gpu in node.gpus or [GpuState(index=number) for number in range(len(links))]:
+        # Links that nvidia-smi did not list are told once, by ``unknown_links``, and not for each GPU.
         own = links[gpu.index] if gpu.index < len(links) else Links(up=wanted)
         yield GpuAtRest(gpu, own, wanted, needs)
 
 
 def says_nothing(node: NodeFacts, needs: Needs) -> str:
-    """Which GPUs of the node do not answer at all; empty: all do.
+    """Return a clause with the numbers of the GPUs that do not answer nvidia-smi at all; empty: all do.
 
-    nvidia-smi lists a lost GPU, with ``Unknown Error`` for whatever it is asked.
+    nvidia-smi still lists a lost GPU, with ``Unknown Error`` for everything that it is asked.
     """
     silent = [gpu.index for gpu in node.before.gpus if not gpu.product and not gpu.uuid]
     return f"GPU {ranges(silent)}: it does not answer at all" if silent else ""
 
 
 def sram_errors(at_rest: GpuAtRest) -> str:
-    """How many uncorrectable errors the GPU's SRAM has had; empty: none."""
+    """Return the number of uncorrectable errors of a GPU's SRAM, ``2 uncorrectable SRAM errors``; empty: none known."""
     count = at_rest.gpu.uncorrected_sram
     return f"{count:.0f} uncorrectable SRAM errors" if count else ""
 
 
 def memory_errors(at_rest: GpuAtRest) -> str:
-    """Uncorrectable errors of the GPU's memory, where ``sram_errors`` says nothing; empty: none."""
+    """Return the number of uncorrectable memory errors of a GPU since its driver loaded, as a phrase.
+
+    Empty: none known, or ``sram_errors`` reports the same GPU.
+    """
     count = at_rest.gpu.uncorrected
     return f"{count:.0f} uncorrectable errors since the driver loaded" if count and not sram_errors(at_rest) else ""
 
 
 def rows_lost(at_rest: GpuAtRest) -> str:
-    """That rows of the GPU's memory could not be remapped; empty: none."""
+    """Return a clause if rows of a GPU's memory could not be remapped; empty: none, or not known."""
     return "memory rows could not be remapped" if at_rest.gpu.rows_failed in _YES else ""
 
 
 def rows_waiting(at_rest: GpuAtRest) -> str:
-    """That rows of the GPU's memory wait for a reset to be remapped; empty: none."""
+    """Return a phrase if rows of a GPU's memory wait for its next reset to be remapped; empty: none, or not known.
+
+    Empty, too, where ``rows_lost`` speaks of the same GPU.
+    """
     return "rows to remap at its next reset" if at_rest.gpu.rows_pending in _YES and not rows_lost(at_rest) else ""
 
 
 def unusable_mode(at_rest: GpuAtRest) -> str:
-    """Which mode keeps jobs off the GPU; empty: none."""
+    """Return why no job can use a GPU: MIG divides it, or its compute mode prohibits all work; empty: neither."""
     if at_rest.is_divided:
         return "divided (MIG)"
     return "its compute mode prohibits all work" if at_rest.compute_mode == "prohibited" else ""
 
 
 def exclusive_mode(at_rest: GpuAtRest) -> str:
-    """That the GPU takes one process only; empty: it takes several."""
+    """Return a clause if a GPU's compute mode allows only one process.
+
+    Empty: it allows more, or MIG divides the GPU.
+    """
     is_exclusive = at_rest.compute_mode.startswith("exclusive") and not at_rest.is_divided
     return "its compute mode allows only one process" if is_exclusive else ""
 
 
 def somebody_elses_memory(at_rest: GpuAtRest) -> str:
-    """How much of the GPU's memory is in use, where only another job can be the reason; empty: little."""
+    """Return how much memory of an idle GPU is in use, where only another job can be the reason; empty: little.
+
+    Empty, too, where it may be the node's Grace CPU that uses it.
+    """
     return "" if _memory_may_be_the_cpus(at_rest) else _memory_in_use(at_rest)
 
 
 def perhaps_somebody_elses(at_rest: GpuAtRest) -> str:
-    """Memory in use that may be the node's CPU's own, or work that nobody is known to have started; empty: neither."""
+    """Return what is in use of an idle GPU, where a job of somebody else may be the reason or not; empty: nothing.
+
+    That is memory that the node's Grace CPU may have taken, or more than 20 % utilization. Empty, too, where
+    ``somebody_elses_memory`` is sure.
+    """
     if somebody_elses_memory(at_rest):
         return ""
     used, busy = _memory_in_use(at_rest), at_rest.gpu.utilization
@@ -132,12 +154,18 @@ def perhaps_somebody_elses(at_rest: GpuAtRest) -> str:
 
 
 def _memory_may_be_the_cpus(at_rest: GpuAtRest) -> bool:
-    """Whether memory in use may be a Grace CPU's, which takes its GPUs' as its own: no process is seen there."""
+    """Return whether the memory in use of a GPU may be taken by the node's Grace CPU, which treats it as its own.
+
+    That can be on nodes of NVL72 racks, where no process is seen on the GPU.
+    """
     return at_rest.needs.domain_nodes > 1 and not at_rest.gpu.processes
 
 
 def _memory_in_use(at_rest: GpuAtRest) -> str:
-    """How much of the GPU's memory others use; empty: little."""
+    """Return how much memory of an idle GPU is in use, ``4000 MiB in use, 2 processes``; empty: below 2048 MiB.
+
+    Empty, too, where MIG divides the GPU, or nothing is known.
+    """
     used = at_rest.gpu.memory_used_mib
     if not used or used < FOREIGN_MIB or at_rest.is_divided:
         return ""
@@ -145,15 +173,19 @@ def _memory_in_use(at_rest: GpuAtRest) -> str:
 
 
 def no_persistence(at_rest: GpuAtRest) -> str:
-    """That persistence mode of the GPU is off; empty: it is on, or not known."""
+    """Return a clause if persistence mode of a GPU is off; empty: it is on, or not known."""
     return "persistence mode is off" if at_rest.gpu.persistence == "Disabled" else ""
 
 
 def link_trouble(at_rest: GpuAtRest) -> str:
-    """Which NVLinks of the GPU are inactive, missing or slow; empty: none."""
+    """Return which NVLinks of a GPU are inactive, how many are missing, or that their rates differ.
+
+    Empty: all is well, or MIG divides the GPU.
+    """
     links = at_rest.links
     if at_rest.is_divided:
         return ""
+    # Only the first of these: it explains the next.
     if links.down:
         return f"NVLinks {ranges(links.down)} are inactive"
     if links.up < at_rest.wanted:
@@ -162,12 +194,15 @@ def link_trouble(at_rest: GpuAtRest) -> str:
 
 
 def unknown_links(node: NodeFacts, needs: Needs) -> str:
-    """Why the state of NVLinks is not known; empty: it is."""
+    """Return why the state of the node's NVLinks is not known, as a sentence's rest behind ``NVLinks: ``.
+
+    Empty: it is known.
+    """
     if node.nvlink.gpus and not node.nvlink.missing:
         return ""
     return f"NVLinks: {node.nvlink.missing or 'nvidia-smi nvlink -s shows none'}"
 
 
 def link_errors(node: NodeFacts, needs: Needs) -> str:
-    """Which NVLinks of the node had bit errors; empty: none."""
+    """Return the bit error rates of the node's NVLinks that are not zero, in one phrase; empty: there are none."""
     return f"bit errors on NVLinks: {', '.join(node.nvlink.errors)}" if node.nvlink.errors else ""

@@ -43,57 +43,66 @@ _NEAR = 0.97
 
 
 class GpuRun(msgspec.Struct, frozen=True, dict=True):
-    """One GPU of node ``host`` over a run: ``gpu`` is as at the start, ``samples`` are the looks under load.
-
-    ``before`` and ``end`` are the looks before and after training; None: there is none.
-    """
+    """One GPU of a node over a run: its states before, under load and after training."""
 
     host: str
     gpu: GpuState
+    """At the first look that showed it."""
     end: GpuState | None
+    """After training; None: no look showed it then."""
     samples: tuple[GpuState, ...]
+    """Under load, in order of time, with only what changes."""
     elapsed: float
-    """Seconds between the looks before and after training."""
+    """Seconds between the looks before and after training; means nothing without both."""
     before: GpuState | None
+    """Before training; None: no look showed it then."""
 
     @property
     def where(self) -> str:
-        """The GPU's node and number: ``n3 GPU 5``."""
+        """The host and the number of this GPU: ``n3 GPU 5``."""
         return f"{self.host} GPU {self.gpu.index}"
 
     @cached_property
     def busy(self) -> tuple[GpuState, ...]:
-        """The looks under load that met the GPU at work, as far as its utilization is known."""
+        """The states of this GPU under load that show at least 50 % utilization, or do not tell it.
+
+        Empty: none does.
+        """
         return tuple(look for look in self.samples if look.utilization is None or look.utilization >= _BUSY)
 
     @cached_property
     def clock(self) -> float | None:
-        """The GPU's usual clock under load in MHz, the median of its looks; None where too few looks say."""
+        """The median SM clock of this GPU under load in MHz; None where fewer than three looks show it."""
         seen = [look.sm_mhz for look in self.busy if look.sm_mhz]
         return statistics.median(seen) if len(seen) >= FEWEST_SAMPLES else None
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """For which share of the time, 0 to 1, each reason held the GPU's clocks down, by the driver's counters.
+        """For which share of the run, 0 to 1, each reason held down this GPU's clocks, by the driver's counters.
 
-        Empty where a look before or after training is missing.
+        Only reasons with a counter are there. Empty where a look before or after training is missing, or nothing is
+        counted.
         """
         if not self.before or not self.end or self.elapsed <= 0:
             return {}
         start = self.before.throttled_us
+        # A reason without a counter at the start counts as never seen: its later value may be from before the run.
         grown = {reason: after - start.get(reason, after) for reason, after in self.end.throttled_us.items()}
         return {reason: min(1.0, max(0.0, value / 1e6 / self.elapsed)) for reason, value in grown.items()}
 
     @property
     def hot(self) -> bool:
-        """Whether a look met the GPU or its memory within 3 degrees of the temperature that slows it down."""
+        """Whether any look found this GPU or its memory within 3 degrees of the temperature that slows it down.
+
+        False, too, where temperatures or limits are not known.
+        """
         looks = [look for look in (self.before, *self.samples, self.end) if look]
         margins = chain.from_iterable(_margins(look, self.gpu) for look in looks)
         return any(margin is not None and margin <= _HOT for margin in margins)
 
 
 def gpu_runs_of(node: NodeFacts) -> Iterator[GpuRun]:
-    """Yields each GPU of a node, with what was seen of it before, during and after a run."""
+    """Yield each GPU of a node with its states before, under load and after a run; nothing where no GPU was seen."""
     before, end = _by_index(node.before), _by_index(node.after)
     looks = [_by_index(look) for look in node.samples]
     for gpu in node.gpus:
@@ -103,9 +112,14 @@ def gpu_runs_of(node: NodeFacts) -> Iterator[GpuRun]:
 
 
 def throttled(run: GpuRun) -> str:
-    """What held the GPU's clocks down, and for which share of the time, or at the moment of a look; empty: nothing."""
+    """Return what held down the clocks of one GPU in a run: heat, the power brake or the hardware; empty: nothing.
+
+    Reasons are joined by semicolons, each with its share of the time if counters tell more than 1 %. A power cap is not
+    among them.
+    """
     known = {name: text for name, text in _HARD.items() if name != _FOLLOWS or run.hot}
     seen = Counter(chain.from_iterable(look.throttle for look in run.samples))
+    # One look may meet a clock that is just changing.
     active = {reason for reason, times in seen.items() if reason in _AT_REST or times >= min(2, len(run.samples))}
     for look in (run.before, run.end):
         active |= {reason for reason in (look.throttle if look else ()) if reason in _AT_REST}
@@ -119,12 +133,13 @@ def throttled(run: GpuRun) -> str:
 
 
 def slow_bus(run: GpuRun) -> str:
-    """How far the GPU's PCIe link is below what GPU and slot can do, in all looks under load; empty: it is not.
+    """Return how far a GPU's PCIe link was below what GPU and slot can do, ``8x of 16x``; empty: it was not.
 
-    At rest links drop.
+    It must be so in every look under load, because links slow down at rest. Empty, too, where nothing is known.
     """
     gpu, looks = run.gpu, run.busy
     words, widest = [], _pcie_lanes(gpu.pcie_width_max)
+    # 99 stands for an unknown width, which is no evidence.
     if widest and looks and all((_pcie_lanes(look.pcie_width) or 99) < widest for look in looks):
         words.append(f"{looks[-1].pcie_width} of {gpu.pcie_width_max}")
     highest = gpu.pcie_generation_max
@@ -134,21 +149,24 @@ def slow_bus(run: GpuRun) -> str:
 
 
 def lowered_limit(run: GpuRun) -> str:
-    """A power limit below the product's own, ``600 W of 700 W``; empty: it is not lowered, or not known."""
+    """Return a GPU's power limit if it is below the product's default, ``600 W of 700 W``.
+
+    Empty: it is not, or not known.
+    """
     limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
     return f"{limit:g} W of {default:g} W" if limit and default and limit < default - 1 else ""
 
 
 def own_limit(run: GpuRun) -> float | None:
-    """The GPU's power limit in watts; None where ``lowered_limit`` complains of it already, or it is not known."""
+    """Return a GPU's power limit in watts; None where it is not known, or ``lowered_limit`` reports it already."""
     return None if lowered_limit(run) else run.gpu.power_limit_w
 
 
 def held_clock(run: GpuRun) -> str:
-    """A clock that somebody has set; empty: none is known to be.
+    """Return the clock at which somebody holds a GPU below its highest, in a phrase; empty: none is known to do so.
 
-    nvidia-smi names application clocks, and shows locked ones only by what they do. A GPU at work that nothing slows
-    down runs at its boost clock, and one that its power limit slows down says so.
+    nvidia-smi names application clocks, but shows locked ones only by what they do: under load the clock is constant
+    and low, and no reason for it is reported.
     """
     gpu, seen = run.gpu, {look.sm_mhz for look in run.busy}
     if gpu.application_mhz and gpu.default_application_mhz and gpu.application_mhz < gpu.default_application_mhz:
@@ -156,6 +174,7 @@ def held_clock(run: GpuRun) -> str:
     if len(run.busy) < FEWEST_SAMPLES or len(seen) > 1 or not gpu.boost_mhz:
         return ""
     (mhz,) = seen
+    # That reason says that a clock is set, not that something slows it down.
     reasons = set(chain.from_iterable(look.throttle for look in run.busy)) - {"applications_clocks_setting"}
     unknown = any(look.utilization is None for look in run.busy)
     if mhz is None or mhz >= _NEAR * gpu.boost_mhz or reasons or unknown:
@@ -164,7 +183,10 @@ def held_clock(run: GpuRun) -> str:
 
 
 def outside_fabric(run: GpuRun) -> str:
-    """The state of a GPU that has not joined its NVLink fabric; empty: it has, or there is none."""
+    """Return the state of a GPU that has not joined its NVLink fabric, in nvidia-smi's words; empty: it has.
+
+    The look after training counts, if it shows the state. Empty, too, where there is no fabric, or nothing is known.
+    """
     gpu = run.end if run.end and run.end.fabric else run.gpu
     state, status = gpu.fabric or "Completed", gpu.fabric_status or "Success"
     if (state, status) == ("Completed", "Success"):
@@ -173,7 +195,10 @@ def outside_fabric(run: GpuRun) -> str:
 
 
 def new_memory_errors(run: GpuRun) -> str:
-    """Memory errors of this run, and rows that wait for a repair; empty: none."""
+    """Return the uncorrectable memory errors that a GPU had during a run, and rows that wait for repair.
+
+    Empty: none. Without a look before training, all errors since the driver loaded count.
+    """
     gpu = run.end or run.gpu
     new = (gpu.uncorrected or 0) - (run.before.uncorrected or 0 if run.before else 0)
     words = [f"{new:.0f} uncorrectable errors"] if new > 0 else []
@@ -183,13 +208,19 @@ def new_memory_errors(run: GpuRun) -> str:
 
 
 def old_memory_errors(run: GpuRun) -> str:
-    """How many memory errors there were between the driver's start and this run; empty: none, or not known."""
+    """Return how many uncorrectable memory errors a GPU had before a run, since its driver loaded, as a phrase.
+
+    Empty: it had none, or it is not known.
+    """
     old = run.before.uncorrected if run.before else None
     return f"{old:.0f} uncorrectable errors" if old else ""
 
 
 def _margins(sample: GpuState, gpu: GpuState) -> Iterator[float | None]:
-    """Yields how many degrees Celsius a look leaves to each of the GPU's limits; None: not known."""
+    """Yield how many degrees Celsius were left to each limit of a GPU in the look ``sample``; None: not known.
+
+    The limits are those of ``gpu``, the GPU as it was at the start.
+    """
     yield sample.temperature_margin_c
     for now, limit in (
         (sample.temperature_c, gpu.temperature_limit_c),
@@ -199,11 +230,11 @@ def _margins(sample: GpuState, gpu: GpuState) -> Iterator[float | None]:
 
 
 def _pcie_lanes(width: str | None) -> int:
-    """The number of PCIe lanes in ``16x``; 0: not known."""
+    """Return the number of PCIe lanes in nvidia-smi's ``16x``; 0: not known."""
     digits = (width or "").rstrip("x")
     return int(digits) if digits.isdecimal() else 0
 
 
 def _by_index(snapshot: Snapshot) -> dict[int, GpuState]:
-    """The GPUs of a look, by their number."""
+    """Return the GPUs of one look at a node by their numbers; empty where it shows none."""
     return {gpu.index: gpu for gpu in snapshot.gpus}

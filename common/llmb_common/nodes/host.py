@@ -34,24 +34,30 @@ CUDA_NEEDED = 13
 
 
 def other_architecture(node: NodeFacts, needs: Needs) -> str:
-    """That the node is not of the architecture that jobs need; empty: it is."""
+    """Return a phrase if the node's CPUs are not of the architecture that jobs need.
+
+    Empty: they are, or none is needed. A node that does not tell its architecture counts as another one.
+    """
     found = node.machine.architecture or ""
     return f"{found}, and jobs are for {needs.architecture}" if needs.architecture not in ("", found) else ""
 
 
 def no_gpus(node: NodeFacts, needs: Needs) -> str:
-    """The node and why it shows no GPU; empty: it shows some."""
+    """Return the host with the reason in parentheses, if the node shows no GPU; empty: it shows some."""
     return "" if node.gpus else f"{node.host} ({node.before.missing or 'no answer'})"
 
 
 def fewer_gpus(node: NodeFacts, needs: Needs) -> str:
-    """That the node shows some GPUs, and fewer than jobs need; empty: it does not."""
+    """Return a clause if the node shows fewer GPUs than jobs need, ``n3 has 7 of 8``; empty: enough, or none at all."""
     found = len(node.gpus)
     return f"{node.host} has {found} of {needs.gpus_per_node}" if 0 < found < needs.gpus_per_node else ""
 
 
 def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
-    """That the node's first GPU is not of the type that jobs need; empty: it is, or there is none of the two."""
+    """Return a phrase if the node's first GPU is not of the type that jobs need; empty: it is.
+
+    Empty, too, where the node shows no GPU or no type is needed.
+    """
     if not node.before.gpus or not needs.gpu_type:
         return ""
     product = node.before.gpus[0].product or "?"
@@ -60,7 +66,7 @@ def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
 
 
 def old_driver(node: NodeFacts, needs: Needs) -> str:
-    """That the driver's CUDA is older than 13; empty: it is not, or is not known."""
+    """Return a clause if the node's driver supports no CUDA as new as 13; empty: it does, or it is not known."""
     cuda = re.match(r"\d+", node.before.cuda or "")
     is_old = cuda is not None and int(cuda[0]) < CUDA_NEEDED
     return f"the driver's CUDA is {node.before.cuda}" if is_old and node.before.gpus else ""
@@ -70,14 +76,20 @@ def old_driver(node: NodeFacts, needs: Needs) -> str:
 
 
 def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
-    """That a process may lock less than 32 GiB, which network adapters need; empty: enough, or no adapters."""
+    """Return a clause if a process may lock less than 32 GiB of memory on a node with network adapters.
+
+    Empty: it may lock as much, which adapters need, or the limit is not known.
+    """
     limit = node.system.memlock
     is_little = limit is not None and limit < MEMLOCK and bool(node.machine.adapters)
     return f"a process may lock only {size(limit or 0)} of memory" if is_little else ""
 
 
 def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
-    """That /dev/shm has less than 8 GiB, or less than 64 MiB left; empty: neither, or not known."""
+    """Return a clause if the node's /dev/shm has less than 8 GiB in all or 64 MiB free.
+
+    Empty: neither, or not known.
+    """
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None:
         return ""
@@ -87,7 +99,10 @@ def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
-    """That less than 8 GiB of /dev/shm is left; empty: enough, or ``small_shared_memory`` says it already."""
+    """Return a clause if less than 8 GiB of the node's /dev/shm is free; empty: enough, or not known.
+
+    Empty, too, where ``small_shared_memory`` reports it already.
+    """
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None or small_shared_memory(node, needs):
         return ""
@@ -95,18 +110,21 @@ def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def _left_in_shared_memory(free: int) -> str:
-    """How much of /dev/shm is free, in words."""
+    """Return the clause that /dev/shm has only ``free`` bytes left, because something was left behind there."""
     return f"/dev/shm has {size(free)} free: something was left behind there"
 
 
 def few_open_files(node: NodeFacts, needs: Needs) -> str:
-    """That a process may open fewer than 65,536 files; empty: enough, or not known."""
+    """Return a clause if a process may open fewer than 65,536 files on the node; empty: enough, or not known."""
     limit = node.system.nofile
     return f"a process may open only {limit} files" if limit is not None and limit < FILES else ""
 
 
 def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
-    """That outgoing connections may take a job's rendezvous port; empty: they do not."""
+    """Return a clause if the node's outgoing connections take ports below 30,000, where jobs have their rendezvous.
+
+    Empty: they do not, or it is not known.
+    """
     first = node.system.first_outgoing_port
     if first is None or first >= RENDEZVOUS_END:
         return ""
@@ -114,13 +132,14 @@ def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each setting that keeps CPUs from their highest clocks."""
+    """Yield a phrase for each setting of the node that keeps its CPUs from full speed: governors, idle states, NUMA."""
     system = node.system
     governors = [name for name in system.governors if name != "performance"]
     if governors:
         yield f"CPU frequency governor {', '.join(governors)}"
     if system.idle_disabled:
         yield f"{system.idle_disabled} of {system.idle_states} {_IDLE_OFF}"
+    # The kernel's options can take idle states away; then none counts as switched off.
     elif system.idle_states in (1, 2):
         yield f"all but {system.idle_states} {_IDLE_OFF}"
     if system.numa_balancing == "1":
@@ -134,14 +153,14 @@ _IDLE_OFF = "idle states of the CPU are off: busy cores cannot reach boost clock
 
 
 def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
-    """That the node's clock is not synchronized; empty: it is, or nobody says."""
+    """Return a clause if the node's clock is not synchronized over the network; empty: it is, or it is not known."""
     return "its clock is not synchronized" if node.services.get("time", {}).get("NTPSynchronized") == "no" else ""
 
 
 def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
-    """That nvidia-fabricmanager does not run; empty: it does, is not installed, or is not needed on the node.
+    """Return a clause if nvidia-fabricmanager, installed on the node, does not run.
 
-    In an NVL72 rack it runs on the switches.
+    Empty: it does, is not installed, or is not needed: in NVL72 racks it runs on the switches.
     """
     unit = node.services.get("fabric_manager", {})
     if needs.domain_nodes > 1 or unit.get("LoadState") != "loaded" or unit.get("ActiveState") == "active":
@@ -150,26 +169,35 @@ def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_imex_channel(node: NodeFacts, needs: Needs) -> str:
-    """That NVLink reaches no other node for lack of an IMEX channel; empty: it does, or need not."""
+    """Return a clause if NVLink cannot reach other nodes because the node has no IMEX channel; empty: it has one.
+
+    Empty, too, for GPU types whose NVLink joins no nodes.
+    """
     if needs.domain_nodes == 1 or node.imex.channels:
         return ""
     return "no channel in /dev/nvidia-caps-imex-channels: NVLink reaches no other node"
 
 
 def imex_down(node: NodeFacts, needs: Needs) -> str:
-    """The state of the IMEX domain where it is down; empty: it is not, or nobody needs it."""
+    """Return a clause with the state of the node's IMEX domain, if that is neither up nor degraded; empty: it is.
+
+    Empty, too, where the state is not known, or NVLink joins no nodes.
+    """
     return _imex_domain(node) if _imex_state(node, needs) not in ("", "UP", "DEGRADED") else ""
 
 
 def imex_degraded(node: NodeFacts, needs: Needs) -> str:
-    """The state of the IMEX domain where it is degraded; empty: it is not."""
+    """Return a clause if the node's IMEX domain is degraded.
+
+    Empty: it is not, it is not known, or NVLink joins no nodes.
+    """
     return _imex_domain(node) if _imex_state(node, needs) == "DEGRADED" else ""
 
 
 def imex_unknown(node: NodeFacts, needs: Needs) -> str:
-    """Why the state of the IMEX domain is not known; empty: it is, or nobody needs it.
+    """Return why the state of the node's IMEX domain is not known, behind ``IMEX domain: ``; empty: it is known.
 
-    Where a daemon is started with each job, there is none at rest.
+    Empty, too, where NVLink joins no nodes. Where a daemon is started with each job, none answers at rest.
     """
     if needs.domain_nodes == 1 or node.imex.domain is not None:
         return ""
@@ -177,27 +205,33 @@ def imex_unknown(node: NodeFacts, needs: Needs) -> str:
 
 
 def _imex_state(node: NodeFacts, needs: Needs) -> str:
-    """The state of the IMEX domain in capitals; empty where nobody says, or nobody needs it."""
+    """Return the state of the node's IMEX domain in capitals, such as ``UP``.
+
+    Empty: not known, or NVLink joins no nodes.
+    """
     return (node.imex.domain or "").upper() if needs.domain_nodes > 1 else ""
 
 
 def _imex_domain(node: NodeFacts) -> str:
-    """The state of the IMEX domain in words."""
+    """Return the clause that names the state of the node's IMEX domain; the state must be known."""
     return f"the IMEX domain is {node.imex.domain}"
 
 
 def hanging_driver(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each process of NVIDIA's driver that hangs in the kernel."""
+    """Yield a clause for each process of NVIDIA's driver that hangs in the node's kernel."""
     yield from _hanging(node, of_driver=True)
 
 
 def hanging_processes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each process that hangs in the kernel and is none of NVIDIA's driver."""
+    """Yield a clause for each process that hangs in the node's kernel, except those of NVIDIA's driver."""
     yield from _hanging(node, of_driver=False)
 
 
 def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
-    """Yields each process that hangs in the kernel: those of NVIDIA's driver, or all others."""
+    """Yield a clause for each process that hangs in the node's kernel.
+
+    ``of_driver``: those of NVIDIA's driver only, by their names; else all others only.
+    """
     for process in node.stuck:
         if process.name.startswith("nvidia") == of_driver:
             yield f"{process.name} ({process.pid}) hangs in the kernel (state D)"
@@ -207,7 +241,10 @@ def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
 
 
 def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each folder that jobs need and that does not exist, is not writable or, for /tmp, is full."""
+    """Yield a clause for each folder that jobs need and the node cannot use: it is missing or not writable.
+
+    Of /tmp, which may be missing, it is also reported if less than 64 MiB is free.
+    """
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
             yield f"the folder {what}, {folder.path}, does not exist"
@@ -218,7 +255,7 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each folder that is nearly full, where ``missing_folders`` says nothing."""
+    """Yield a clause for each folder on the node that is nearly full, unless ``missing_folders`` reports it already."""
     for what, folder in node.folders.items():
         is_seen = folder.there or what == "/tmp"
         is_failing = what == "/tmp" and (folder.free or 0) < FULL
@@ -227,31 +264,40 @@ def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def _is_nearly_full(folder: Folder) -> bool:
-    """Whether less than 500 MB, or 2 %, of the folder's file system is free; False where that is not known."""
+    """Return whether less than 500 MB, or 2 %, of a folder's file system is free; False where that is not known."""
     if not folder.size or folder.free is None:
         return False
     return folder.free < ROOM or folder.free < _ROOM_SHARE * folder.size
 
 
 def _free_space_text(folder: Folder) -> str:
-    """How much is free in a folder, in words."""
+    """Return the clause that tells how much room a folder's file system has, ``/tmp has 20 MiB free``.
+
+    Unknown room counts as none.
+    """
     return f"{folder.path} has {size(folder.free or 0)} free"
 
 
 def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
-    """Why the image cannot be unpacked on the node, in words, for lack of space; empty where it can."""
+    """Return a clause if the node has less room for the unpacked container image than the packed one takes.
+
+    Empty: it has more, it is not known, or jobs need no containers.
+    """
     return _room_for_image(node, needs, least=0, most=needs.image_bytes)
 
 
 def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
-    """That the space for unpacking the image may be too little; empty: enough."""
+    """Return a clause if the unpacked container image may not fit: less than three times its packed size is free.
+
+    Empty: there is enough, it is not known, jobs need no containers, or ``no_room_for_image`` reports it.
+    """
     return _room_for_image(node, needs, least=needs.image_bytes, most=UNPACKED * needs.image_bytes)
 
 
 def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> str:
-    """How much is free for unpacking the image, where that is from ``least`` to below ``most`` bytes; or empty.
+    """Return a clause with the node's room for unpacking images, if it is from ``least`` to below ``most`` bytes.
 
-    Empty, too, where jobs run without containers, or nobody knows.
+    Empty: it is not, it is not known, or jobs need no containers.
     """
     room = node.software.unpacked
     if not needs.containers or room is None or room.free is None or not least <= room.free < most:
@@ -260,16 +306,20 @@ def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> 
 
 
 def no_enroot(node: NodeFacts, needs: Needs) -> str:
-    """That Enroot is missing where containers need it; empty: it is there, or not needed."""
+    """Return a clause if Enroot is not installed on a node whose jobs need containers; empty: it is, or need not be.
+
+    Empty, too, where the look at the node's software hung.
+    """
     software = node.software
+    # A look that hung says nothing of what is installed.
     is_known = software.enroot is not None or software.enroot_missing is not None or "software" in node.hung
     return "enroot is not installed, but containers need it" if needs.containers and not is_known else ""
 
 
 def failing_enroot(node: NodeFacts, needs: Needs) -> str:
-    """Why Enroot, which is installed, does not start; empty: it does, or is not needed.
+    """Return a clause with the reason if Enroot is installed on the node but does not start; empty: it does.
 
-    It makes its folders before anything else, and ends where it cannot.
+    Empty, too, where jobs need no containers. Enroot makes its folders first, and ends where it cannot.
     """
     if not needs.containers or node.software.enroot_missing is None:
         return ""
@@ -277,7 +327,10 @@ def failing_enroot(node: NodeFacts, needs: Needs) -> str:
 
 
 def unwritable_roots(node: NodeFacts, needs: Needs) -> str:
-    """That Enroot cannot write where it unpacks images; empty: it can."""
+    """Return a clause if Enroot cannot write its containers (ENROOT_DATA_PATH) on the node; empty: it can.
+
+    Empty, too, where the folder is not known, or jobs need no containers.
+    """
     roots = node.software.roots
     if not needs.containers or roots is None or not roots.problem:
         return ""
@@ -291,25 +344,31 @@ LESSER_LOOKS = ("kernel", "services", "software", "imex")
 
 
 def hung_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each look at the node that did not end in time, but for those that may hang where jobs run."""
+    """Yield a sentence for each look at the node that did not end in time, which may mean that jobs hang there, too.
+
+    Looks of ``LESSER_LOOKS``, such as at the kernel's log, are left out.
+    """
     yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe not in LESSER_LOOKS)
 
 
 def hung_lesser_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each look at the node that did not end in time and may hang where jobs run (``LESSER_LOOKS``)."""
+    """Yield a sentence for each look at the node that did not end in time where jobs run all the same.
+
+    They are the looks of ``LESSER_LOOKS``, such as at the kernel's log.
+    """
     yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe in LESSER_LOOKS)
 
 
 def _hung_sentence(probe: str, how: str) -> str:
-    """That a check hung, in words."""
+    """Return the sentence that the look ``probe`` at a node did not end; ``how`` says what was waited for."""
     return f"the check of {probe} hung ({how})"
 
 
 def failed_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each look at the node that failed, with its error."""
+    """Yield a sentence for each look at the node that failed, with its error."""
     yield from (f"the check of {probe} failed: {error}" for probe, error in node.errors.items())
 
 
 def unread_kernel_log(node: NodeFacts, needs: Needs) -> str:
-    """Why the node's kernel log cannot be read; empty: it can."""
+    """Return a sentence with the reason if the node's kernel log could not be read; empty: it could."""
     return f"the kernel's log cannot be read: {node.kernel.missing}" if node.kernel.missing else ""

@@ -28,12 +28,14 @@ _NVLS = re.compile(r"NCCL INFO (?:NVLS comm |Connected NVLS tree)")
 
 
 class NcclLog(msgspec.Struct, frozen=True):
-    """What NCCL's log on a node says of its version and network; ``transports`` counts channels: ``NET/IB/GDRDMA``,
-    ``SHM``.
+    """What the log that NCCL wrote on one node says of its version, the network and the channels between GPUs.
+
+    None or empty: the log does not say.
     """
 
     version: str | None = None
     cuda: str | None = None
+    """The release that NCCL was built with."""
     networks: tuple[str, ...] = ()
     """As NCCL calls them: ``IB``, ``IBext_v8``, ``Socket``, ``AWS Libfabric``."""
     adapters: dict[str, str] = {}  # msgspec copies it
@@ -41,12 +43,16 @@ class NcclLog(msgspec.Struct, frozen=True):
     provider: str | None = None
     """Libfabric's, below the OFI plug-in: ``efa``, or ``tcp;ofi_rxm`` where there is none."""
     transports: dict[str, int] = {}
+    """Number of channels by kind, such as ``NET/IB/GDRDMA`` or ``SHM``."""
     clique: int | None = None
     """How many GPUs NVLink joins, on whichever nodes, in the largest communicator of this rank."""
 
     @property
     def direct(self) -> bool | None:
-        """Whether adapters read and write GPU memory (GPUDirect RDMA); None where no channel goes over an adapter."""
+        """Whether NCCL's adapters read and write GPU memory themselves (GPUDirect RDMA).
+
+        True where at least one channel does. None where no channel goes over an InfiniBand, RoCE or EFA adapter.
+        """
         channels = [name for name in self.transports if name.startswith("NET/")]
         if not channels or not {self._common_name(name) for name in self._channels} & {"IB", "RoCE", "EFA"}:
             return None
@@ -54,18 +60,18 @@ class NcclLog(msgspec.Struct, frozen=True):
 
     @property
     def network(self) -> str:
-        """The network that NCCL chose, in a word: ``IB``, ``RoCE``, ``EFA``, ``Socket``, or the plug-in's own.
+        """The network between nodes that NCCL chose: ``IB``, ``RoCE``, ``EFA``, ``Socket`` or a plug-in's name.
 
-        Several are joined by ``and``; empty: the log names none.
+        Several are sorted and joined by ``and``; empty: the log names none.
         """
         return " and ".join(sorted({self._common_name(name) for name in self.networks or self._channels}))
 
     @property
     def sockets(self) -> bool:
-        """Whether data between nodes goes through TCP: as NCCL's own choice, or below a plug-in.
+        """Whether NCCL's data between nodes goes through TCP, by its own choice or below a plug-in.
 
-        Channels say it; where this rank has none to another node, the network that was chosen, unless NVLink reaches
-        the other nodes.
+        The channels decide. Where there are none to other nodes, the network that was chosen does, and the answer is
+        False if NVLink reaches other nodes.
         """
         if not self._channels and "P2P/MNNVL" in self.transports:
             return False
@@ -73,12 +79,19 @@ class NcclLog(msgspec.Struct, frozen=True):
 
     @property
     def _channels(self) -> tuple[str, ...]:
-        """The networks of the channels to other nodes, as NCCL calls them; empty: there are no such channels."""
+        """The networks of the channels to other nodes, by NCCL's names, such as ``IBext_v8``.
+
+        Empty: no such channels.
+        """
         return tuple(name.split("/")[1] for name in self.transports if name.startswith("NET/"))
 
     def _common_name(self, name: str) -> str:
-        """A network by the name that people use: ``IB``, ``RoCE``, ``EFA``, ``Socket``."""
+        """Return the common name, ``IB``, ``RoCE``, ``EFA`` or ``Socket``, for ``name``, NCCL's own of a network.
+
+        A name that is none of these comes back as it is.
+        """
         if name.startswith("IB"):
+            # NCCL calls RoCE ``IB`` as well; the adapters tell which it is.
             return "RoCE" if self.adapters and set(self.adapters.values()) <= {"RoCE", "uRoCE"} else "IB"
         if "Libfabric" in name or name.startswith("OFI"):
             if self.provider and self.provider.startswith("efa"):
@@ -88,7 +101,10 @@ class NcclLog(msgspec.Struct, frozen=True):
 
 
 def read_nccl_log(file: Path) -> NcclLog | None:
-    """What ``file`` says; None where there is no such file, or nothing of NCCL in it."""
+    """Return what the log of NCCL in ``file`` says, of its first 16 MiB.
+
+    None where the file cannot be read, or nothing in it is NCCL's.
+    """
     try:
         text = read_plain(file, MOST_BYTES).decode("utf-8", "replace")
     except OSError:
@@ -98,10 +114,10 @@ def read_nccl_log(file: Path) -> NcclLog | None:
 
 
 def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
-    """What the lines of NCCL's log say. Lines that are not NCCL's, cut or garbled say nothing.
+    """Return what the lines of a log of NCCL say; empty fields where they say nothing.
 
-    The words are the same from NCCL 2.19 to 2.29; a line may have a time stamp, a launcher's prefix or another line in
-    it::
+    Lines that are not NCCL's, cut or garbled are passed over. The words are the same from NCCL 2.19 to 2.29; a line may
+    have a time stamp, a launcher's prefix or another line in it::
 
         NCCL version 2.21.5+cuda12.4
         node1:737:842 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.4<0>
@@ -129,6 +145,7 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
             provider = found[1][:40]
         if found := _TRANSPORT.search(line):
             name = _transport(found[1])
+            # The log is any program's output: it must not fill the memory with names.
             if name in transports or len(transports) < _MOST_NAMES:
                 transports[name] += 1
         if found := _CLIQUE.search(line):
@@ -147,7 +164,10 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
 
 
 def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
-    """The names of the adapters that channels go through, from lines of NCCL's log; empty where it does not say."""
+    """Return the names of the InfiniBand or RoCE adapters that channels go through, by lines of NCCL's log.
+
+    Each comes once. Empty where the log does not tell.
+    """
     names: dict[str, str] = {}
     numbers: dict[str, None] = {}
     for raw_line in lines:
@@ -160,7 +180,10 @@ def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def _transport(path: str) -> str:
-    """A channel's kind without numbers: ``NET/IB/GDRDMA`` of ``NET/IB/0/GDRDMA``, ``SHM`` of ``SHM/direct/direct``."""
+    """Return the kind of a channel without its numbers, from the path that NCCL logs for it.
+
+    ``NET/IB/GDRDMA`` for ``NET/IB/0/GDRDMA``, ``SHM`` for ``SHM/direct/direct``, ``P2P/CUMEM`` for ``P2P/CUMEM/read``.
+    """
     parts = path.strip().split("/")
     if parts[0] == "NET":
         direct = "/GDRDMA" if any(part.startswith("GDRDMA") for part in parts[2:]) else ""  # also "GDRDMA(PCI)"

@@ -19,15 +19,20 @@ from llmb_common.recipes.loading import load_recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What nodes are held against. What is not said is not asked of them."""
+    """What a job, or the jobs of a site, need of each node; rules hold nodes against it.
+
+    What is left at its default is not asked of nodes.
+    """
 
     gpu_type: str = ""
     """Empty: whatever most nodes have."""
     gpus_per_node: int = 0
     """0: as many as most nodes have."""
     nodes: int = 1
+    """Nodes of the job; 1 for a site."""
     device: Literal["cuda", "cpu"] = "cuda"
     scheduler: SchedulerPart | None = None
+    """What is asked of the scheduler; None: there is none."""
     dispatcher: str = ""
     """The dispatcher of tokens to experts on other nodes: ``deepep``, ``hybridep``; empty within one NVLink domain."""
     adapters: str = ""
@@ -35,10 +40,13 @@ class Needs:
     architecture: str = ""
     """Of the CPUs, as the kernel calls it."""
     image: str | None = None
+    """The container image, a file or a name in a registry; None: there is none, or it is not known."""
     image_bytes: int = 0
+    """Size of the image's file; 0: it is no file, or missing."""
     mounts: tuple[str, ...] = ()
+    """Container mounts, ``SOURCE:TARGET[:ro]``."""
     folders: Mapping[str, str] = field(default_factory=dict)
-    """To look into, by what they are for; into ``workload`` a file is written."""
+    """Folders to look into, by what they are for; into ``workload`` a file is written."""
     pythons: tuple[str, ...] = ()
     """Pythons of the training engine, if jobs run without a container."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -51,13 +59,19 @@ class Needs:
 
     @property
     def domain_nodes(self) -> int:
-        """How many nodes NVLink joins, by the GPU type; 1: each is by itself, or the type is not known."""
+        """How many nodes NVLink joins into one domain, by the GPU type of the job.
+
+        1: each node is by itself, or the type is not known.
+        """
         known = GPUS.get(self.gpu_type)
         return known.nvlink_nodes if known else 1
 
 
 def needs_of_run(plan: JobPlan) -> Needs:
-    """What a run's nodes should have been, by its plan alone: no file is read."""
+    """Return what a run needed of its nodes, by its plan alone: no file is looked at.
+
+    Folders, images, variables and the dispatcher of experts are left out.
+    """
     return Needs(
         gpu_type=plan.gpu_type,
         gpus_per_node=plan.gpus_per_node,
@@ -68,9 +82,14 @@ def needs_of_run(plan: JobPlan) -> Needs:
 
 
 def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
-    """What jobs of the site need of a node, by its configuration, where there is no job yet.
+    """Return what jobs of the site need of a node, by the site's configuration, where there is no job yet.
 
-    ``traits``: the way of running; ``partition``: another one than the site's own.
+    ``traits`` is the way of running jobs; ``partition`` replaces the site's own (None: it does not). Looks for the
+    folder of workloads.
+
+    Raises:
+        RequestError: ``slurm.additional_params`` of the configuration is wrong
+        OSError: the installation's folder may not be looked at
     """
     gpu_type = config.gpu_type or ""
     engine = config.engine
@@ -93,7 +112,14 @@ def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partitio
 
 
 def needs_of(plan: JobPlan) -> Needs:
-    """What the job of a plan needs of each of its nodes; looks for the image's size and the folders that are there."""
+    """Return what the job of a plan needs of each of its nodes.
+
+    Looks up the image's size (0 where the file is missing) and which of the workload's folders exist.
+
+    Raises:
+        OSError: the folder of the image or the workload may not be looked at
+    """
+    # Any other image is a name in a registry, without a file here.
     image = Path(plan.image) if plan.image and plan.image.startswith("/") else None
     hca = plan.env.get("NCCL_IB_HCA")
     folders = {"installation": plan.install, "workload": _nearest_existing(plan.workload_folder), "/tmp": "/tmp"}
@@ -115,14 +141,21 @@ def needs_of(plan: JobPlan) -> Needs:
 
 
 def _nearest_existing(path: str) -> str:
-    """The folder ``path`` if it is there, else the nearest one above it that is: runs make the rest."""
+    """Return the folder ``path`` if it exists, else the nearest one above it that does: runs make the rest.
+
+    ``path`` itself where none of them exists.
+
+    Raises:
+        OSError: a folder may not be looked at
+    """
     return next((str(folder) for folder in (Path(path), *Path(path).parents) if folder.is_dir()), path)
 
 
 def _dispatcher(plan: JobPlan) -> str:
-    """How tokens reach experts beyond one NVLink domain, by the job's function: ``deepep``, ``hybridep``.
+    """Return the dispatcher that sends tokens to experts on other nodes in a plan's job: ``deepep`` or ``hybridep``.
 
-    Empty: none of these, EP stays within a domain, or the recipe of today does not say.
+    Empty: the job has another one, its experts stay within one NVLink domain, or the recipe as it is today does not
+    say.
     """
     known = GPUS.get(plan.gpu_type)
     if plan.function is None or known is None or (plan.ep or 1) <= known.per_node * known.nvlink_nodes:

@@ -21,19 +21,22 @@ DMABUF = (5, 12)
 
 
 def no_adapters(node: NodeFacts, needs: Needs) -> str:
-    """That the node shows no adapter for the network between GPUs; empty: it shows some."""
+    """Return ``no device`` if the node has no InfiniBand, RoCE or EFA adapter; empty: it has one."""
     return "" if node.machine.adapters else "no device"
 
 
 def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each port that lost its link during the check."""
+    """Yield a clause for each port of an adapter that lost its link within the seconds of a look at the node."""
     for port in node.ports:
         if port.errors.get("link_downed"):
             yield f"{port.name} lost its link during the check"
 
 
 def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each port whose error counters grew during the check."""
+    """Yield the errors of each port whose counters grew within the seconds of a look: ``mlx5_0: 3 symbol_error``.
+
+    Ports that ``lost_links`` reports are left out.
+    """
     for port in node.ports:
         grown = [f"{count} {name}" for name, count in port.errors.items() if count]
         if grown and not port.errors.get("link_downed"):
@@ -41,7 +44,10 @@ def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
-    """That adapters cannot reach the memory of GPUs; empty: they can, or the job has one node only."""
+    """Return a clause if the node's adapters cannot reach GPU memory (GPUDirect RDMA) for lack of a driver module.
+
+    Empty: they can, it is not known, there is no InfiniBand or RoCE adapter, or the job has one node only.
+    """
     version = re.match(r"(\d+)\.(\d+)", node.machine.kernel or "")
     is_new = version is not None and (int(version[1]), int(version[2])) >= DMABUF
     has_dmabuf = bool(node.system.open_driver) and is_new
@@ -52,7 +58,10 @@ def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
-    """That the dispatcher of experts lacks what it needs of the driver; empty: it does not."""
+    """Return a clause if the node's driver lacks what the job's dispatcher of experts needs; empty: it has it.
+
+    Empty, too, where the job has no such dispatcher, or the driver's settings are not known.
+    """
     if not needs.dispatcher or node.system.peer_mapping is not False or node.system.gdrcopy:
         return ""
     return f"{needs.dispatcher} needs the driver's PeerMappingOverride=1 or GDRCopy; there is neither"
@@ -62,53 +71,56 @@ def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yields a finding for each port that is slower than ports of its name on other nodes.
+    """Yield each active port that is slower than ports of the same name on other nodes, with both rates.
 
-    Nothing for a port whose ``same`` has fewer than two.
+    Ports whose name only one node has are left out.
     """
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
 
 
 def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
-    """Yields each port that is slower than the other ports of its node, where no other node has one of its name."""
+    """Yield each active port that is slower than other ports of its node, where no other node has one of its name."""
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) == 1)
 
 
 def dark_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yields each port without a link that should have one."""
+    """Yield each port that serves GPUs and is down, where ports of its name on other nodes say that it should be up."""
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "fail")
 
 
 def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yields each port without a link that may be meant to have none."""
+    """Yield each port that serves GPUs and is down, where other nodes do not show whether it should be up."""
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "warn")
 
 
 class _Port(NamedTuple):
-    """A port that serves GPUs, the ports of its name on all nodes, and the node's active ones."""
+    """One port of a network adapter that serves GPUs, with the ports to compare it with."""
 
     node: NodeFacts
     port: Adapter
     same: Sequence[Adapter]
+    """The ports of its name on all nodes, itself among them."""
     active: Sequence[Adapter]
+    """The active ports of its node that serve GPUs."""
 
     def slow(self, usual: float) -> Found:
-        """The finding that the port is slower than is usual."""
+        """Return what is found on this port: that it runs below ``usual``, a rate in Gbit/s. Its own must be known."""
         rate = self.port.rate_gbps
         return Found(self.node.host, f"{self.port.name} runs at {rate:g} Gbit/s; usual here: {usual:g}")
 
     @property
     def dark(self) -> Found:
-        """The finding that the port has no link."""
+        """What is found where this port has no link: its name with its logical and, if known, physical state."""
         own = [port.phys for port in self.node.ports if port.name == self.port.name and port.phys]
         phys = f", {own[0]}" if own else ""
         return Found(self.node.host, f"{self.port.name} is {self.port.state}{phys}")
 
     @property
     def dark_level(self) -> str:
-        """How much it counts that the port is not up, by others of its name: ``fail``, ``warn``; empty: nothing.
+        """How much it counts that this port is down: ``fail``, ``warn``, or empty: nothing, or it is up.
 
-        A node alone does not say what should be.
+        It fails where ports of its name are mostly up on three or more nodes, or up on the other of two. It warns where
+        others do not tell: the node is alone, or has fewer active ports than GPUs.
         """
         if self.port.state == ACTIVE:
             return ""
@@ -121,7 +133,7 @@ class _Port(NamedTuple):
 
 
 def _ports(fleet: Fleet) -> Iterator[_Port]:
-    """Yields each port that serves GPUs, with the ports to compare it with."""
+    """Yield each port of each node that serves GPUs, with the ports to compare it with."""
     named: dict[str, list[Adapter]] = {}
     for node in fleet.nodes:
         for port in node.machine.adapters:
@@ -134,7 +146,10 @@ def _ports(fleet: Fleet) -> Iterator[_Port]:
 
 
 def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
-    """Yields (port, usual rate in Gbit/s) for each active port below the usual rate."""
+    """Yield (port, usual rate in Gbit/s) for each active port that serves GPUs and is slower than usual.
+
+    Usual is the rate of the ports of its name on all nodes, or of its own node where it is the only one of its name.
+    """
     for port in _ports(fleet):
         if port.port.state != ACTIVE or not port.port.rate_gbps:
             continue
@@ -144,22 +159,23 @@ def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
 
 
 def _usual_rate(ports: Sequence[Adapter]) -> float | None:
-    """The usual rate in Gbit/s of the active ones among ``ports``; None: nobody says one.
+    """Return the rate in Gbit/s that most active ones of ``ports`` have, of two halves the higher.
 
-    They are of one name, for those of a node may differ by design: adapters of storage are of the same kind, and
-    slower.
+    None: none is known. They should be of one name: the ports of a node may differ by design, as adapters of storage
+    do.
     """
     return usual_value(port.rate_gbps or None for port in ports if port.state == ACTIVE)
 
 
 def no_roce_address(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node with active Ethernet ports that have no RoCE v2 address."""
+    """Yield each node with active Ethernet ports that serve GPUs and have only addresses other than RoCE v2."""
     for node in fleet.nodes:
         serving = _serving_ports(node, fleet.needs)
         ethernet = {port.name for port in serving if port.state == ACTIVE and port.layer == "Ethernet"}
         without = [
             port.name
             for port in node.ports
+            # No list of addresses is no evidence.
             if port.name in ethernet and port.gids and not any("v2" in gid for gid in port.gids)
         ]
         if without:
@@ -167,7 +183,7 @@ def no_roce_address(fleet: Fleet) -> Iterator[Found]:
 
 
 def missing_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node with fewer adapters that serve GPUs than is usual, but for nodes without any."""
+    """Yield each node with fewer ports that serve GPUs than most nodes have; nodes without any are left out."""
     counts = {node.host: len(_serving_ports(node, fleet.needs)) for node in fleet.nodes}
     usual = usual_value(count or None for count in counts.values())
     for host, count in counts.items():
@@ -176,10 +192,10 @@ def missing_ports(fleet: Fleet) -> Iterator[Found]:
 
 
 def _serving_ports(node: NodeFacts, needs: Needs) -> list[Adapter]:
-    """The ports of a node that a job uses; empty where no kind has as many as half the GPUs.
+    """Return the adapter ports of a node that a job's traffic between GPUs uses.
 
-    They are those that NCCL_IB_HCA names, else those of the commonest kind; a node's adapters for storage may be among
-    them, and its DPU is not.
+    They are those that the job's NCCL_IB_HCA names, else those of the commonest kind; a node's adapters for storage may
+    be among them, and its DPU is not. Empty: none is named, or no kind has as many as half the GPUs.
     """
     ports = node.machine.adapters
     if needs.adapters and needs.adapters[0] != "^":
@@ -189,22 +205,26 @@ def _serving_ports(node: NodeFacts, needs: Needs) -> list[Adapter]:
     if not kinds:
         return []
     kind, count = kinds.most_common(1)[0]
+    # Fewer adapters than that are for storage or management.
     if count * 2 < (len(node.gpus) or needs.gpus_per_node):
         return []
     return [port for port in ports if (port.type, port.layer) == kind]
 
 
 def _is_named(name: str, word: str, *, exact: bool) -> bool:
-    """Whether a word of NCCL_IB_HCA, ``mlx5_0`` or ``mlx5_0:1``, means the port of this name; it is the beginning of an
-    adapter's name unless it is ``exact``."""
+    """Return whether ``word`` of NCCL_IB_HCA, ``mlx5_0`` or ``mlx5_0:1``, means the port ``name``.
+
+    The word is the beginning of an adapter's name unless it is ``exact``. Without a port it means all ports.
+    """
     adapter, _, number = name.partition(":")
     wanted, _, wanted_number = word.partition(":")
+    # A port of an adapter with a single one has no number.
     is_adapter = adapter == wanted if exact else adapter.startswith(wanted)
     return is_adapter and (not number or wanted_number in ("", number))
 
 
 def _without_port(name: str) -> str:
-    """The name of an adapter without its port: ``mlx5_0`` of ``mlx5_0:1``."""
+    """Return the name of an adapter without its port: ``mlx5_0`` for ``mlx5_0:1``."""
     return name.partition(":")[0]
 
 
@@ -212,21 +232,27 @@ def _without_port(name: str) -> str:
 
 
 def sockets(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node on which NCCL used plain sockets between nodes."""
+    """Yield each node on which NCCL's data to other nodes went through TCP; nothing for a single node."""
     for node in fleet.nodes:
         if fleet.together > 1 and node.nccl and node.nccl.sockets:
             yield Found(node.host, node.host)
 
 
 def indirect(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node on which NCCL did not use GPUDirect RDMA."""
+    """Yield each node on which NCCL used adapters, but no GPUDirect RDMA, with the network.
+
+    Nodes without a log of NCCL are left out.
+    """
     for node in fleet.nodes:
         if node.nccl and node.nccl.direct is False:
             yield Found(node.host, f"{node.host} ({node.nccl.network})")
 
 
 def unknown_network(fleet: Fleet) -> Iterator[Found]:
-    """Yields why the network that NCCL used is not known; nothing where it is, or is not needed."""
+    """Yield, once for all nodes, why the network that NCCL used between them is not known.
+
+    Nothing where at least one node left a log of NCCL, and for a single node.
+    """
     if fleet.together == 1 or any(node.nccl for node in fleet.nodes):
         return
     reasons = [node.nccl_missing for node in fleet.nodes if node.nccl_missing]
@@ -234,11 +260,16 @@ def unknown_network(fleet: Fleet) -> Iterator[Found]:
 
 
 def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
-    """Yields where NVLink should join nodes and does not: by the fabric's ids, and by what NCCL makes of them."""
+    """Yield where NVLink should join several nodes of the job and does not.
+
+    Once for all nodes where these are in more NVLink domains than they need, and for each node by NCCL's log. Nothing
+    for GPU types whose NVLink joins no nodes.
+    """
     together, nodes = _nvlink_domain_size(fleet), len(fleet.nodes)
     if together < 2 or nodes < 2:
         return
     domains = domains_of(fleet.nodes)
+    # Rounded up: so many domains are needed at least.
     if len(domains) > -(-nodes // together):
         yield Found("", f"{nodes} nodes are in {len(domains)} NVLink domains; {together} of them should share one")
     for node in fleet.nodes:
@@ -255,7 +286,10 @@ def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
 
 
 def _nvlink_domain_size(fleet: Fleet) -> int:
-    """How many nodes of the job NVLink is to join; 1: that of each node is its own."""
+    """Return how many nodes of the job should share one NVLink domain; 1: NVLink joins no nodes.
+
+    It is the segment that the scheduler was asked for, else as many as the GPU type allows.
+    """
     known = GPUS.get(fleet.needs.gpu_type)
     if known is None or known.nvlink_nodes == 1:
         return 1
@@ -264,7 +298,10 @@ def _nvlink_domain_size(fleet: Fleet) -> int:
 
 
 def unused_adapters(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node with idle adapters that could serve a GPU each: alike, active, and as many as lack one."""
+    """Yield each node on which NCCL left adapters idle that its GPUs lack, with how many were used.
+
+    The idle ones are active and like the used ones, and enough for each GPU to have its own.
+    """
     for node in fleet.nodes:
         used = {port.name: port for port in used_adapters(node).values() if port}
         kinds = {(port.type, port.layer, port.rate_gbps) for port in used.values()}
@@ -278,13 +315,14 @@ def unused_adapters(fleet: Fleet) -> Iterator[Found]:
 
 
 def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
-    """A rule that ports are as those of the same name on other nodes, for the adapters that NCCL uses on any node.
+    """Return a finder for a rule that compares the adapters that NCCL used, port by port, with their like elsewhere.
 
-    On any, for where one is down NCCL does not name it. ``value`` says what of a port is compared.
+    Their like are ports of the same name on other nodes. An adapter counts on all nodes if NCCL used it on one: where
+    it is down, NCCL does not name it. ``value`` gives what of a port is compared (None: not known).
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields each difference between nodes in the adapters that NCCL used."""
+        """Yield each port of an adapter that NCCL used on any node and whose value is unlike that of most nodes."""
         names = chain.from_iterable(map(used_adapters, fleet.nodes))
         yield from _differing(fleet, value, set(map(_without_port, names)))
 
@@ -292,13 +330,14 @@ def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 
 
 def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
-    """A rule that all ports are as those of the same name on other nodes, where nobody knows which ones NCCL uses.
+    """Return a finder for a rule that compares all ports with those of the same name on other nodes.
 
-    ``value`` says what of a port is compared.
+    It finds nothing where NCCL's logs say which adapters were used. ``value`` gives what of a port is compared (None:
+    not known).
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields each difference between nodes in their adapters, where nobody knows which were used."""
+        """Yield each port whose value is unlike that of most nodes; nothing where it is known which ones NCCL used."""
         if not any(used_adapters(node) for node in fleet.nodes):
             ports = chain.from_iterable(node.machine.adapters for node in fleet.nodes)
             yield from _differing(fleet, value, {_without_port(port.name) for port in ports})
@@ -307,9 +346,9 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 
 
 def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
-    """Yields each port, of adapters with these ``names``, that is unlike most ports of its name.
+    """Yield each port, of adapters called one of ``names``, whose value is unlike that of most ports of its name.
 
-    Unknown values are left out.
+    ``value`` gives what is compared; ports of which it gives None are left out.
     """
     named: dict[str, list[tuple[str, object]]] = {}
     for node in fleet.nodes:

@@ -31,9 +31,10 @@ _KINDS = {field.name: field.type for field in msgspec.structs.fields(NodeFacts)}
 
 
 def read_nodes(run_folder: Path) -> Nodes:
-    """What the nodes of the run's last start recorded, by name; empty where there is nothing.
+    """Return what the nodes of a run recorded about its last start, sorted by the names of their files.
 
-    Whatever is in the folder raises no error: files that cannot be read are named in ``unreadable``.
+    Empty where there are no records. Never raises: files that cannot be read or are damaged are named in
+    ``unreadable``.
     """
     folder = run_folder / FOLDER
     try:
@@ -50,7 +51,10 @@ def read_nodes(run_folder: Path) -> Nodes:
 
 
 def _read_node(file: Path) -> NodeFacts | None:
-    """What a node recorded in a file; None where that cannot be read."""
+    """Return what one node of a run recorded in ``file``, with its log of NCCL and its ranks' peaks of GPU memory.
+
+    These lie beside ``file``, and may be missing. None where ``file`` cannot be read, or is damaged or too large.
+    """
     try:
         content = read_plain(file, _MOST_OF_A_NODE)  # a larger one is cut, and no JSON
         found: NodeFacts = from_plain(json.loads(content, parse_constant=_refuse_constant), NodeFacts)
@@ -66,7 +70,7 @@ def _read_node(file: Path) -> NodeFacts | None:
 
 
 def _refuse_constant(word: str) -> None:
-    """Refuse ``NaN`` and ``Infinity``, which Python's parser would take.
+    """Refuse the words ``NaN`` and ``Infinity``, which Python's JSON parser would take.
 
     Raises:
         ValueError: always
@@ -75,9 +79,9 @@ def _refuse_constant(word: str) -> None:
 
 
 def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
-    """The peaks of GPU memory that ranks of one start wrote to ``file``, by rank; damaged lines are left out.
+    """Return the peaks of GPU memory that the ranks of one start of a run wrote to ``file``, sorted by rank.
 
-    Empty where there are none, or the file cannot be read.
+    The start is that of ``job`` and ``restart``. Damaged lines are left out; an unreadable file counts as none.
     """
     try:
         lines = read_plain(file, _MOST_OF_PEAKS).splitlines()
@@ -94,7 +98,10 @@ def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
 
 
 def read_facts(host: str, answer: Mapping[str, Any]) -> NodeFacts:
-    """The facts in what a node said to a look before a job; what is not as it should be is an error of that look."""
+    """Return the facts in the JSON ``answer`` of a node that was looked at before a job.
+
+    A look that failed, did not end or gave unreadable values is in ``errors`` or ``hung``; its facts are as by default.
+    """
     fields: dict[str, Any] = {}
     folders: dict[str, Folder] = {}
     hung: dict[str, str] = {}

@@ -24,60 +24,68 @@ to be found out, which is not the same as healthy."""
 
 
 class Level(NamedTuple):
-    """What a rule means to each of those who ask; None: it is not asked there."""
+    """How much a rule about nodes counts for each command that asks it; None: that command does not ask it."""
 
     doctor: Weight | None = None
+    """For ``doctor``, of one node of the site."""
     health: Weight | None = None
+    """For ``health``, of nodes before a job."""
     evidence: Severity | None = None
+    """For a run's evidence."""
 
 
 class Fleet(msgspec.Struct, frozen=True, dict=True):
-    """What rules look at: nodes, and what is needed of them. ``together``: how many nodes worked with each other."""
+    """The nodes that rules look at, and what is needed of them."""
 
     needs: Needs
     nodes: tuple[NodeFacts, ...]
     together: int = 1
+    """How many nodes worked with each other; 1: each by itself."""
     unreadable: tuple[str, ...] = ()
-    """Names of files that nodes of a run left damaged."""
+    """Names of the damaged files that a run's nodes left."""
 
     @cached_property
     def gpus(self) -> list[GpuRun]:
-        """Every GPU of all nodes, over the run."""
+        """Every GPU of all nodes, each with its states over the run; empty: no node showed any."""
         return list(chain.from_iterable(map(gpu_runs_of, self.nodes)))
 
 
 class Found(NamedTuple):
-    """What is found on a node, or on all of them where ``host`` is empty. ``usual``: what the others have instead."""
+    """One thing that a rule found on a node, or on all nodes together."""
 
     host: str
+    """Empty: on all nodes."""
     text: str
+    """A sentence without a period, or what the rule's sentence has braces for."""
     usual: str = ""
+    """What most others have instead; empty: nothing to compare with."""
 
 
 Finder = Callable[[Fleet], Iterable[Found]]
 
 
 class Rule(NamedTuple):
-    """A rule about nodes: what it looks at, and how what it finds is said and weighed.
-
-    ``sentence``: everything that is found is one sentence, in place of its first braces, and what is usual in place of
-    the second; without one, each is a sentence by itself. ``in_pods``: the remedy for nodes that are pods of
-    Kubernetes, where it is another one.
-    """
+    """A rule about nodes: how it finds problems, and how these are worded and weighed."""
 
     name: str
     level: Level
     find: Finder
     remedy: str
     sentence: str = ""
+    """With braces for all that is found, and a second pair for what is usual; empty: each thing found is a sentence by
+    itself."""
     in_pods: str = ""
+    """The remedy for nodes that are pods of Kubernetes; empty: the same."""
 
 
 def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
-    """A rule that asks ``problem_of`` what is wrong with each node by itself; an empty answer or None says nothing."""
+    """Return a finder for a rule that asks ``problem_of`` what is wrong with each node by itself.
+
+    Its answer is the text of what is found; empty or None: nothing.
+    """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields what ``problem_of`` says of each node that it says something of."""
+        """Yield what ``problem_of`` finds wrong with each node of the fleet; nodes without a problem are left out."""
         for node in fleet.nodes:
             text = problem_of(node, fleet.needs)
             if text:
@@ -87,10 +95,13 @@ def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
 
 
 def several_of_each_node(problems_of: Callable[[NodeFacts, Needs], Iterable[str]]) -> Finder:
-    """A rule that asks ``problems_of`` what is wrong with each node by itself, which may be several things."""
+    """Return a finder for a rule that asks ``problems_of`` for everything that is wrong with each node.
+
+    Each text that it yields is found by itself.
+    """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields everything that ``problems_of`` says of each node."""
+        """Yield each thing that ``problems_of`` finds wrong with a node of the fleet."""
         for node in fleet.nodes:
             for text in problems_of(node, fleet.needs):
                 yield Found(node.host, text)
@@ -99,10 +110,13 @@ def several_of_each_node(problems_of: Callable[[NodeFacts, Needs], Iterable[str]
 
 
 def each_gpu_run(problem_of: Callable[[GpuRun], str]) -> Finder:
-    """A rule that asks ``problem_of`` of every GPU over a run; an empty answer says nothing."""
+    """Return a finder for a rule that asks ``problem_of`` what was wrong with each GPU over a run.
+
+    What is found is the GPU with the answer in parentheses, ``n3 GPU 5 (power brake)``; an empty answer: nothing.
+    """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields what ``problem_of`` says of each GPU."""
+        """Yield each GPU of the fleet with what ``problem_of`` finds wrong with it; others are left out."""
         for run in fleet.gpus:
             text = problem_of(run)
             if text:
@@ -112,30 +126,36 @@ def each_gpu_run(problem_of: Callable[[GpuRun], str]) -> Finder:
 
 
 def same_on_nodes(value: Callable[[NodeFacts], object]) -> Finder:
-    """A rule that all nodes are alike in ``value``; a node whose value is None is not asked."""
+    """Return a finder for a rule that all nodes are alike in ``value``; it finds the nodes that differ from most.
+
+    A node whose value is None is left out.
+    """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields each node whose value is not that of most."""
+        """Yield each node of the fleet whose ``value`` is not that of most; None, not known, is left out."""
         yield from _unlike_most([(node.host, node.host, value(node)) for node in fleet.nodes])
 
     return find
 
 
 def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
-    """A rule that all GPUs of all nodes are alike in ``value``: it finds each GPU whose value is not that of most.
+    """Return a finder for a rule that all GPUs of all nodes are alike in ``value``; it finds those that are not.
 
-    A GPU whose value is None is not asked.
+    Right is what most have. A GPU whose value is None is left out.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields each GPU whose value is not that of most."""
+        """Yield each GPU of the fleet whose ``value`` is not that of most; None, not known, is left out."""
         yield from _unlike_most([(run.host, run.where, value(run)) for run in fleet.gpus])
 
     return find
 
 
 def _unlike_most(values: Sequence[tuple[str, str, object]]) -> Iterator[Found]:
-    """Yields the values, given as (host, place, value), that are not what most are; None is not known."""
+    """Yield each of ``values``, given as (host, place, value), that is not the usual one; None is left out.
+
+    What is found reads ``VALUE on PLACE``, with the usual value beside it.
+    """
     usual = usual_value(value for _, _, value in values)
     for host, place, value in values:
         if value is not None and value != usual:
@@ -147,14 +167,15 @@ ACTIVE = "ACTIVE"
 
 
 def usual_value(values: Iterable[T | None]) -> T | None:
-    """The value that most have; None where nobody says anything.
+    """Return the most frequent of ``values``; None where all are None or there are none.
 
-    Of two halves, as of two nodes, the better one is usual: links, limits and adapters are lost, and not won.
+    Of equally frequent ones, as of two nodes, it is the better one: the larger number, or an active link. Links, limits
+    and adapters are lost, not won.
     """
     counts = Counter(value for value in values if value is not None)
 
     def rank(value: T) -> tuple[int, float]:
-        """A sort key: how often a value comes, then how good it is."""
+        """Return a sort key: first how frequent ``value`` is, then how good: how large, or an active link's state."""
         is_better = float(value) if isinstance(value, float | int) else float(value == ACTIVE)
         return counts[value], is_better
 
@@ -162,7 +183,7 @@ def usual_value(values: Iterable[T | None]) -> T | None:
 
 
 def as_text(value: object) -> str:
-    """A value for messages, of at most 80 characters."""
+    """Return ``value`` as text for messages, cut to 80 characters; numbers without superfluous zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value)[:80]
 
 
@@ -175,13 +196,17 @@ def far_from_median(
     is_far: Callable[[float, float], bool],
     text: str,
 ) -> Finder:
-    """A rule that holds a number of each node against the median of all, of at least ``FEWEST``.
+    """Return a finder for a rule that compares a number of each node with the median of all nodes.
 
-    ``is_far`` is asked with the number and the median; ``text`` has braces for the number.
+    ``value`` gives the number (None: not known), ``is_far`` is asked with number and median, and ``text`` has braces
+    for the number. Nothing is found where fewer than three nodes give one.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yields each node whose number is far from the median."""
+        """Yield each node of the fleet whose number ``is_far`` from the median of all.
+
+        Nothing for fewer than three numbers.
+        """
         for host, number, median in against_median(fleet, value):
             if is_far(number, median):
                 yield Found(host, f"{text.format(number)}; usual here: {median:.4g}")
@@ -190,7 +215,10 @@ def far_from_median(
 
 
 def against_median(fleet: Fleet, value: Callable[[NodeFacts], float | None]) -> Iterator[tuple[str, float, float]]:
-    """Yields (host, its number, the median of all) for each node that says one; nothing where fewer than three do."""
+    """Yield (host, number of the node, median of all nodes) for each node that gives a number.
+
+    Nothing where fewer than three nodes do.
+    """
     known = [(node.host, value(node)) for node in fleet.nodes]
     numbers = [(host, number) for host, number in known if number is not None]
     if len(numbers) < FEWEST:
@@ -201,7 +229,7 @@ def against_median(fleet: Fleet, value: Callable[[NodeFacts], float | None]) -> 
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """``0-3,5``: each number once, those that follow each other as a range."""
+    """Return ``numbers`` as text, sorted, each once, with ranges: ``0-3,5``; empty without any."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][1] + 1:

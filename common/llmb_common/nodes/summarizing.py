@@ -16,9 +16,9 @@ from llmb_common.nodes.summary import NodeSummary
 
 
 def summarize(needs: Needs, found: Nodes) -> NodeSummary:
-    """What the nodes of a run recorded, in short, with what in it speaks against the run's result.
+    """Return a summary of what a run's nodes recorded, with everything in it that speaks against the run's result.
 
-    All is empty without nodes.
+    It is empty where no node left a record, but for findings on damaged files.
     """
     nodes = found.nodes
     under_load = chain.from_iterable(node.load.gpus for node in nodes)
@@ -58,26 +58,30 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
 
 
 def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
-    """The fields of the summary that say how much memory of the GPUs was in use, in GiB; empty where no rank said."""
+    """Return the fields of ``NodeSummary`` on the peak of GPU memory, in GiB, by name.
+
+    Empty where no rank recorded any.
+    """
     peaks = list(chain.from_iterable(node.peaks for node in nodes))
     if not peaks:
         return {}
     return {
         "memory_gib": max(peak.allocated for peak in peaks) / GIB,
         "memory_reserved_gib": max(peak.reserved for peak in peaks) / GIB,
+        # The smallest one limits what fits.
         "memory_device_gib": min(peak.device for peak in peaks) / GIB,
         "memory_ranks": len(peaks),
     }
 
 
 def _gpus_of(node: NodeFacts) -> str | None:
-    """The node's GPUs in words, ``8 x NVIDIA B200``; None: it shows none."""
+    """Return the number and product of a node's GPUs as text, ``8 x NVIDIA B200``; None: it shows none."""
     products = Counter(gpu.product or "unknown GPU" for gpu in node.gpus)
     return ", ".join(f"{count} x {name}" for name, count in products.items()) or None
 
 
 def _adapters_of(node: NodeFacts) -> str | None:
-    """How many adapters NCCL used on the node, and how fast they are: ``8 at 400 Gbit/s``; None: not known."""
+    """Return how many adapters NCCL used on a node and their rates, as text: ``8 at 400 Gbit/s``; None: not known."""
     used = used_adapters(node)
     rates = {port.rate_gbps for port in used.values() if port and port.rate_gbps}
     rate = f" at {'/'.join(f'{rate:g}' for rate in sorted(rates))} Gbit/s" if rates else ""
@@ -85,35 +89,44 @@ def _adapters_of(node: NodeFacts) -> str | None:
 
 
 def _pcie_of(run: GpuRun) -> str | None:
-    """The width and generation of a GPU's PCIe link under load; None: not known."""
+    """Return the PCIe link of a GPU at its first look under load, as text: ``16x generation 5``; None: not known."""
     look = next(iter(run.busy), None)
     known = look and look.pcie_width and look.pcie_generation
     return f"{look.pcie_width} generation {look.pcie_generation:g}" if look and known else None
 
 
 def _limit_of(run: GpuRun) -> str | None:
-    """A GPU's power limit, ``600 of 700 W`` where it is not the product's own; None: not known."""
+    """Return a GPU's power limit as text, ``700 W``, or ``600 of 700 W`` where it is not the default.
+
+    None: not known.
+    """
     limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
     of = f" of {default:g}" if default and limit != default else ""
     return f"{limit:g}{of} W" if limit else None
 
 
 def _clocks_of(run: GpuRun) -> str | None:
-    """A GPU's highest clock, and where it is held; None: not known."""
+    """Return a GPU's highest clock as text, ``up to 1980 MHz``, with the clock at which somebody holds it.
+
+    None: not known.
+    """
     highest = run.gpu.boost_mhz or run.gpu.max_sm_mhz
     fixed_clock = held_clock(run)
     return (f"up to {highest:g} MHz" + (f" ({fixed_clock})" if fixed_clock else "")) if highest else None
 
 
 def _yes_no(value: bool | None) -> str | None:
-    """``yes`` or ``no``; None for None."""
+    """Return ``yes`` or ``no``; None for None, which stands for not known."""
     if value is None:
         return None
     return "yes" if value else "no"
 
 
 def _values_with_counts(values: Iterable[str | None]) -> str:
-    """The value that all have; where they differ, each with its count: ``a (3) / b (1)``; empty: nobody has one."""
+    """Return the value that all have; where they differ, the four commonest with their counts: ``a (3) / b (1)``.
+
+    None and empty values are left out; empty: there are no others.
+    """
     counts = Counter(value for value in values if value)
     if len(counts) < 2:
         return next(iter(counts), "")

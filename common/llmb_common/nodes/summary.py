@@ -18,19 +18,26 @@ _MOST_DOMAINS = 4
 
 
 class NodeFinding(msgspec.Struct, frozen=True):
-    """Something that a rule found in a run; ``kind`` is the rule's name."""
+    """One thing that a rule about nodes found to speak against a run's result."""
 
     kind: str
+    """The rule's name."""
     severity: Severity
     text: str
+    """Printable, without a period."""
 
 
 class NodeSummary(msgspec.Struct, frozen=True):
-    """What ran where. Texts name what all nodes have, and by how many where they differ."""
+    """What a run ran on, as its nodes recorded it: hardware, versions, network, clocks, power and memory.
+
+    A text is the value that all nodes have; where they differ, each value has its count. Empty or None: not known.
+    """
 
     nodes: int = 0
+    """Number of nodes that left a record."""
     hosts: tuple[str, ...] = ()
     gpus: str = ""
+    """Such as ``8 x NVIDIA B200``, of each node."""
     driver: str = ""
     cuda: str = ""
     kernel: str = ""
@@ -38,35 +45,43 @@ class NodeSummary(msgspec.Struct, frozen=True):
     nccl: str = ""
     network: str = ""
     transports: dict[str, int] = {}  # msgspec copies it
+    """Channels of NCCL by kind, such as ``NET/IB/GDRDMA``, summed over nodes."""
     channels: str = ""
     """The kinds of ``transports``."""
     adapters: str = ""
     """How many NCCL uses on a node, and how fast."""
     gpudirect: str = ""
+    """``yes`` or ``no``: whether adapters reach GPU memory by themselves."""
     nvlink: str = ""
     """How many GPUs NCCL joins by NVLink, on whichever nodes."""
     domains: dict[str, int] = {}
     """Nodes by ``<cluster>.<clique>`` of the NVLink fabric."""
     fabric: str = ""
+    """Whether GPUs have joined their NVLink fabric, in nvidia-smi's words."""
     pcie: str = ""
+    """Width and generation of the GPUs' links under load."""
     power_limit: str = ""
     clocks: str = ""
-    """The highest one, and what holds it down."""
+    """The highest clock, and what holds it down."""
     clock_mhz: float | None = None
-    """Median over the GPUs, under load."""
+    """Median over the GPUs of their SM clock under load."""
     power_w: float | None = None
-    """Mean over the GPUs, once, under load."""
+    """Mean over the GPUs of their power at the first look under load."""
     memory_gib: float | None = None
-    """Peak of allocated memory on the GPU that had most, of ``memory_ranks`` ranks."""
+    """Peak of memory that tensors took, on the GPU that had most."""
     memory_reserved_gib: float | None = None
-    """Peak of what the allocator held, on whichever GPU that was most."""
+    """Peak of memory that PyTorch's allocator held, on the GPU where that was most."""
     memory_device_gib: float | None = None
-    """What the device has, as PyTorch sees it."""
+    """All memory of a GPU, as PyTorch sees it, of the smallest one."""
     memory_ranks: int = 0
+    """Number of ranks that recorded their peaks."""
     findings: tuple[NodeFinding, ...] = ()
 
     def lines(self) -> list[str]:
-        """Lines on the nodes for people; empty where no node left anything."""
+        """Return lines for people on the nodes of the run, printable; empty where no node left a record.
+
+        Findings are not among them.
+        """
         if not self.nodes:
             return []
         versions = [("driver", self.driver), ("CUDA", self.cuda), ("NCCL", self.nccl), ("kernel", self.kernel)]
@@ -88,7 +103,7 @@ class NodeSummary(msgspec.Struct, frozen=True):
 
 
 def _known_parts(parts: Iterable[tuple[str, str]]) -> list[str]:
-    """The parts with a value, each as ``name value``."""
+    """Return ``name value`` for each of ``parts``, pairs of (name, value), whose value is not empty."""
     return [f"{name} {value}" for name, value in parts if value]
 
 
@@ -112,9 +127,14 @@ _OF_THE_JOB = ("gpudirect", "nvlink")
 
 
 def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
-    """What the nodes of accepted runs, at least one, were, as far as those agree; empty: they left no account."""
+    """Return the hardware and versions that the nodes of accepted runs agree on, by field of ``NodeSummary``.
+
+    What differs between runs, or is empty in the first, is left out; the clock under load is their mean, in MHz. Empty:
+    they left no record. At least one summary must be given.
+    """
     setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
     kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
+    # Clocks never agree to the MHz.
     clocks = [account.clock_mhz for account in accounts if account.clock_mhz]
     return kept | ({CLOCK: sum(clocks) / len(clocks)} if clocks else {})
 
@@ -122,10 +142,11 @@ def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
 def setup_findings(
     account: NodeSummary, setup: Mapping[str, str | float], what: str, *, same_job: bool
 ) -> list[NodeFinding]:
-    """How the run's nodes are unlike those of an accepted run, which ``what`` names; empty: they are alike.
+    """Return a finding for each way in which a run's nodes differ from those of accepted runs.
 
-    What either does not know is not compared. ``same_job``: both are of one configuration, so that what depends on it
-    counts.
+    Empty: they are alike. ``setup`` comes from ``setup_of``, and ``what`` names those runs in the texts. What either
+    does not know is not compared. ``same_job``: both ran the same configuration, so that GPUDirect RDMA, NVLink and
+    clocks under load are compared, too.
     """
     found: list[tuple[Severity, str]] = []
     for name, (severity, word) in _FACTS.items():

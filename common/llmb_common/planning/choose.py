@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that planning starts from: the recipe, the site's configuration, the user's request and the
-    machine.
-    """
+    """Everything that planning starts from: recipe, site's configuration, user's request and machine."""
 
     recipe: Recipe
     cluster: ClusterConfig
@@ -34,88 +32,110 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def containers(self) -> bool:
-        """Whether jobs of this site run in the recipe's image."""
+        """Whether jobs of this site run in containers, by the way of running jobs and the site's configuration."""
         return self.machine.traits.containers and bool(self.cluster.scheduler(self.machine.cluster_type).containers)
 
 
 class Case(PlanningInput, frozen=True, kw_only=True):
-    """A request with its meaning in the recipe: the row that is meant, its model, variant, dtype and number of GPUs.
-
-    ``model`` has as many layers as ``row`` says.
-    """
+    """A user's request together with what it means in the recipe: configuration row, model, variant, dtype and GPUs."""
 
     gpu_type: str
     model: Model
+    """With as many layers, and the sequence length, that ``row`` says."""
     row: Row
     variant: Variant
     dtype: str
     gpus: int
+    """In all; on CPUs the number of ranks."""
     function: Function | None
     """What the row's function gives; None where the recipe itself lists the architecture."""
     notices: list[str] = msgspec.field(default_factory=list)
-    """What was decided for the user, or has no effect: whoever finds it says it here, in the front end's words."""
+    """Sentences on what was decided for the user, or has no effect, in the front end's words; planning adds to them."""
 
     def note(self, *notices: str) -> None:
-        """Add notices, whole sentences, that the user is shown with the plan."""
+        """Add ``notices``, whole sentences without a period, to those that the user is shown with the plan."""
         self.notices.extend(notices)
 
     @property
     def shape(self) -> AnyShape:
-        """The numbers of the model (layers, hidden size, heads and so on), whether a function or the recipe
-        describes it.
+        """The numbers of the model to train (layers, hidden size, heads and so on).
+
+        They are those of the row's function in the catalogue, else those that the recipe itself lists.
         """
         return self.function.architecture if self.function is not None else self.model.listed
 
     @property
     def entry(self) -> FunctionName | None:
-        """What the name of the row's function says; None where the row has no function."""
+        """What the name of the row's function says (model, task, GPUs, precision).
+
+        None where the row has no function.
+
+        Raises:
+            RecipeError: the recipe's catalogue cannot be read, or lacks this function
+        """
         catalogue, name = self.recipe.catalogue, self.row.function
         return catalogue.entry(name) if catalogue is not None and name is not None else None
 
     @property
     def adapters(self) -> bool:
-        """Whether adapters (LoRA) are trained beside the model that LOAD_CHECKPOINT_PATH names."""
+        """Whether the job trains adapters (LoRA) on top of the model that LOAD_CHECKPOINT_PATH names.
+
+        Raises:
+            RecipeError: the recipe's catalogue cannot be read, or lacks the row's function
+        """
         return self.entry is not None and self.entry.task == "peft"
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on from a checkpoint; adapters load one and do not go on from it."""
+        """Whether the job continues the training of a checkpoint; one that trains adapters loads one, but does not.
+
+        Raises:
+            RecipeError: the recipe's catalogue cannot be read, or lacks the row's function
+        """
         return self.request.load_checkpoint is not None and not self.adapters
 
     @property
     def saves(self) -> bool:
-        """Whether the run saves a checkpoint, or goes on from one."""
+        """Whether the job saves a checkpoint, or continues from one.
+
+        Raises:
+            RecipeError: the recipe's catalogue cannot be read, or lacks the row's function
+        """
         return self.request.checkpoint or self.resumes
 
     @property
     def precision(self) -> str:
-        """The FP8 scaling (``cs``, ``mx`` and so on) of an FP8 job; the dtype of any other."""
+        """The FP8 scaling (``cs``, ``mx`` and so on) of a job with dtype ``fp8``; the dtype of any other.
+
+        It is that of the row, else the one requested, else the variant's.
+        """
         if self.dtype != "fp8":
             return self.dtype
         return self.row.fp8_recipe or self.request.fp8_recipe or self.variant.fp8_recipe
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the job is planned for CPUs."""
+        """Whether the job is planned for CPUs, without GPUs."""
         return self.gpu_type == CPU
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of a node, as the user, else the site, else the GPU type says (8 of an unknown one); a job may use
-        fewer.
+        """The number of GPUs that a node has, by the user, else the site, else the GPU type; a job may use fewer.
+
+        It is 8 for an unknown type, and for CPUs, where it counts ranks.
         """
         return self.request.gpus_per_node or self.cluster.gpus_per_node or per_node(self.gpu_type)
 
     @property
     def what(self) -> str:
-        """The configuration in one phrase, for messages: ``llama3.1 405b fp8 on gb200``."""
+        """The configuration of this job in one phrase for messages: ``llama3.1 405b fp8 on gb200``."""
         return f"{self.recipe.name} {self.model.size} {self.dtype} on {gpu_type_text(self, self.gpu_type)}"
 
 
 def gpu_type_text(given: PlanningInput, gpu_type: str) -> str:
-    """The GPU type as messages have it: with ``(gpu_type in cluster_config.yaml)`` behind it where the site set it.
+    """Return the GPU type as messages have it, with ``(gpu_type in cluster_config.yaml)`` if the site set it.
 
-    A user would look for GPU_TYPE in the shell in vain then.
+    Without that, a user would look for GPU_TYPE in the shell, in vain.
     """
     from_site = given.request.gpu_type is None and gpu_type == given.cluster.gpu_type
     return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
@@ -140,10 +160,14 @@ _ALIASES = {
 
 
 def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
-    """(GPU type, model, dtype, rows) that the request means; the rows are at any scale and FP8 scaling.
+    """Return (GPU type, model, dtype, rows of the recipe) that the request means; there is at least one row.
+
+    The rows are for any number of GPUs and any FP8 scaling.
 
     Raises:
-        RequestError: there are none; the message says which there are.
+        RequestError: model, GPU type, variant or dtype is unknown, missing or without rows; the remedy says what
+            there is
+        RecipeError: the recipe's catalogue cannot be read
     """
     recipe = given.recipe
     request = given.request
@@ -151,6 +175,7 @@ def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     _refuse_unknown_model(given)
     gpu_type = choose_gpu_type(given)
     row_gpu_types = row_types(gpu_type)
+    # Nobody trains a whole model on CPUs.
     size = request.model_size or ("smoke" if gpu_type == CPU else recipe.defaults.model_size)
     model = recipe.model(size, among=(c.size for c in recipe.configurations if c.gpu in row_gpu_types))
     rows = recipe.rows_for(gpu_type, size=model.size)
@@ -183,6 +208,7 @@ def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
                 field="CONFIG_VARIANT",
             )
     else:  # without the rows that only CONFIG_VARIANT chooses
+        # Kept from before the filter, for the message.
         names = dict.fromkeys(row.variant for row in rows)
         rows = [row for row in rows if not recipe.variant(row.variant).by_name]
         if not rows:
@@ -197,7 +223,12 @@ def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
 
 
 def _refuse_unknown_model(given: PlanningInput) -> None:
-    """Raise RequestError for a model that the recipe does not have, with the nearest that it has; whatever the GPU."""
+    """Raise unless the recipe has the requested model size, on whatever GPU, or none is requested.
+
+    Raises:
+        RequestError: it has no such model; the remedy names the nearest one
+        RecipeError: the recipe's catalogue cannot be read
+    """
     recipe, request = given.recipe, given.request
     if request.model_size is None or request.model_size.removesuffix("-smoke") in recipe.sizes:
         return
@@ -212,28 +243,30 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
         is_model = in_library(request.model_size) is not None  # and no slip of the pen
         remedy = remedy_for(request.model_size, [recipe], **_requested_arguments(given, gpu_type))
         if remedy and (is_model or "did you mean" not in error.message):
+            # The remedy names the nearest model; a guess by spelling beside it would confuse.
             error.message = error.message.partition(" (did you mean")[0]
             error.remedy = remedy
         raise
 
 
 def _requested_arguments(given: PlanningInput, gpu_type: str | None) -> dict[str, Any]:
-    """``gpu_type``, ``dtype`` and ``gpus`` as keyword arguments of ``plan_command``; all three are always there.
+    """Return ``gpu_type``, ``dtype`` and ``gpus`` as keyword arguments of ``plan_command``, always all three.
 
-    Dtype and number of GPUs are those of the request. ``gpu_type`` is passed on, but for the CPU, which becomes None.
+    Dtype and number of GPUs are the request's, None where it has none. ``gpu_type`` is passed on, but None for the CPU.
     """
     gpu_type = None if gpu_type == CPU else gpu_type
     return {"gpu_type": gpu_type, "dtype": given.request.dtype, "gpus": given.request.gpus}
 
 
 def choose(given: PlanningInput) -> Case:
-    """The request with the row of the recipe that it means, its model, variant, dtype and number of GPUs.
+    """Return the request with what it means in the recipe: row, model, variant, dtype and number of GPUs.
 
     What was decided for the user is among its notices.
 
     Raises:
-        RequestError: the recipe has no such row; the message says which there are. The code is
-            ``undocumented-scale`` where only the number of GPUs is another one, and FORCE is not set.
+        RequestError: a part of the request is unknown, missing or without rows; the remedy says what there is. The code
+            is ``undocumented-scale`` where only the number of GPUs has no row, and FORCE is not set.
+        RecipeError: the recipe's catalogue cannot be read, or is damaged
     """
     recipe = given.recipe
     request = given.request
@@ -245,6 +278,7 @@ def choose(given: PlanningInput) -> Case:
     row = None if here_documented else _base_row(rows)
     if row is None:  # the row that documents so many GPUs, else the one whose range is nearest
         row = min(rows, key=lambda row: (gpus not in row.scales, max(row.gpus_min - gpus, gpus - row.gpus_max, 0)))
+    # A proxy row trains fewer layers than the model that it stands for.
     if row.layers and model.architecture is not None:
         architecture = msgspec.structs.replace(model.architecture, layers=row.layers)
         model = msgspec.structs.replace(model, architecture=architecture)
@@ -274,7 +308,13 @@ def choose(given: PlanningInput) -> Case:
 
 
 def _with_so_many(case: Case) -> dict[str, str]:
-    """A GPU type or a model size that has so many GPUs, by its variable, where nobody says one; else empty."""
+    """Return a GPU type or a model size that is documented for the requested number of GPUs, by its variable.
+
+    Such as ``{"GPU_TYPE": "h100"}``. It is one that neither user nor site has set. Empty: there is none.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read
+    """
     recipe, request = case.recipe, case.request
     if request.gpu_type is None and case.cluster.gpu_type is None:
         other = type_for(recipe, case.model.size, request.dtype, case.gpus)
@@ -285,16 +325,20 @@ def _with_so_many(case: Case) -> dict[str, str]:
         return {}
     for row in case.recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.request.dtype):
         by_name = case.recipe.variant(row.variant).by_name
+        # A small copy for CPUs is no answer to a number of GPUs.
         if case.gpus in row.scales and not by_name and row.gpu != "any":
             return {"MODEL_SIZE": row.size}
     return {}
 
 
 def choose_gpu_type(given: PlanningInput) -> str:
-    """The GPU type: asked for, the site's, this machine's, or the recipe's default.
+    """Return the GPU type to plan for: as requested, else the site's, this machine's or the recipe's default.
+
+    They count in this order; this machine only where jobs run on it, and without known GPUs its type is ``cpu``.
 
     Raises:
-        RequestError: nobody says, or it is unknown.
+        RequestError: nobody names a type, or it is unknown
+        RecipeError: the recipe's catalogue cannot be read
     """
     recipe = given.recipe
     machine = given.machine
@@ -320,7 +364,14 @@ def choose_gpu_type(given: PlanningInput) -> str:
 
 
 def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
-    """The error for a request that no GPU type is known for, with one that would complete it where there is one."""
+    """Return the error for a request without a GPU type, to be raised.
+
+    If there are values of variables that would complete the request, it has them.
+
+    Raises:
+        RequestError: the requested variant is unknown
+        RecipeError: the recipe's catalogue cannot be read
+    """
     recipe, request = given.recipe, given.request
     size = request.model_size or recipe.defaults.model_size
     likely = type_for(recipe, size, request.dtype, request.gpus)
@@ -335,12 +386,13 @@ def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
 
 
 def documented_scales(given: PlanningInput) -> list[int]:
-    """The numbers of GPUs, sorted, that the recipe documents for the requested model, GPU type and dtype.
+    """Return the numbers of GPUs, sorted, that the recipe documents for the requested model, GPU type and dtype.
 
-    Whether the number of GPUs that is asked for is one of them does not matter.
+    The requested number of GPUs does not matter. Empty where no row has the requested FP8 scaling.
 
     Raises:
-        RequestError: the recipe has no such model, GPU type, variant or dtype.
+        RequestError: model, GPU type, variant or dtype is unknown, missing or without rows
+        RecipeError: the recipe's catalogue cannot be read
     """
     scaling = given.request.fp8_recipe
     rows = [row for row in _matching_rows(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)]
@@ -348,9 +400,9 @@ def documented_scales(given: PlanningInput) -> list[int]:
 
 
 def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
-    """Notices on what was decided for the user: GPU type, size, dtype, a relative's rows, scale, variant; or none.
+    """Return notices on what planning decided for the user, such as GPU type, dtype or variant; empty: nothing.
 
-    ``rows``: those among which the scale decided.
+    They are sentences without a period. ``rows`` are those among which the number of GPUs decided.
     """
     recipe = case.recipe
     request = case.request
@@ -381,7 +433,10 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 
 def _gpu_notices(case: Case) -> list[str]:
-    """Notices on the GPU type: who chose it where the user did not, and whether this machine has others; or none."""
+    """Return a notice on the GPU type, if the user did not choose it or this machine has another one; else empty.
+
+    It is a list of one at most.
+    """
     machine = case.machine
     local = machine.gpu_type if machine.traits.this_machine else None
     if case.request.gpu_type is None and case.cluster.gpu_type is None and local is None:
@@ -395,7 +450,10 @@ def _gpu_notices(case: Case) -> list[str]:
 
 
 def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
-    """Notices on which of several variants the job is, as two may be documented with the same commands; or none."""
+    """Return a notice on which variant the job is, where another one is newer or fits as well; else empty.
+
+    It is a list of one at most. ``rows``, the newest variant first, are those among which the number of GPUs decided.
+    """
     taken, newest = case.variant, rows[0].variant
     if taken.name != newest:
         scales = _scales_text([row for row in rows if row.variant == newest])
@@ -414,9 +472,13 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 
 def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
-    """The GPU types that ``recipe`` has configurations of ``size`` for (None: of its default), in a fixed order.
+    """Return the GPU types that ``recipe`` has configurations of the model ``size`` for, in a fixed order.
 
-    Those of all sizes where it has no such size.
+    None as ``size``: of the recipe's default, and the CPU if there is a small copy for it. Those of all sizes where it
+    has no such size.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read
     """
     known = {row.gpu for row in recipe.configurations if row.size == (size or recipe.defaults.model_size)}
     known = known or {row.gpu for row in recipe.configurations}  # a size that does not exist is an error of its own
@@ -426,10 +488,10 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
 
 
 def _requested_dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
-    """The dtype that is asked for, or the recipe's default, or the first that there is.
+    """Return the requested dtype; without a request the recipe's default if ``rows`` have it, else their first.
 
     Raises:
-        RequestError: the rows have no such dtype
+        RequestError: no row has the requested dtype; the message lists those that there are
     """
     recipe = given.recipe
     requested = given.request.dtype
@@ -454,10 +516,13 @@ def _requested_dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Se
 
 
 def _alternatives(case: Case) -> str:
-    """What else runs on the number of GPUs asked for, as the beginning of a remedy: each clause ends with ``; ``;
-    empty: nothing.
+    """Return what else runs on the requested number of GPUs, as the beginning of a remedy; empty: nothing.
 
-    That is a stand-in size (``405b-proxy`` for ``405b``) and the variants that are chosen by name only.
+    That is a stand-in size (``405b-proxy`` for ``405b``) and variants that are chosen by name only. Each clause ends
+    with a semicolon and a blank.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read
     """
     recipe = case.recipe
     say = case.request.say
@@ -476,12 +541,12 @@ def _alternatives(case: Case) -> str:
 
 
 def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
-    """Those of ``rows`` that have the FP8 scaling which is asked for, or else the variant's own.
+    """Return those of ``rows`` with the requested FP8 scaling; all of them where no row names a scaling.
 
-    All of them where no row says its own.
+    Without a request it is the variant's own scaling, or the first of the rows where none has that one.
 
     Raises:
-        RequestError: rows say theirs, and none has the scaling that is asked for
+        RequestError: rows name their scalings, and none has the requested one
     """
     known = list(dict.fromkeys(row.fp8_recipe for row in rows if row.fp8_recipe is not None))
     if not known:
@@ -504,10 +569,13 @@ def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: li
 
 
 def _requested_gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
-    """The number of GPUs that is asked for; on this machine without a request, all GPUs, or two ranks on CPUs.
+    """Return the number of GPUs (on CPUs, of ranks) that is requested.
+
+    Without a request, where jobs run on this machine, it is all its GPUs, or on CPUs the largest of the rows' least
+    numbers.
 
     Raises:
-        RequestError: it is too large, or a scheduler's job does not say it
+        RequestError: it is too large, or missing for a job of a scheduler
     """
     request, machine = given.request, given.machine
     if request.gpus is not None:
@@ -534,19 +602,20 @@ def _requested_gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) ->
 
 
 def _scales_text(rows: Sequence[Row]) -> str:
-    """The documented numbers of GPUs of all ``rows`` in increasing order, as a text: ``8, 16, 32``."""
+    """Return the numbers of GPUs that ``rows`` document, in increasing order, as text: ``8, 16, 32``."""
     return ", ".join(map(str, _scales_of(rows)))
 
 
 def _scales_of(rows: Iterable[Row]) -> list[int]:
-    """The documented numbers of GPUs of all ``rows``, in order."""
+    """Return the numbers of GPUs that ``rows`` document, in increasing order, each once."""
     return sorted(set(chain.from_iterable(row.scales for row in rows)))
 
 
 def _base_row(rows: Sequence[Row]) -> Row | None:
-    """The row whose function a job on an undocumented number of GPUs starts from.
+    """Return the row whose function a job on an undocumented number of GPUs starts from.
 
-    It is the one for most GPUs, or, for some models, for fewest. None where a row is not of a function at one scale.
+    It is the one for most GPUs, or, for some models, for fewest. None where a row names no function, or one for a range
+    of numbers.
     """
     functions = [row for row in rows if row.function is not None and row.gpus_min == row.gpus_max]
     if len(functions) < len(rows):

@@ -18,9 +18,9 @@ QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
-    """What a planned job does otherwise than NVIDIA's runner, in the order of ``TABLE``.
+    """Return what a planned job does, on purpose, otherwise than NVIDIA's runner of performance recipes.
 
-    Empty where it does nothing so, and on CPUs.
+    In the order of ``TABLE``. Empty where it does nothing so, and on CPUs.
     """
     if plan.device == "cpu":
         return ()
@@ -28,30 +28,34 @@ def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
 
 
 def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
-    """Yields one sentence for each deviation: what the job does, what NVIDIA's runner does, and why."""
+    """Yield a sentence, without a period, for each deviation: what the job does, what NVIDIA's runner does, and why."""
     for one in found:
         yield f"{one.here} (NVIDIA's runner: {one.nvidia}), because {one.why}"
 
 
 def _uses_plain_optimizer(case: Case, plan: JobPlan) -> bool:
-    """Whether the job saves or resumes, and for that goes without a precision-aware optimizer or an early gather."""
+    """Return whether the job, for its checkpoints' sake, has no precision-aware optimizer or no early gather.
+
+    True only for jobs that save or resume a checkpoint, and would have one of the two otherwise.
+    """
     aware = plan.dtype == "bf16" or bool(case.function and case.function.settings.get("precision_aware"))
     return case.saves and (aware or _gathers_early(case, plan))
 
 
 def _is_interleaved(plan: JobPlan) -> bool:
-    """Whether the job has data parallelism and an interleaved pipeline."""
+    """Return whether the planned job has data parallelism and an interleaved pipeline: DP, PP and VP above 1."""
     return plan.dp > 1 and plan.pp > 1 and (plan.vp or 1) > 1
 
 
 def _gathers_early(case: Case, plan: JobPlan) -> bool:
-    """Whether NVIDIA's runner gathers parameters during the optimizer's step of such a job.
+    """Return whether NVIDIA's runner would gather this job's parameters early, during the optimizer's step.
 
     ``overrides.py:683-689`` of Megatron-Bridge, v0.3.1 alike.
     """
     settings = case.function.settings if case.function is not None else {}
     if settings.get("early_gather"):
         return True
+    # At its own scale the runner takes the function as it is.
     if case.entry is not None and case.entry.gpus == plan.gpus:
         return False
     stable = plan.dtype != "nvfp4" and plan.fp8_recipe != "mx" and settings.get("optimizer") != "dist_muon"
@@ -59,7 +63,7 @@ def _gathers_early(case: Case, plan: JobPlan) -> bool:
 
 
 def _captures_iterations(case: Case, plan: JobPlan) -> bool:
-    """Whether CUDA graphs of the job capture whole iterations."""
+    """Return whether the job uses CUDA graphs, and these capture whole iterations, not single layers."""
     if not plan.cuda_graph:
         return False
     if case.function is None:
@@ -68,63 +72,80 @@ def _captures_iterations(case: Case, plan: JobPlan) -> bool:
 
 
 def _gathers_in_graph(case: Case, plan: JobPlan) -> bool:
-    """Whether the runner would gather parameters early inside a captured iteration, in a job that does not save."""
+    """Return whether NVIDIA's runner would gather parameters early inside a captured iteration of this job.
+
+    False for a job that saves or resumes a checkpoint.
+    """
+    # Jobs that save have a notice of their own (``_uses_plain_optimizer``).
     return _captures_iterations(case, plan) and _gathers_early(case, plan) and not case.saves
 
 
 def _gathers_late(case: Case, plan: JobPlan) -> bool:
-    """Whether the job's function gathers parameters early, but its layout is not interleaved and it does not save."""
+    """Return whether the job's function gathers parameters early and the job, not being interleaved, does not.
+
+    False for a job that saves or resumes a checkpoint.
+    """
+    # As above, jobs that save have a notice of their own.
     own = case.function is not None and bool(case.function.settings.get("early_gather"))
     return own and not _is_interleaved(plan) and not case.saves
 
 
 def _changes_queues(case: Case, plan: JobPlan) -> bool:
-    """Whether TP or CP of ``plan`` are not its function's; NVIDIA's runner then sets CUDA_DEVICE_MAX_CONNECTIONS
-    anew.
+    """Return whether the planned job has another TP or CP than its function.
 
-    False for a plan without a function. ``overrides.py:248-263`` of Megatron-Bridge.
+    NVIDIA's runner then sets CUDA_DEVICE_MAX_CONNECTIONS anew (``overrides.py:248-263`` of Megatron-Bridge). False for
+    a plan without a function.
     """
     function = plan.function
     return function is not None and (plan.tp, plan.cp) != (function.columns.tp, function.columns.cp)
 
 
 def _changes_queues_on_rubin(case: Case, plan: JobPlan) -> bool:
-    """Whether the job on R100 takes another number of device queues than NVIDIA's runner."""
+    """Return whether the job, on R100, sets another number of device queues than NVIDIA's runner would.
+
+    The number is CUDA_DEVICE_MAX_CONNECTIONS. False on every other GPU type.
+    """
     overlaps = bool(case.function and case.function.settings.get("overlap_moe_expert_parallel_comm"))
     single = (plan.tp > 1 or plan.cp > 1) and not overlaps
     return plan.gpu_type == "r100" and _changes_queues(case, plan) and single
 
 
 def _shards_with_one_queue(case: Case, plan: JobPlan) -> bool:
-    """Whether FSDP is on in a job whose function sets CUDA_DEVICE_MAX_CONNECTIONS to 1."""
+    """Return whether FSDP is on in a job whose function sets CUDA_DEVICE_MAX_CONNECTIONS to 1.
+
+    False without a function.
+    """
     if case.function is None or not plan.fsdp:
         return False
     return case.function.env.get(QUEUES) == "1"
 
 
 def _recomputes_otherwise(case: Case, plan: JobPlan) -> bool:
-    """Whether the job recomputes another number of layers than its function."""
+    """Return whether the job recomputes another number of layers than its function; False without a function."""
     return plan.function is not None and plan.recompute_layers != plan.function.columns.recompute_layers
 
 
 def _sets_queue_pairs(case: Case, plan: JobPlan) -> bool:
-    """Whether LLMB itself, not site or user, sets NCCL_IB_QPS_PER_CONNECTION for the job of a function."""
+    """Return whether LLMB itself, not site or user, sets NCCL_IB_QPS_PER_CONNECTION for a job that calls a function."""
     pairs = plan.env.get("NCCL_IB_QPS_PER_CONNECTION")
     return plan.function is not None and pairs is not None and pairs.source == "recipe"
 
 
 def _asks_for_segment(case: Case, plan: JobPlan) -> bool:
-    """Whether the job on R100 asks for nodes of one NVLink domain."""
+    """Return whether the job, on R100, asks Slurm for nodes within one NVLink domain (a segment)."""
     return plan.gpu_type == "r100" and getattr(plan.scheduler, "segment", None) is not None
 
 
 def _profiles_function(case: Case, plan: JobPlan) -> bool:
-    """Whether nsys profiles a job of a function."""
+    """Return whether nsys profiles the job, and the job calls a function of Megatron-Bridge."""
     return plan.function is not None and plan.profile is not None and plan.profile.tool == "nsys"
 
 
 def _never(case: Case, plan: JobPlan) -> bool:
-    """False for every job: a deviation of nearly all of them is on the page only, and no plan has a notice of it."""
+    """Return False for every job: the deviation is on the documentation's page only, and in no plan's notices.
+
+    It is for deviations of nearly all jobs.
+    """
     return False
 
 

@@ -19,10 +19,9 @@ from llmb_common.recipes.model import AnyShape
 
 
 class Layout(Columns[int], frozen=True, kw_only=True):
-    """The layout columns of a job, resolved for its number of GPUs; ``seq_len`` is the tokens of a sequence.
+    """The layout columns of one job (TP, PP, CP, batch sizes and so on), resolved for its number of GPUs.
 
-    ``dp``, ``ga`` and ``expert_dp`` are the sizes that follow, rounded down: nothing is refused where they do not
-    divide. ``expert_dp`` is None without EP.
+    ``dp``, ``ga`` and ``expert_dp`` follow from them, rounded down: nothing is refused where they do not divide.
     """
 
     seq_len: Work[Positive]
@@ -30,17 +29,27 @@ class Layout(Columns[int], frozen=True, kw_only=True):
 
     @property
     def dp(self) -> int:
-        """The data-parallel size: how many replicas of the model share the batch."""
+        """The data-parallel size of this layout: how many replicas of the model share the batch.
+
+        0 where there are fewer GPUs than one replica takes.
+        """
         return self.gpus // (self.tp * self.pp * self.cp)
 
     @property
     def ga(self) -> int:
-        """Gradient accumulation: the number of micro-batches that a rank runs in one step."""
+        """The gradient accumulation of this layout: the number of micro-batches that a rank runs in one step.
+
+        Raises:
+            ZeroDivisionError: there are fewer GPUs than one replica of the model takes
+        """
         return self.gbs // (self.mbs * self.dp)
 
     @property
     def expert_dp(self) -> int | None:
-        """The data-parallel size of the experts; None for layouts without EP."""
+        """The data-parallel size of this layout's experts: how many replicas of each expert there are.
+
+        None without EP.
+        """
         if self.ep is None:
             return None
         return self.gpus // (self.pp * self.ep * (self.etp or self.tp))
@@ -53,19 +62,22 @@ Broken = Iterator[tuple[str, str]]
 
 
 def refuse_first(broken: Broken) -> None:
-    """Return where ``broken`` yields no rule; else raise for the first one, with its remedy.
+    """Raise for the first broken rule that ``broken`` yields, with its remedy; return where it yields none.
 
     Raises:
-        RequestError: code ``does-not-divide``.
+        RequestError: code ``does-not-divide``: there is a broken rule
     """
     for message, remedy in broken:
         raise RequestError(message, remedy=remedy, code="does-not-divide")
 
 
 def broken_rules(layout: Layout, model: AnyShape, family: str) -> Broken:
-    """Yields every rule that a layout breaks for a listed model, each with its remedy; nothing for a valid one.
+    """Yield (what is wrong, what to do) for every rule that a layout breaks for a model that a recipe lists.
 
-    What a CUDA graph captures differs by the recipe's ``family`` (see ``llmb_train.settings``).
+    Nothing for a valid layout. By the recipe's ``family`` CUDA graphs capture whole iterations or single layers.
+
+    Raises:
+        ZeroDivisionError: only after the first problem, where there are fewer GPUs than one replica takes
     """
     yield from of_numbers(layout, model)
     if pipeline_slots(model.layers, layout.pp, layout.vp) is None:
@@ -77,12 +89,18 @@ def broken_rules(layout: Layout, model: AnyShape, family: str) -> Broken:
 
 
 def captures_iterations(family: str) -> bool:
-    """Whether CUDA graphs of the family capture whole iterations, and not single layers."""
+    """Return whether CUDA graphs of a recipe's ``family`` capture whole iterations (``llama3``), not single layers."""
     return family == "llama3"
 
 
 def of_numbers(c: Layout, a: AnyShape) -> Broken:
-    """Yields (what does not divide, what to do) for a layout and a model, apart from the layers of pipeline stages."""
+    """Yield (what does not divide, what to do) for a layout and a model; nothing where all divides.
+
+    How layers are divided among pipeline stages is not looked at.
+
+    Raises:
+        ZeroDivisionError: only after the first problem, where there are fewer GPUs than one replica takes
+    """
     yield from _of_world(c)
     yield from _of_tensors(c, a)
     yield from _of_sequence(c, a.attention_chunk)
@@ -91,24 +109,31 @@ def of_numbers(c: Layout, a: AnyShape) -> Broken:
 
 
 def of_ranks(c: Layout) -> Broken:
-    """Yields (what does not divide, what to do) by the rules that hold for every model: GPUs, sequence and batch."""
+    """Yield (what does not divide, what to do) by the rules that hold for every model: GPUs, sequence and batch.
+
+    Nothing where all divides.
+
+    Raises:
+        ZeroDivisionError: only after the first problem, where there are fewer GPUs than one replica takes
+    """
     yield from _of_world(c)
     yield from _of_sequence(c)
     yield from _of_batches(c)
 
 
 def divides_at_all(layout: Layout) -> bool:
-    """Whether the layout's GPUs, sequence and batch divide for any model at all.
+    """Return whether GPUs, sequence, batch and experts' ranks of a layout divide, whatever the model.
 
-    A quick look, before one is planned.
+    It is a quick look before one is planned.
     """
     if next(of_ranks(layout), None) is not None:
         return False
+    # The experts' rule of any model that has some, with the least ETP.
     return layout.gpus % (layout.pp * (layout.ep or 1) * (layout.etp or 1)) == 0
 
 
 def _of_world(c: Layout) -> Broken:
-    """Yields a problem where TP, PP and CP do not divide the number of GPUs."""
+    """Yield (what is wrong, what to do) where TP*PP*CP does not divide the number of GPUs; else nothing."""
     model_parallel = c.tp * c.pp * c.cp
     if c.gpus % model_parallel:
         message = f"{c.gpus} GPUs are not divisible by TP*PP*CP = {c.tp}*{c.pp}*{c.cp} = {model_parallel}"
@@ -116,7 +141,7 @@ def _of_world(c: Layout) -> Broken:
 
 
 def _of_tensors(c: Layout, a: AnyShape) -> Broken:
-    """Yields a problem for each size of the model that TP does not divide."""
+    """Yield (what is wrong, what to do) for each size of the model, such as its heads, that TP does not divide."""
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
         divided["shared expert's FFN size"] = a.moe.shared_ffn
@@ -129,7 +154,11 @@ def _of_tensors(c: Layout, a: AnyShape) -> Broken:
 
 
 def _of_sequence(c: Layout, attention_chunk: int | None = None) -> Broken:
-    """Yields what cannot be divided of a sequence: tokens among ranks, and chunks of attention."""
+    """Yield (what is wrong, what to do) where a sequence cannot be divided among the ranks of TP and CP.
+
+    So, too, where it cannot be cut into chunks of attention of ``attention_chunk`` tokens; None: the model has no
+    chunks.
+    """
     sequence = f"the sequence of {c.seq_len} tokens"
     if c.tp > 1 and c.seq_len % (c.tp * c.cp):
         yield f"{sequence} is not divisible by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
@@ -152,10 +181,10 @@ _TOKENS = {"mx": ("MXFP8", 32), "nvfp4": ("NVFP4", 16), "bf16": ("BF16", 1)}
 
 
 def of_precision(c: Layout, precision: str) -> Broken:
-    """Yields a problem where the tokens that a rank gets of a micro-batch are not a multiple of what a precision
-    needs.
+    """Yield (what is wrong, what to do) where a rank's tokens are no multiple of what a precision needs.
 
-    ``precision``: the FP8 scaling, or the dtype where it is not FP8.
+    They are those of one micro-batch. ``precision`` is the FP8 scaling (``mx``, ``cs``, ...), or the dtype where it is
+    not FP8.
     """
     word, unit = _TOKENS.get(precision, ("FP8", 8))
     shared = c.tp * c.cp
@@ -168,20 +197,26 @@ def of_precision(c: Layout, precision: str) -> Broken:
 
 
 def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
-    """The number of layer slots of the pipeline: ``layers``, or two more for the embedding and the loss.
+    """Return the number of layer slots that the pipeline stages share: ``layers``, or two more.
 
-    Megatron's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split`` make 126, 62 and
-    30 layers divide. None: the stages divide neither number.
+    The two are embedding and loss, which Megatron's ``account_for_embedding_in_pipeline_split`` and
+    ``account_for_loss_in_pipeline_split`` count as layers; so 126, 62 and 30 layers divide. None: PP*VP divides neither
+    number. None as ``vp`` counts as 1.
     """
     return next((slots for slots in (layers, layers + 2) if slots % (pp * (vp or 1)) == 0), None)
 
 
 def _of_batches(c: Layout) -> Broken:
-    """Yields problems of micro-batches: with interleaved stages, and with the global batch."""
+    """Yield (what is wrong, what to do) where micro-batches fit neither interleaved stages nor the global batch.
+
+    Raises:
+        ZeroDivisionError: there are fewer GPUs than one replica of the model takes
+    """
     each = c.mbs * c.dp
     if c.vp is not None and c.vp > 1:
         if c.pp == 1:
             yield f"VP={c.vp} needs PP > 1", "set VP=NA, or a larger PP"
+        # Where GBS does not divide at all, ``ga`` is rounded, and the rule below says so.
         if c.gbs % each == 0 and c.ga % c.pp:
             batches = f"the micro-batches of a step (GBS/(MBS*DP) = {c.ga})"
             yield f"with VP {batches} must be divisible by PP = {c.pp}", "choose another GBS, or set VP=NA"
@@ -191,7 +226,10 @@ def _of_batches(c: Layout) -> Broken:
 
 
 def _of_experts(c: Layout, a: AnyShape) -> Broken:
-    """Yields problems of EP and ETP: with the experts, their size, and the number of GPUs."""
+    """Yield (what is wrong, what to do) where EP and ETP do not divide the experts, their FFN size or the GPUs.
+
+    So, too, where they are above 1 for a model without experts.
+    """
     if a.moe is None:
         for name, value in (("EP", c.ep), ("ETP", c.etp)):
             if value is not None and value > 1:
@@ -208,7 +246,10 @@ def _of_experts(c: Layout, a: AnyShape) -> Broken:
 
 
 def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
-    """Yields problems of recomputation, offload and FSDP: with each other and with the layers."""
+    """Yield (what is wrong, what to do) where recomputation, offload and FSDP exclude each other.
+
+    So, too, where the first two exceed the layers that there are.
+    """
     offload = f"OFFLOAD_LAYERS={c.offload_layers}"
     recompute = f"RECOMPUTE_LAYERS={c.recompute_layers}"
     if c.offload_layers and c.pp > 1:
@@ -217,6 +258,7 @@ def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
         yield f"{offload} is not less than the {a.layers} layers", "choose a smaller number"
     if c.offload_layers and c.recompute_layers:
         yield "OFFLOAD_LAYERS and RECOMPUTE_LAYERS cannot be combined", "set one of them to 0"
+    # Layers that do not divide are another rule's business.
     stage = (pipeline_slots(a.layers, c.pp, c.vp) or a.layers) // c.pp
     if c.recompute_layers > stage:
         yield f"{recompute} is more than the {stage} layers of a pipeline stage", f"choose at most {stage}"
@@ -225,7 +267,10 @@ def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
 
 
 def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
-    """Yields what CUDA graphs cannot be combined with; they capture whole iterations or single layers."""
+    """Yield (what is wrong, what to do) for each setting that cannot be combined with CUDA graphs, if these are on.
+
+    ``whole_iteration``: they capture whole iterations, else single layers.
+    """
     if not c.cuda_graph:
         return
     if c.offload_layers:
@@ -239,7 +284,7 @@ def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
 
 
 def graphs_with_fsdp() -> tuple[str, str]:
-    """(what is wrong, what to do): that CUDA graphs of any kind and FSDP cannot be combined.
+    """Return (what is wrong, what to do): that CUDA graphs of any kind and FSDP cannot be combined.
 
     By the sources at core_v0.16.0 to core_v0.19.0. 0.16 starts an all-gather in each optimizer step
     (distrib_optimizer.py:2609, megatron_fsdp.py:1117) that the captured forward waits for. 0.17 can leave it out
@@ -257,11 +302,12 @@ _FURTHEST = 256
 def with_nearest(
     error: RequestError, layout: Layout, requested: Iterable[str], check: Callable[[Layout], None]
 ) -> RequestError:
-    """The same ``error``, to whose remedy the nearest valid values are added: ``(nearest: TP 4 or 8)``.
+    """Return ``error`` itself, with the nearest valid values added to its remedy: ``(nearest: TP 4 or 8)``.
 
-    They are those of each column of ``requested``, or of the number of GPUs where none is. ``check`` raises for a
-    layout that is not valid. Without a valid value near the remedy stays as it is.
+    They are those of each column in ``requested``, or of the number of GPUs where it has none. ``check`` raises for a
+    layout that is not valid. Without a valid value nearby the remedy stays as it is.
     """
+    # Switches have no nearest value.
     names = [name for name in requested if name not in ("fsdp", "cuda_graph")] or ["gpus"]
     valid = {name: " or ".join(map(str, _nearest_valid(layout, name, check))) for name in names}
     called = {name: "JOB_TOTAL_GPUS" if name == "gpus" else variable_of(name) for name in names}
@@ -272,12 +318,13 @@ def with_nearest(
 
 
 def _nearest_valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
-    """Yields the nearest valid value below the layout's own for the column ``name``, then the nearest above.
+    """Yield the nearest valid value of the column ``name`` below the layout's own, then the nearest above.
 
-    Either is left out where no value within reach is valid.
+    Either is left out where none of the 256 values tried on that side is valid.
     """
     own: int = getattr(layout, name) or 1
     least = 0 if name in ("recompute_layers", "offload_layers") else 1
+    # Only multiples can be valid, so that others need no trial.
     divides = {
         "gbs": layout.mbs * max(layout.dp, 1),
         "gpus": layout.tp * layout.pp * layout.cp,
@@ -291,15 +338,16 @@ def _nearest_valid(layout: Layout, name: str, check: Callable[[Layout], None]) -
 
 
 def _is_valid(layout: Layout, name: str, value: int, check: Callable[[Layout], None]) -> bool:
-    """Whether ``check`` accepts the layout with ``value`` for the column ``name``.
+    """Return whether ``check`` accepts the layout with ``value`` in the column ``name``; its errors mean no.
 
-    With another number of GPUs each replica keeps its part of the batch.
+    With another number of GPUs the global batch grows or shrinks with it, if that divides.
     """
     changed = replace(layout, **{name: value})
     if name == "gpus" and layout.gbs * value % layout.gpus == 0:  # each replica keeps its part of the batch
         changed = replace(changed, gbs=layout.gbs * value // layout.gpus)
     try:
         check(changed)
+    # A value can leave fewer GPUs than one replica takes, and then DP is 0.
     except (RequestError, ZeroDivisionError):
         return False
     return True

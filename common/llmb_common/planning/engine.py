@@ -33,14 +33,17 @@ from llmb_common.recipes.rows import PublishedResult
 
 
 def choose_functions(given: PlanningInput) -> PlanningInput:
-    """``given`` with the recipe's functions of the release that the job's image has, or that LLMB_ENGINE names.
+    """Return ``given`` with the recipe's functions of that release of Megatron-Bridge in which the job will run.
 
-    A site's own image may have any; it is planned with the newest, unless the site has a catalogue of it. So is a later
-    patch of a known image of NVIDIA's, with the newest of its own minor release.
+    It is the one that LLMB_ENGINE names, else the one that the job's image has. A site's own image may have any: the
+    job is planned with the newest release, unless the site has a catalogue of the image; a later patch of a known image
+    of NVIDIA's with the newest of its minor release. Unchanged where the recipe has one set of functions only.
 
     Raises:
-        RequestError: the recipe has no functions of that release, or the image has another one.
-        ConfigError: the site's catalogue is of another release than its configuration says.
+        RequestError: code ``no-such-engine``: LLMB_ENGINE is no release, the recipe has no functions of it, or the
+            image has another one
+        ConfigError: the site's catalogue is of another release than its configuration says
+        RecipeError: the site's catalogue cannot be read
     """
     recipe, request = given.recipe, given.request
     if request.engine and not re.fullmatch(RELEASE, request.engine):
@@ -67,6 +70,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
     _refuse_later_image(given)
     if not recipe.releases:
         return given
+    # Two numbers mean any release of them: then the image decides.
     requested = request.engine if request.engine and request.engine.count(".") == 2 else None
     image = (request.image or recipe.image) if given.containers else None
     in_image = bridge_release(image)
@@ -91,18 +95,19 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
 
 
 def _release_in_image(image: str | None) -> str | None:
-    """The release of Megatron-Bridge in an image of NVIDIA's, ``0.6.2``; None: it is not known.
+    """Return the release of Megatron-Bridge in one of NVIDIA's images, ``0.6.2``; None: it is not known.
 
-    ``0.6`` for a patch of the image that is not known.
+    Only ``0.6`` for a later patch of a known image.
     """
     return bridge_release(image) or patched_release(image)
 
 
 def _nearest_release(recipe: Recipe, in_image: str | None, patched: str | None) -> str | None:
-    """The release with functions that is nearest to an image's own.
+    """Return the release with functions in ``recipe`` that is nearest to an image's own, ``in_image``.
 
-    That one itself, or the last before it of the same minor release; for an image that is a patch of unknown content,
-    the newest of the minor release ``patched``. ``in_image`` where there is none; None for an image of unknown content.
+    That is itself, or the last before it of the same minor release; ``in_image`` itself where there is none. For an
+    image of unknown content (None) it is the newest of the minor release ``patched``; None where that is None or has
+    none.
     """
     alike = sorted((name for name in recipe.releases if minor(name) == minor(in_image or patched or "")), key=order)
     if in_image is None:
@@ -112,10 +117,10 @@ def _nearest_release(recipe: Recipe, in_image: str | None, patched: str | None) 
 
 
 def _refuse_later_image(given: PlanningInput) -> None:
-    """Return where the job's image is one whose release is known, or somebody says it; else raise.
+    """Raise if the job's image is one of NVIDIA's that is newer than all known ones, and nobody names its release.
 
     Raises:
-        RequestError: code ``no-such-engine``: an image of NVIDIA's that came after all known ones
+        RequestError: code ``no-such-engine``: it is; the remedy names the command that makes it known
     """
     request = given.request
     if not given.containers or request.engine is not None or not request.checks_engine:
@@ -132,20 +137,23 @@ def _refuse_later_image(given: PlanningInput) -> None:
 
 
 def _engine_error(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
-    """A RequestError (code ``no-such-engine``) for the caller to raise; ``field`` is the variable at fault."""
+    """Return a RequestError with the code ``no-such-engine``, to be raised; ``field`` is the variable at fault."""
     return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
 
 
 def _adopt_command(image: str | None) -> str:
-    """The command line that makes an image's functions known: ``llmb-install adopt IMAGE``, so for None."""
+    """Return the command line that makes an image's functions known, ``llmb-install adopt IMAGE``.
+
+    The image's name is quoted for the shell; for None it is the word ``IMAGE``.
+    """
     return f"llmb-install adopt {quote(image or 'IMAGE')}"
 
 
 def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
-    """The site's release that the job runs in, by LLMB_ENGINE, else by its image: (number, what the site says).
+    """Return (number, settings) of the release in the site's configuration that the job runs in.
 
-    A number newer than all that LLMB knows is one too, though the site says nothing of it. None: a release of the
-    recipe's.
+    It is the one that LLMB_ENGINE names, else the one whose image is requested. A number newer than all that LLMB knows
+    also counts, with empty settings. None: the job runs in a release of the recipe's.
     """
     recipe = given.recipe
     requested = given.request.engine
@@ -165,7 +173,10 @@ def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
 
 
 def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
-    """Whether ``image`` is that of a release of the site's, by its name or by the file that it was imported to."""
+    """Return whether ``image`` is that of the site's release ``own``, by its name or by the file it was imported to.
+
+    False where the release has no image.
+    """
     install = given.request.install
     if own.image is None or own.image == image:
         return own.image is not None
@@ -173,11 +184,13 @@ def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
 
 
 def choose_in_release(given: PlanningInput) -> Case:
-    """The request with the row that it means, among the functions that the job's image has.
+    """Return the request with the configuration row that it means, among the functions that the job's image has.
 
     Raises:
-        RequestError: there is no such row; where another release has it, the message says so (code ``not-in-image``).
-        ConfigError: the site's catalogue is of another release than its configuration says.
+        RequestError: there is no such row; if another release has it, the message says so (code ``not-in-image``). Or
+            the release itself is unknown (code ``no-such-engine``).
+        ConfigError: the site's catalogue is of another release than its configuration says
+        RecipeError: a catalogue cannot be read, or is damaged
     """
     chosen = choose_functions(given)
     try:
@@ -189,6 +202,7 @@ def choose_in_release(given: PlanningInput) -> Case:
                 continue
             try:
                 case = choose(msgspec.structs.replace(given, recipe=recipe))
+            # A catalogue that cannot be read is no answer to another release's question.
             except (RequestError, RecipeError):
                 continue
             raise _not_in_image_error(chosen, case, release) from None
@@ -196,7 +210,11 @@ def choose_in_release(given: PlanningInput) -> Case:
 
 
 def _not_in_image_error(chosen: PlanningInput, case: Case, release: str) -> RequestError:
-    """An error (code ``not-in-image``) for the caller to raise: the image lacks a function that ``release`` has."""
+    """Return a RequestError with the code ``not-in-image``, to be raised: the image lacks a function.
+
+    It is the function of ``case``, which the other release, ``release``, has. ``chosen`` is the input with the image's
+    functions.
+    """
     say = chosen.request.say
     assert chosen.recipe.catalogue is not None  # or there were no releases
     own = chosen.recipe.catalogue
@@ -213,10 +231,11 @@ def _not_in_image_error(chosen: PlanningInput, case: Case, release: str) -> Requ
 
 
 def choose_engine(case: Case) -> str:
-    """The release of Megatron-Bridge that the job runs, asked for or the recipe's, without its last number: ``0.6``.
+    """Return the minor release of Megatron-Bridge, such as ``0.6``, that a job runs on: LLMB_ENGINE or the recipe's.
 
     Raises:
-        RequestError: the recipe does not run on it, the image that is asked for has another one, or there is no image
+        RequestError: the recipe does not run on it, the requested image has another one, or no image is known (code
+            ``no-such-engine`` but for the second)
     """
     recipe, request = case.recipe, case.request
     engine = request.engine or recipe.engine
@@ -253,8 +272,10 @@ def choose_engine(case: Case) -> str:
 
 
 def engine_notices(recipe: Recipe, case: Case, engine: str, published: PublishedResult | None) -> list[str]:
-    """Notices that a job does not run on the recipe's own engine, and what its result will be compared with; or
-    none.
+    """Return notices that a job runs on another engine or other functions than the recipe's own; empty: it does not.
+
+    They also say if ``published``, the result to compare with (None: there is none), was measured with another
+    container.
     """
     catalogue = case.recipe.catalogue_file
     request = case.request
@@ -283,7 +304,10 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
 
 
 def _is_assumed(recipe: Recipe, case: Case) -> bool:
-    """Whether nothing says that the image that is asked for has what the job is planned with."""
+    """Return whether it is only assumed that the requested image has the release or functions that are planned with.
+
+    False where no image is requested, or jobs run without containers.
+    """
     request = case.request
     if not case.containers or request.image is None or _own_release(case) is not None:
         return False
@@ -299,7 +323,7 @@ def _is_assumed(recipe: Recipe, case: Case) -> bool:
 
 
 def _assumed_notice(recipe: Recipe, case: Case, engine: str) -> str:
-    """A notice for an image whose release, or its functions, nobody knows: with which functions the job is planned."""
+    """Return the notice that the requested image has an unknown release or functions, and which the plan assumes."""
     request = case.request
     known = bridge_release(request.image)
     catalogue = case.recipe.catalogue
@@ -316,9 +340,9 @@ def _assumed_notice(recipe: Recipe, case: Case, engine: str) -> str:
 
 
 def _newer_release_notice(case: Case, engine: str, *, own: bool) -> str:
-    """A notice for a release ``engine`` that LLMB does not know: with which functions the job is planned.
+    """Return the notice that LLMB does not know the release ``engine``, and with which functions the job is planned.
 
-    ``own``: the functions are those of that release.
+    ``own``: these functions are of that release, from a catalogue of the site.
     """
     notice = f"Megatron-Bridge {engine} is newer than the releases LLMB is tested with ({', '.join(ENGINES)})"
     catalogue = case.recipe.catalogue
@@ -334,7 +358,7 @@ def _newer_release_notice(case: Case, engine: str, *, own: bool) -> str:
 
 
 def _unsupported_reason(case: Case, engine: str) -> str:
-    """Why the recipe does not run on the release ``engine``, as a clause for an error."""
+    """Return why the recipe does not run on the release ``engine``, as a clause for an error's message."""
     recipe = case.recipe
     if engine not in ENGINES:
         return "LLMB has no settings for this release of Megatron-Bridge"

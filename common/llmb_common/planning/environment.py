@@ -33,7 +33,10 @@ _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
 
 
 def variables(case: Case) -> dict[str, str]:
-    """The variables, name to value, that GPU type, model and scale ask for in every recipe; empty: none."""
+    """Return the variables, name to value, that GPU type, model and scale of a job require in every recipe.
+
+    Empty: none.
+    """
     values: dict[str, str] = {}
     if gpus.rows_of(case.gpu_type) == "gb200":
         values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
@@ -44,7 +47,11 @@ def variables(case: Case) -> dict[str, str]:
 
 
 def fast_cores(case: Case) -> tuple[int, int] | None:
-    """The cores that ranks are held to, (stride, count) as in ``Gpu.fast_cores``; None: any core of their socket."""
+    """Return the cores that a job's ranks are held to, as (stride, count); None: any core of their socket.
+
+    Rank r of a node runs on ``count`` cores from r x stride on. None where the user pins cores or declines, and for
+    jobs that NVIDIA's launcher lets run on any core.
+    """
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
     if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
         return None
@@ -52,7 +59,7 @@ def fast_cores(case: Case) -> tuple[int, int] | None:
 
 
 def _any_core(entry: FunctionName) -> bool:
-    """Whether NVIDIA's launcher lets jobs of this function run on any core (setup_experiment.py: main)."""
+    """Return whether NVIDIA's launcher lets jobs of this function run on any core (setup_experiment.py: main)."""
     return (
         (entry.model == "nemotron_3_super" and entry.dtype == "bf16")
         or (entry.model == "deepseek_v3" and entry.suffix != "large_scale")
@@ -61,7 +68,10 @@ def _any_core(entry: FunctionName) -> bool:
 
 
 def memory_clock(case: Case) -> int | None:
-    """MHz at which the memory of the job's GPUs is held; None: left as it is."""
+    """Return the MHz at which the memory of a job's GPUs is held; None: it is left as it is.
+
+    None for jobs without a function, for small copies and on CPUs.
+    """
     gpu = gpus.GPUS.get(case.gpu_type)
     return gpu.memory_clock if gpu is not None and case.function is not None and not case.model.reduced else None
 
@@ -95,12 +105,13 @@ _CUDNN_NORMS_0_6 = {
 
 
 def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engine: str) -> dict[str, str]:
-    """The job's variables, name to value, that LLMB sets for the recipe, before site and caller have their say.
+    """Return the variables, name to value, that LLMB sets for a recipe's job, before site and caller have their say.
 
-    Adds a notice to ``case`` where a trace of NCCL is asked for on CPUs.
+    ``fp8_recipe`` is the FP8 scaling (None: no FP8), ``engine`` the minor release of Megatron-Bridge. Adds a notice to
+    ``case`` where a trace of NCCL is requested on CPUs.
 
     Raises:
-        RequestError: EP is more than the GPUs that NVLink joins, and the function exchanges tokens by it.
+        RequestError: EP is more than the GPUs that NVLink joins, and the function exchanges tokens by it
     """
     values = {
         # Synthetic data and a null tokenizer: nothing may reach for a hub.
@@ -129,7 +140,10 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
 
 
 def _variables_of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, str]:
-    """The variables, name to value, as the performance scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them."""
+    """Return the variables, name to value, as the scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them.
+
+    ``precision`` is the dtype, with the scaling for FP8: ``bf16``, ``fp8_cs``.
+    """
     size = case.model.size
     row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
     values = {
@@ -149,10 +163,11 @@ def _variables_of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, s
 
 
 def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Layout) -> dict[str, str]:
-    """The variables, name to value, as Megatron-Bridge 0.6.0's functions of Llama have them.
+    """Return the variables, name to value, as Megatron-Bridge 0.6.0's functions of Llama have them.
 
-    See ``perf_recipes/llama``, ``env_vars``. Where a row has other columns than the function, as its launcher sets them
-    for such columns (``scripts/performance/utils/overrides.py:217-303``).
+    See ``perf_recipes/llama``, ``env_vars``. Where a row has other columns than the function, they are as its launcher
+    sets them for such columns (``scripts/performance/utils/overrides.py:217-303``). ``precision`` is the dtype, with
+    the scaling for FP8: ``bf16``, ``fp8_cs``.
     """
     row_gpu = gpus.rows_of(gpu_type)
     values = {
@@ -184,16 +199,19 @@ _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 
 
 def _sm_margins(streaming_multiprocessors: int) -> dict[str, str]:
-    """The variables that leave so many SMs free for overlapped communication while normalization kernels run."""
+    """Return the variables that leave some SMs of the GPU free for communication while normalization kernels run.
+
+    ``streaming_multiprocessors`` is the number of SMs.
+    """
     names = ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
     return dict.fromkeys(names, str(streaming_multiprocessors))
 
 
 def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_overlapped: bool = False) -> str:
-    """The number of hardware queues, as text: ``32`` on any GPU but Hopper's; on Hopper ``1`` with TP or CP and an
-    exchange that is not overlapped, else ``otherwise``.
+    """Return the value of CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, as text.
 
-    One queue keeps the launch order that the overlap of TP and CP relies on.
+    ``32`` on any GPU but Hopper's. On Hopper it is ``1`` with TP or CP, unless the exchange of experts is overlapped,
+    else ``otherwise``: one queue keeps the launch order that the overlap of TP and CP relies on.
     """
     if gpus.generation_of(gpu_type) != "hopper":
         return "32"
@@ -201,9 +219,9 @@ def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_
 
 
 def _variables_of_function(case: Case, function: Function, layout: Layout) -> dict[str, str]:
-    """The variables, name to value, that the function wants set before torch is imported.
+    """Return the variables, name to value, that a job's function wants set before torch is imported.
 
-    Other columns than the function's change three of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
+    Other columns than the function's change some of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
     ``scripts/performance/utils/overrides.py:217-303``); what every function has by itself follows the same rules.
 
     Raises:
@@ -238,7 +256,7 @@ def _variables_of_function(case: Case, function: Function, layout: Layout) -> di
 
 
 def _has_large_messages(entry: FunctionName) -> bool:
-    """Whether NVIDIA's launcher enlarges the messages between pipeline stages of such a model."""
+    """Return whether NVIDIA's launcher enlarges NCCL's messages between pipeline stages for such a function."""
     if entry.task == "pretrain":
         return entry.model in ("llama3_70b", "llama31_405b")
     return entry.task == "sft" and entry.model.startswith("llama")
@@ -247,11 +265,11 @@ def _has_large_messages(entry: FunctionName) -> bool:
 def job_environment(
     recipe: Mapping[str, str], cluster: ClusterConfig, caller: Mapping[str, str]
 ) -> dict[str, EnvironmentValue]:
-    """All variables of a job, sorted by name, each with who set it.
+    """Return all variables of a job, sorted by name, each with its value and who set it.
 
-    Every variable of ``recipe``, of the site (``cluster``) and of ``caller`` is taken, also one that only one of them
-    has. Of the same name, the caller's wins over the site's, the site's over the recipe's. Who set it is ``recipe``,
-    ``cluster_config.yaml`` or ``environment``.
+    They are those of ``recipe``, of the site (``cluster``) and of ``caller`` together. Of the same name, the caller's
+    wins over the site's, the site's over the recipe's. Who set it is ``recipe``, ``cluster_config.yaml`` or
+    ``environment``.
     """
     merged = {name: EnvironmentValue(value, "recipe") for name, value in recipe.items()}
     merged |= {name: EnvironmentValue(value, "cluster_config.yaml") for name, value in cluster.environment.items()}

@@ -11,20 +11,23 @@ from llmb_common.recipes.catalogue import Function
 
 
 def divides_stages(function: Function, c: Layout) -> bool:
-    """Whether PP and VP divide the function's layers evenly, or the function itself says which layers are where."""
+    """Return whether PP*VP of a layout divides a function's layers, its counted ends included.
+
+    True, too, where the function itself assigns its layers to stages.
+    """
     return function.stages or (function.architecture.layers + len(ends_of(function))) % (c.pp * (c.vp or 1)) == 0
 
 
 def ends_of(function: Function) -> list[str]:
-    """What counts as a layer when the function's layers are divided among stages: ``embedding``, ``loss``, both or
-    neither.
+    """Return which ends of a function's model count as layers when these are divided among pipeline stages.
+
+    They are ``embedding`` and ``loss``, both, one or neither (empty).
     """
     return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
 
 
 def sharding_problems(function: Function, c: Layout) -> Broken:
-    """Yields (what is wrong, what to do) for ``c``, whose FSDP setting differs from the function's, each thing that
-    NVIDIA's launcher cannot run so; nothing where it can.
+    """Yield (what is wrong, what to do) where NVIDIA's launcher cannot switch FSDP of a function as ``c`` has it.
 
     Call it only where the two differ. Turning FSDP off is never possible; turning it on is not with CUDA graphs or an
     optimizer other than adam. (The launcher's option only turns FSDP on: Megatron-Bridge 0.6.0,
@@ -42,12 +45,15 @@ def sharding_problems(function: Function, c: Layout) -> Broken:
 
 
 def check_stages(name: str | None, function: Function, layout: Layout) -> None:
-    """Return where there is a layout of PP and VP for the function ``name``, which places its layers itself.
+    """Raise unless the function ``name``, which assigns its layers to stages itself, has a layout for PP and VP.
+
+    Its own PP and VP always pass.
 
     Raises:
-        RequestError: code ``no-layout``: there is none; it names the pairs that have one.
+        RequestError: code ``no-layout``: it has none; the remedy names the pairs that it has
     """
     own = function.columns
+    # VP of None and of 1 mean the same.
     if (layout.pp, layout.vp or 1) == (own.pp, own.vp or 1) or function.chunks(layout.pp, layout.vp):
         return
     changed = "PP" if layout.pp != own.pp else "VP"
@@ -62,9 +68,9 @@ def check_stages(name: str | None, function: Function, layout: Layout) -> None:
 
 
 def other_stages(function: Function, layout: Layout, refused: str) -> bool:
-    """Whether ``refused`` is about the function's own layers of stages, and the job has others that Megatron takes.
+    """Return whether Megatron refuses only a function's own layout of stages, and the job has another existing one.
 
-    ``refused``: Megatron's message on the function.
+    ``refused`` is Megatron's message on the function at its own PP and VP.
     """
     own = function.columns
     changed = (layout.pp, layout.vp or 1) != (own.pp, own.vp or 1)

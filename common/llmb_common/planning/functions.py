@@ -44,17 +44,22 @@ HYBRID_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 
 
 def check_combinations(name: str | None, function: Function, layout: Layout) -> None:
-    """Return where Megatron would accept ``layout`` for the function; ``name`` only begins the message.
+    """Raise unless the function and the job's ``layout`` can be combined; ``name`` only begins the message.
+
+    It covers what Megatron refuses, and what would fail on every rank later.
 
     Raises:
-        RequestError: it would refuse it: says the first thing, and what to do.
+        RequestError: code ``does-not-divide``: the first thing that cannot be combined, with what to do
     """
     broken = chain(_refusals(function, layout), _late_failures(name or "", function, layout))
     refuse_first((f"{name}: {message}", remedy) for message, remedy in broken)
 
 
 def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
-    """Yields what the function and a layout cannot combine, each with its remedy; nothing for a layout that goes."""
+    """Yield (what is wrong, what to do) for what Megatron would refuse of a function in a layout.
+
+    Nothing if it can run.
+    """
     settings, own = function.settings, function.columns
     graphs = c.cuda_graph and not function.captures_iterations
     overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
@@ -102,7 +107,7 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
 
 
 def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]:
-    """Yields (what fails, what to do) for what Megatron's validation lets pass and what then fails on every rank.
+    """Yield (what fails, what to do) for what Megatron's validation lets pass and what then fails on every rank.
 
     Mamba: megatron-core 0.16 to 0.19, ``ssm/mamba_mixer.py`` and ``ssm/mamba_context_parallel.py``. Dispatchers: core
     0.19, ``MoEFlexTokenDispatcher``. GPT-OSS: Bridge 0.6's recipes of it exchange attention heads (``cp_comm_type``
@@ -149,14 +154,15 @@ def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[s
 def check_settings(
     name: str | None, function: Function, layout: Layout, requested: Mapping[str, Any], gpu_type: str
 ) -> None:
-    """Return where Megatron takes the settings ``requested`` in the function ``name``, on GPUs of ``gpu_type``.
+    """Raise unless Megatron takes the settings ``requested`` in the function ``name``, on GPUs of ``gpu_type``.
 
-    ``requested``: by dotted name, of which what follows the first dot is the name of the function's setting. Where they
-    change none of its settings, nothing is checked. What the function's own settings conflict in is not held against
-    them. ``name`` is what messages call the function.
+    ``requested`` is by section and field, ``model.recompute_modules``; behind the first dot is the function's own name
+    of the setting. Settings that change nothing are not checked, and what the function's own settings conflict in is
+    not held against the requested ones. ``gpu_type`` must be a GPU's.
 
     Raises:
-        RequestError: Megatron would refuse them, or they would do nothing.
+        RequestError: code ``refused-by-megatron`` or ``does-not-divide``: Megatron would refuse them, or they would do
+            nothing
     """
     changed = msgspec.structs.replace(
         function, settings=function.settings | {key.partition(".")[2]: value for key, value in requested.items()}
@@ -169,10 +175,10 @@ def check_settings(
 
 
 def _conflicts(function: Function, c: Layout, requested: Mapping[str, Any], gpu_type: str) -> list[str]:
-    """Sentences on settings of the function that exclude each other; empty where none do.
+    """Return a clause for each pair of a function's settings that exclude each other; empty: there are none.
 
     Backends of the flexible dispatcher: Bridge's ``training/flex_dispatcher_backend.py`` and core's
-    ``MoEFlexTokenDispatcher``.
+    ``MoEFlexTokenDispatcher``. ``requested`` are the user's settings by section and field.
     """
     settings = function.settings
     moe = function.architecture.moe
@@ -216,10 +222,13 @@ def _conflicts(function: Function, c: Layout, requested: Mapping[str, Any], gpu_
 
 
 def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None:
-    """The plan's record of the function that the job calls, on sequences of so many tokens.
+    """Return the plan's record of the function that a job calls, on sequences of ``sequence_length`` tokens.
 
-    None where the training code builds the model from its architecture. Adds to ``case`` the notices that are written
-    of the function.
+    None where the job has no function: the training code builds the model from its architecture. Adds to ``case`` the
+    notices that are known of the function.
+
+    Raises:
+        RecipeError: the recipe's catalogue or its file of validations is damaged
     """
     function = case.function
     name = case.row.function
@@ -227,6 +236,7 @@ def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None
     if function is None or name is None or catalogue is None:
         return None
     is_full_size = case.model.reduced is None
+    # A small copy has other FLOPs, which no catalogue has.
     flops = catalogue.flops(name, sequence_length) if is_full_size else Flops()
     if is_full_size:  # what is written of it
         written = (notice for notice in case.recipe.notices if notice.functions in name)
@@ -251,10 +261,11 @@ def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None
 
 
 def check_columns(case: Case, layout: Layout) -> None:
-    """Return where the model of ``case`` can be divided as ``layout`` has it, and all its columns go together.
+    """Raise unless the model of ``case`` can be divided as ``layout`` has it, and all its columns go together.
 
     Raises:
-        RequestError: a number does not divide, or a column cannot be changed.
+        RequestError: a number does not divide, a column cannot be changed, or Megatron refuses the function
+        RecipeError: the recipe's file of validations is damaged
     """
     if case.function is None:
         rules = broken_rules(layout, case.shape, case.recipe.family)
@@ -264,13 +275,14 @@ def check_columns(case: Case, layout: Layout) -> None:
 
 
 def _check_function_layout(case: Case, function: Function, layout: Layout) -> None:
-    """Return where the function can run in ``layout``; else raise for the first problem.
+    """Raise unless the function of ``case`` can run in ``layout``, for the first problem.
 
-    The columns that the user changes are checked by all rules, the function's own, which NVIDIA chose, by arithmetic
-    only.
+    Columns that the user changes are checked by all rules; the function's own, which NVIDIA chose, by arithmetic only.
 
     Raises:
-        RequestError: the first problem
+        RequestError: a number does not divide, a column cannot be changed, what the function needs is missing, or
+            Megatron refuses it altogether (code ``refused-by-megatron``)
+        RecipeError: the recipe's file of validations is damaged
     """
     given = case.request.columns
     if case.adapters and case.request.load_checkpoint is None:
@@ -301,6 +313,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
         return  # the training code knows what a reduced copy divides into
     refuse_first(of_numbers(layout, case.shape))
     refused = _refusal_reason(case, function)
+    # Another image may have a Megatron that takes the function.
     if refused is not None and case.request.image is None and not other_stages(function, layout, refused):
         release = case.recipe.catalogue.release if case.recipe.catalogue else ""
         raise RequestError(
@@ -317,14 +330,19 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
 
 
 def _refusal_reason(case: Case, function: Function) -> str | None:
-    """Why Megatron refuses the function; None where it does not.
+    """Return why Megatron refuses the function of ``case`` whatever the job's layout, in its words.
 
-    Numbers of the function's own scale that do not divide do not count: those of the job have been checked.
+    None: it does not. A refusal because numbers of the function's own scale do not divide does not count: those of the
+    job are checked apart.
+
+    Raises:
+        RecipeError: the recipe's file of validations is damaged
     """
     refused = case.recipe.refusal(case.row.function)
     if refused is None:
         return None
     columns = msgspec.structs.asdict(function.columns)
+    # Megatron was asked at the function's own scale.
     own = Layout(gpus=case.row.gpus_min, seq_len=function.sequence_length, **columns)
     divides = next(of_numbers(own, case.shape), None) is None
     return refused if divides and divides_stages(function, own) else None

@@ -28,136 +28,154 @@ Setting = Scalar | list[Scalar] | dict[str, Any]
 
 
 class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job variable and who set it: the recipe, the site's cluster_config.yaml or the caller's environment."""
+    """One variable of a job: its value, and whether the recipe, the site's configuration or the caller set it."""
 
     value: str
     source: Literal["recipe", "cluster_config.yaml", "environment"]
 
 
 class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is profiled. ``ranks`` None: all. ``file``: the report's name, with the job's own variables left in.
-
-    ``trace``: what nsys traces; records from before it could be chosen have none.
-    """
+    """What a job profiles: by which tool, in which steps, on which ranks, and into which file."""
 
     tool: Literal["nsys", "torch"]
     start: int
+    """The first profiled step."""
     stop: int
+    """The step at which profiling ends."""
     ranks: tuple[int, ...] | None
+    """None: all."""
     file: str
+    """The report's name, with variables left in that only a rank knows."""
     gpu_metrics: bool
+    """Whether nsys samples the GPU's hardware counters."""
     trace: str = "nvtx,cuda"
+    """What nsys traces; records from before it could be chosen have none."""
 
 
 class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where checkpoints are written and read. ``save`` None: into the run's own ``checkpoints`` folder.
-
-    ``resume``: start from the newest finished checkpoint in ``save``, where there is one.
-    """
+    """Whether and where a job writes and reads checkpoints."""
 
     enabled: bool = False
+    """Whether it writes checkpoints."""
     save: str | None = None
+    """The folder to write to; None: ``checkpoints`` in the run's own folder."""
     interval: int | None = None
+    """Steps between two checkpoints; None: one, at the end."""
     load: str | None = None
+    """The checkpoint to load; None: none."""
     resume: bool = False
+    """Whether to start from the newest finished checkpoint in ``save``, if there is one."""
     save_seconds: int = 120
     """What writing one checkpoint takes, by the site's rate: how long before its time limit Slurm tells the job to."""
 
     @property
     def is_used(self) -> bool:
-        """Whether the run writes or reads checkpoints."""
+        """Whether the job writes, loads or resumes from a checkpoint."""
         return self.enabled or self.load is not None or self.resume
 
 
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """GiB of one rank of the pipeline stages ``first`` to ``last`` (from 0), at the moment when it holds most.
+    """The predicted GPU memory, in GiB by part, of one rank of some pipeline stages, when it holds most.
 
-    ``activations``: what all micro-batches under way have saved for the backward pass; ``logits``: those of the last
-    stage; ``dummy_gradients``: Transformer Engine's placeholders, one for each shape of a weight; ``transient``: what
-    lives for the moment only.
+    Neighboring stages that are alike, ``first`` to ``last``, are one instance.
     """
 
     first: int
+    """The first stage, from 0."""
     last: int
+    """The last stage that is like it."""
     layers: int
+    """Number of layers of each of these stages."""
     weights: float
     gradients: float
     optimizer: float
     activations: float
+    """What all micro-batches under way have saved for the backward pass."""
     logits: float
+    """Those of the last stage; 0 on others."""
     dummy_gradients: float
+    """Transformer Engine's placeholders, one for each shape of a weight."""
     transient: float
+    """What lives at the peak only."""
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts of the stage's memory in GiB, by name, in the order in which they are shown."""
+        """The parts of the memory of one rank of this stage in GiB, by name, in the order in which they are shown."""
         return {name: getattr(self, name) for name in self.__struct_fields__[3:]}
 
     @property
     def total(self) -> float:
-        """The predicted peak of GPU memory that is allocated on a rank of the stage, in GiB."""
+        """The predicted peak of allocated GPU memory on one rank of this stage, in GiB: the sum of its parts."""
         return sum(self.parts.values())
 
 
 class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The memory of a job, in GiB on one rank. Stages that are alike are one entry.
-
-    ``reserve``: what the allocator does not see (CUDA's context, NCCL's buffers) and what it loses to fragments;
-    ``limit``: what the device has; ``at_least``: a validated lower bound of the peak, None where there is none.
-    ``knowledge`` says how well jobs of the class ``kind`` are known: ``low`` and ``high`` are the errors of ``pairs``
-    peaks, in percent of the measured one, None where nobody measured any. ``factor``: what was
-    measured over what was predicted, here or by others. ``knob``: what would help most. ``ran_out``: who saw a job of
-    this kind run out of memory that was predicted to need less of its GPU than this one; empty: nobody is known.
-    """
+    """The predicted GPU memory of a job, in GiB on one rank, and how far such a prediction can be trusted."""
 
     stages: tuple[StageMemory, ...]
+    """In order; neighboring stages that are alike are one entry."""
     reserve: float
+    """What PyTorch's allocator does not see (CUDA's context, NCCL's buffers), and what it loses to fragments."""
     limit: float
+    """What the GPU has."""
     kind: str
+    """The kind of job whose measured peaks count, such as ``dense, bf16``."""
     knowledge: Literal["validated", "validated here", "not validated"]
+    """How well this kind is known: by published peaks, by runs of this site, or not."""
     low: float | None = None
+    """The lowest error of the prediction, in percent of the measured peak; None: nobody measured any."""
     high: float | None = None
+    """The highest error, likewise."""
     pairs: int = 0
+    """Number of pairs of a measured and a predicted peak that these come from."""
     factor: float = 1.0
+    """What such jobs need of the predicted peak: measured over predicted."""
     at_least: float | None = None
+    """A validated lower bound of the peak; None: there is none."""
     knob: str = ""
+    """The change that would save most, ``PP 8 instead of 4 saves 13 GiB``; empty: it fits, or none helps."""
     ran_out: str = ""
+    """Who saw a job of this kind run out of memory though it was predicted to need less than this one; empty:
+    nobody."""
 
     @property
     def fullest(self) -> StageMemory:
-        """The pipeline stage whose ranks need the most memory."""
+        """The pipeline stage whose ranks need the most GPU memory."""
         return max(self.stages, key=lambda stage: stage.total)
 
     @property
     def peak(self) -> float:
-        """The predicted peak of GPU memory that is allocated on the fullest rank, in GiB."""
+        """The predicted peak of allocated GPU memory on a rank of the fullest pipeline stage, in GiB."""
         return self.fullest.total
 
     @property
     def likely(self) -> float:
-        """The expected peak of GPU memory on the fullest rank, in GiB.
+        """The peak of GPU memory to expect on a rank of the fullest pipeline stage, in GiB.
 
-        It is ``peak`` times what such jobs were measured to need of it; ``peak`` itself where nobody measured any.
+        It is the predicted peak times what jobs of this kind were measured to need of it; as predicted where nobody
+        measured any.
         """
         return self.peak * self.factor
 
     @property
     def fits(self) -> bool:
-        """Whether the likely peak and the reserve together are at most the memory that the GPU has."""
+        """Whether the expected peak and the reserve together are at most the memory that the GPU has."""
         return self.likely + self.reserve <= self.limit
 
     @property
     def certain(self) -> bool:
-        """Whether the job certainly does not fit: a validated lower bound and the reserve are above the limit.
+        """Whether the job certainly does not fit: a validated lower bound and the reserve exceed the GPU's memory.
 
-        False where there is no such bound.
+        Without such a bound the reserve alone would have to.
         """
         return (self.at_least or 0) + self.reserve > self.limit
 
     @property
     def verdict(self) -> str:
-        """Whether the job fits in GPU memory, in words: ``fits``, ``may fit`` (predicted to, but another job like it
-        ran out), ``may not fit`` (predicted not to, uncertain) or ``does not fit``.
+        """Whether the job fits in GPU memory: ``fits``, ``may fit``, ``may not fit`` or ``does not fit``.
+
+        ``may fit`` is predicted to, but another job like it ran out of memory; ``may not fit`` is predicted not to,
+        uncertainly.
         """
         if self.fits:
             return "may fit" if self.ran_out else "fits"
@@ -165,7 +183,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing in which a planned job is not the published one, in the words of tables."""
+    """One thing in which a planned job differs from the published one, with both values as tables show them."""
 
     name: str
     published: str
@@ -176,55 +194,62 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PublishedTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The published step time nearest to a plan, in seconds, and the job that it was measured on.
-
-    ``likeness``: *exact*, the same job, whatever the plan does beside training (checkpoints, profiles, traces); *weak
-    scaling*, the same layout and work for each GPU on another number of GPUs; *nearest*, another job of this model,
-    which says nothing of how long a step of this one takes. ``differs`` has all differences.
-    """
+    """The published step time nearest to a planned job, and how the job that it was measured on differs."""
 
     step_seconds: float
     gpus: int
+    """Of the published job."""
     gpu_type: str
     container: str | None
+    """The release of NVIDIA's container; None: not published."""
     software: str
     source: str
     likeness: Literal["exact", "weak scaling", "nearest"]
+    """``exact``: the same job, whatever the plan does beside training (checkpoints, profiles, traces). ``weak
+    scaling``: the same layout and work for each GPU on another number of GPUs. ``nearest``: another job of this model,
+    whose step time says nothing of this one's."""
     differs: tuple[Difference, ...] = ()
+    """All differences between the two jobs."""
 
 
 class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that a job does otherwise than NVIDIA's runner, on purpose. ``jobs``: which ones do."""
+    """One thing that jobs do, on purpose, otherwise than NVIDIA's runner of performance recipes."""
 
     name: str
     jobs: str
+    """Which jobs it concerns."""
     nvidia: str
+    """What NVIDIA's runner does."""
     here: str
+    """What the job does instead."""
     why: str
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known before the job runs. Sizes in GiB, times in seconds; None: not known.
+    """What is known of a job before it runs: memory, step time, published results and warnings.
 
-    ``memory_gib``: peak of allocated memory on the fullest rank; ``memory_limit_gib``: what the device has; ``fits``:
-    whether it holds that and a reserve; ``memory``: part by part.
+    Sizes are in GiB, times in seconds; None: not known.
     """
 
     memory_gib: float | None = None
+    """Predicted peak of allocated memory on the fullest rank."""
     memory_limit_gib: float | None = None
+    """What the GPU has."""
     fits: bool | None = None
+    """Whether the GPU has room for the expected peak and a reserve."""
     memory: MemoryEstimate | None = None
+    """The prediction part by part."""
     predicted_step_seconds: float | None = None
     """The mean of this site's own runs of the same job in the same software."""
     predicted_low: float | None = None
     predicted_high: float | None = None
-    """A further run is between the two in 9 of 10 cases."""
+    """A further run's step time is between ``predicted_low`` and this in 9 of 10 cases."""
     own_runs: int | None = None
-    """How many runs that is known from."""
+    """Number of the site's own runs that the step time is known from."""
     knowledge: str | None = None
     """``own runs`` where a step time is predicted. Records of earlier releases have further words."""
     reference_step_seconds: float | None = None
-    """Of the published result of exactly this job: what its runs are compared with."""
+    """Step time of the published result of exactly this job, which its runs are compared with."""
     reference_software: str | None = None
     """What the published step time was measured with."""
     published: PublishedTime | None = None
@@ -232,93 +257,123 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     deviations: tuple[Deviation, ...] = ()
     """What it does otherwise than NVIDIA's runner, on purpose; each is among ``warnings``, too."""
     warnings: tuple[str, ...] = ()
+    """The plan's notices, one sentence each."""
 
 
 class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The function of Megatron-Bridge that a job calls, and what its catalogue says of it.
-
-    ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count
-    on sequences of the job's length, by which NVIDIA publishes; ``own_flops_per_token``: LLMB's
-    (``llmb_train.counts``); None: not counted, or not known for that length. ``reduced``: the numbers of a small copy
-    that trains in place of the model; None: the model itself trains.
-    """
+    """The function of Megatron-Bridge that a job calls, and what its catalogue says of it."""
 
     name: str
     release: str
+    """Of Megatron-Bridge."""
     catalogue: str
     """SHA-256 of the catalogue's functions."""
     columns: Columns[int]
+    """As the function gives them, at its own scale."""
     sequence_length: int
+    """As the function gives it, in tokens."""
     flops_per_token: float | None
+    """Bridge's count on sequences of the job's length, by which NVIDIA publishes; None: not known."""
     own_flops_per_token: float | None = None
+    """LLMB's own count, likewise (``llmb_train.counts``); None: not known."""
     experts: bool
+    """Whether the model is a mixture of experts."""
     reduced: Reduced | None = None
+    """The numbers of a small copy that trains in place of the model; None: the model itself trains."""
     adapters: bool = False
     """It trains adapters (LoRA) beside a model that it loads, and does not resume what is loaded."""
 
 
 class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job, complete and frozen: everything after planning is a function of it.
+    """One job, complete and frozen: everything after planning is derived from it.
 
-    GPU counts are whole numbers, times seconds or Slurm durations, paths absolute strings. Each field says what it is
-    for (``roles``), and from that follows in what two jobs are the same.
+    It is the ``plan`` in a run's ``run.json``. GPU counts are whole numbers, times seconds or Slurm durations, paths
+    absolute strings. Each field's type says what it is for (``roles``), and from that follows in what two jobs are the
+    same.
     """
 
     schema: Bookkeeping[Literal[1]] = 1
     workload: Work[str]
     recipe: Derived[str]
     family: Derived[str]
+    """The model's name in Megatron-Bridge's functions, or the recipe's family without one."""
     variant: Speed[str]
     model_size: Work[str]
     dtype: Speed[str]
     fp8_recipe: Speed[str | None]
+    """The scaling, such as ``cs``; None: not in FP8."""
     gpu_type: Speed[str]
     device: Speed[Literal["cuda", "cpu"]]
     cluster_type: Place[ClusterType]
     gpus: Division[int]
+    """In all; on CPUs the number of ranks."""
     nodes: Derived[int]
     gpus_per_node: Division[int]
+    """That the job uses on each node."""
     seq_len: Work[int]
+    """Tokens of a sequence."""
     layers: Work[int]
     parameters: Derived[int | None]
+    """Number of the model's parameters; None: not known."""
     dp: Derived[int]
+    """Data-parallel size."""
     expert_dp: Derived[int | None]
+    """Data-parallel size of the experts; None without EP."""
     ga: Derived[int]
+    """Micro-batches that a rank runs in one step."""
     wgrad_deferral: Division[int | None] = None
+    """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; None: not deferred."""
     overridden: Derived[tuple[str, ...]]
+    """Names of the columns that the user set, sorted."""
     megatron: Speed[dict[str, Setting]] = msgspec.field(default_factory=dict)
     """Settings of the framework by section and field, ``{"model.attention_dropout": 0.0}``: set last, on every rank."""
     moe_routing: Work[str | None]
+    """``drop`` or ``balanced``: how experts get their tokens; None: not decided here."""
     max_steps: Extent[int]
+    """Steps that the training schedule has."""
     exit_after: Extent[int | None]
+    """Steps after which a resumed job ends; None: after ``max_steps``."""
     time_limit: Bookkeeping[str]
+    """As Slurm writes it, such as ``01:30:00``."""
     image: Place[str | None]
+    """A file's path or a registry's name; None: no container."""
     mounts: Bookkeeping[tuple[str, ...]]
+    """Container mounts, ``SOURCE:TARGET[:ro]``."""
     experiment_name: Bookkeeping[str]
     env: Speed[dict[str, EnvironmentValue]]
+    """The job's variables by name, each with who set it."""
     scheduler: Place[Part] = msgspec.field(name="slurm")
     """What its scheduler is asked for. Plans were first written where that was Slurm, hence their key."""
     engine: Place[str] = DEFAULT_ENGINE
     """The release of Megatron-Bridge that the recipe needs, ``0.3``; records from before there were two have none."""
     engine_python: Place[str | None]
+    """The Python that trains outside a container; None: the site has none for this release."""
     profile: Speed[ProfilePlan | None]
+    """None: nothing is profiled."""
     nccl_trace: Speed[bool]
+    """Whether NCCL logs its collectives."""
     checkpoint: Speed[CheckpointPlan]
     vboost: Speed[bool]
+    """Whether to request the GPUs' clock boost."""
     cpu_pinning: Speed[int]
+    """CPUs bound to each rank; 0: none are."""
     fast_cores: Speed[tuple[int, int] | None] = None
     """(stride, count): rank r of a node runs on ``count`` cores from r x stride on, where the node finds them in the
     NUMA node beside its GPU and fast; else, and for None, on any core there."""
     memory_clock: Speed[int | None] = None
     """MHz at which the memory of the GPUs is held while the job runs; None: as it is."""
     check_fabric: Bookkeeping[bool] = False
-    """Its own nodes are checked before it trains, under load, too."""
+    """Whether its own nodes are checked before it trains, under load, too."""
     measurement: Speed[Measurement]
+    """The steps over which its result is measured."""
     architecture: Work[Architecture | None]
+    """The numbers of the model that the training code builds; None: it calls ``function``."""
     function: Derived[PlannedFunction | None] = None
     """What is called instead of building ``architecture``."""
     install: Bookkeeping[str]
+    """The folder of the installation."""
     workload_folder: Bookkeeping[str]
+    """The folder below which its runs are made."""
     preflight: Bookkeeping[Preflight]
 
     def __post_init__(self) -> None:
@@ -328,17 +383,21 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def traits(self) -> Traits:
-        """What the job's way of running (Slurm, this machine) can do."""
+        """What this job's way of running jobs (such as Slurm or this machine) can do.
+
+        Raises:
+            ValueError: this installation does not know it
+        """
         return traits_of(self.cluster_type)
 
     @property
     def precision(self) -> str:
-        """The dtype with its FP8 scaling as people write it: ``fp8 (mx)``."""
+        """This job's dtype, with the scaling of FP8 in parentheses: ``bf16``, ``fp8 (mx)``."""
         return precision(self.dtype, self.fp8_recipe)
 
     @property
     def scale(self) -> str:
-        """The number of GPUs and their type as people write them: ``128 GB200 GPUs``, ``1 rank on CPUs``."""
+        """The number of this job's GPUs and their type for people: ``128 GB200 GPUs``, ``1 rank on CPUs``."""
         on_cpus = self.device == "cpu"
         return (
             f"{counted(self.gpus, 'rank')} on CPUs" if on_cpus else counted(self.gpus, f"{self.gpu_type.upper()} GPU")
@@ -346,44 +405,44 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def tokens_per_gpu(self) -> float:
-        """The number of tokens in a step, divided by the number of GPUs."""
+        """The tokens that this job trains in one step, divided by the number of its GPUs."""
         return self.gbs * self.seq_len / self.gpus
 
     @property
     def trained_steps(self) -> int:
-        """How many steps the job trains: ``exit_after`` where set, beyond its checkpoint; else ``max_steps``."""
+        """The number of steps that this job trains: those after which a resumed one ends, else all."""
         return self.exit_after or self.max_steps
 
     @property
     def has_experts(self) -> bool:
-        """Whether the model is a mixture of experts."""
+        """Whether this job's model is a mixture of experts."""
         if self.function is not None:
             return self.function.experts
         return self.architecture is not None and self.architecture.moe is not None
 
     def on_nodes(self, nodes: str) -> JobPlan:
-        """A plan of the same job on these nodes, a host list: ``n[1-4]``.
+        """Return a plan of the same job on the nodes of a host list, such as ``n[1-4]``; this one stays as it is.
 
         Raises:
-            RequestError: its scheduler does not let jobs choose their nodes.
+            RequestError: the job's scheduler does not let jobs choose their nodes
         """
         return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).on_nodes(nodes))
 
     def after_days(self, days: int) -> JobPlan:
-        """A plan of the same job, which begins so many days from now.
+        """Return a plan of the same job that begins ``days`` from now; this one stays as it is.
 
         Raises:
-            RequestError: its scheduler does not let jobs wait.
+            RequestError: the job's scheduler does not let jobs wait
         """
         return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).after_days(days))
 
     @property
     def layout(self) -> Layout:
-        """The plan's columns as a ``Layout``."""
+        """The layout columns of this job (TP, PP, batch sizes and so on) as a ``Layout``."""
         return Layout(**{name: getattr(self, name) for name in Layout.__struct_fields__})
 
 
 def plan_as_dict(plan: JobPlan) -> dict[str, Any]:
-    """The plan as plain JSON values; what ``DRY_RUN=json`` prints and ``run.json`` keeps."""
+    """Return a plan as plain JSON values by field: what ``DRY_RUN=json`` prints and ``run.json`` keeps."""
     value: dict[str, Any] = msgspec.to_builtins(plan)
     return value

@@ -29,7 +29,11 @@ _PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_NET")
 
 
 def known_issues(case: Case, plan: JobPlan) -> list[str]:
-    """A notice for each known issue of the plan's release that its job may meet; empty where none is known."""
+    """Return a notice for each known issue of the plan's release of Megatron-Bridge that its job may meet.
+
+    Each says what is wrong and how to avoid it. Empty: none is known.
+    """
+    # The job runs what its image has, whatever release it was planned for.
     release = minor(bridge_release(plan.image) or plan.engine)
     return [
         f"{issue['what']}: {issue['avoid']}"
@@ -39,9 +43,9 @@ def known_issues(case: Case, plan: JobPlan) -> list[str]:
 
 
 def _exchanges_over_spectrum_x(case: Case, plan: JobPlan) -> bool:
-    """Whether NCCL itself exchanges the experts' tokens beyond NVLink, by the plug-in that the image names.
+    """Return whether NCCL itself sends expert tokens beyond NVLink, with the plug-in that this job's image names.
 
-    False where the job's variables name a plug-in, on CPUs and without experts.
+    False where the job's variables name another plug-in, on CPUs, and without experts.
     """
     if plan.device == "cpu" or not plan.has_experts or any(name in plan.env for name in _PLUGINS):
         return False
@@ -55,9 +59,10 @@ MEETS: dict[str, Callable[[Case, JobPlan], bool]] = {"spectrum-x-all-to-all": _e
 
 
 def _dispatcher(case: Case, requested: Mapping[str, Any]) -> str:
-    """What carries tokens to their experts: ``alltoall``, ``flex``; rows without a function have the first.
+    """Return what carries a job's tokens to their experts: ``alltoall``, also where nothing says it, or ``flex``.
 
-    ``requested``: settings of the framework that the user changed, by section and field.
+    ``requested`` are the framework's settings that the user changed, by section and field; they win over the
+    function's.
     """
     own = case.function.settings.get("moe_token_dispatcher_type", "alltoall") if case.function else "alltoall"
     return str(requested.get("model.moe_token_dispatcher_type", own))

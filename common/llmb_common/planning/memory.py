@@ -35,15 +35,18 @@ _T = 2.13
 
 
 class Accuracy(NamedTuple):
-    """How well a kind of job is known: the lowest and the highest error in percent (None: nobody measured), of so many
-    pairs of a measured and a predicted peak."""
+    """How well the memory of one kind of job is predicted, by pairs of a measured and a predicted peak."""
 
     knowledge: Literal["validated", "validated here", "not validated"]
     low: float | None = None
+    """The lowest error of a prediction, in percent of the measured peak; None: nobody measured any."""
     high: float | None = None
+    """The highest error, likewise."""
     pairs: int = 0
+    """Number of pairs."""
     factor: float = 1.0
-    """Measured over predicted: of a site's own runs the mean, of published peaks of what is not validated the most."""
+    """Measured over predicted: the mean of a site's own runs, or the highest of published peaks of a kind that is not
+    validated."""
 
 
 MEASURED = {
@@ -75,7 +78,11 @@ further word of it, the share of the GPU that was predicted with the reserve, an
 
 
 def ran_out(kind: str, share: float) -> str:
-    """Who saw a job of ``kind`` run out of memory where ``share`` of the GPU or less was predicted; empty: nobody."""
+    """Return who saw a job of this ``kind`` run out of memory, though predicted to need no more than this one.
+
+    ``share`` is this one's predicted peak with its reserve, as a share of the GPU's memory, 0 to 1. Empty: nobody
+    published such a case.
+    """
     for begins, word, least, source in RAN_OUT:
         if kind.startswith(begins) and word in kind and share >= least:
             return source
@@ -83,9 +90,10 @@ def ran_out(kind: str, share: float) -> str:
 
 
 def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
-    """The kind of job, which decides how well its memory is known: ``dense, bf16``, ``experts, fp8 (mx), VP``.
+    """Return the kind of a job that decides how well its memory is known, such as ``experts, fp8 (mx), VP``.
 
-    ``precision``: the dtype with its scaling as people write it; ``settings``: some of the framework's are changed.
+    ``precision`` is the dtype with its scaling as people write it. ``settings``: whether the user changed some of the
+    framework's.
     """
     layout = job.layout
     words = {
@@ -103,11 +111,11 @@ def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, s
 
 
 def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
-    """How well a site's own runs know the memory of their kind of job. None where they are too few, or contradict.
+    """Return how well a site's own runs of one kind of job agree with the prediction of their memory.
 
-    ``ratios``: of each run its measured peak over the predicted one. The errors are those between which a further run
-    lies in 9 of 10 cases, and never nearer than a percent: repeats of one job are alike, and another job of the kind is
-    not.
+    ``ratios`` has each run's measured peak over the predicted one, above 0. The errors are those between which a
+    further run lies in 9 of 10 cases, and never nearer than a percent: repeats of one job are alike, and another job of
+    the kind is not. None: there are fewer than five runs, or they contradict each other.
     """
     if len(ratios) < ENOUGH:
         return None
@@ -123,7 +131,7 @@ def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
 
 
 def published_accuracy(kind: str) -> Accuracy:
-    """How exactly the memory of jobs of ``kind`` is predicted, by published peaks; without any ``not validated``."""
+    """Return how well published peaks agree with the prediction for jobs of ``kind``; none: ``not validated``."""
     found = MEASURED.get(kind, Accuracy("not validated"))
     if found.knowledge == "validated" or found.low is None:
         return found
@@ -140,10 +148,10 @@ _USABLE = 0.989
 def estimate_of(
     case: Case, plan: JobPlan, here: Callable[[str], Sequence[float]] = lambda kind: ()
 ) -> MemoryEstimate | None:
-    """The predicted GPU memory of a plan's ranks; None on CPUs, for a reduced copy and with ``PREFLIGHT=off``.
+    """Return the predicted GPU memory of the ranks of a plan.
 
-    None, too, of a model whose numbers are not known. ``here``: of this site's runs of a kind, what was measured over
-    what was predicted.
+    None on CPUs, for a small copy of a model, with ``PREFLIGHT=off``, and where the model's numbers are not known.
+    ``here`` gives, for a kind of job, the measured over the predicted peak of each of this site's runs.
     """
     job = job_of(case, plan) if case.request.preflight != "off" else None
     if job is None:
@@ -165,7 +173,10 @@ def estimate_of(
 
 
 def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
-    """What the memory of a plan depends on; None on CPUs, for a reduced copy and where numbers are not known."""
+    """Return everything that the memory of a plan's ranks depends on.
+
+    None on CPUs, for a small copy of a model, and where the model's numbers are not known.
+    """
     if plan.device == "cpu" or (plan.function is not None and plan.function.reduced is not None):
         return None
     own = {name.removeprefix("model."): value for name, value in plan.megatron.items() if name.startswith("model.")}
@@ -202,12 +213,15 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
 
 
 def _chunk_layers(case: Case, layout: Layout) -> tuple[int, ...] | None:
-    """Layers of each chunk, where Bridge has a layout for PP and VP; else None."""
+    """Return the number of layers of each pipeline chunk where Megatron-Bridge itself has a layout for PP and VP.
+
+    None: it has none.
+    """
     return case.function.chunks(layout.pp, layout.vp) if case.function is not None else None
 
 
 def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
-    """A validated lower bound of the peak of GPU memory, in GiB; None where nothing validates one.
+    """Return a lower bound of the peak of GPU memory that measurements validate, in GiB; None: there is none.
 
     Interleaved stages hold at least what they hold without interleaving. None, too, for a configuration as NVIDIA
     documents it, unless runs of this site say so: a prediction does not refuse what its publisher has run.
@@ -225,11 +239,12 @@ def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measure
 
 
 def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
-    """One notice on a job that may not fit in GPU memory; empty where it fits, or no estimate can be made.
+    """Return one notice if a job may not fit in GPU memory; empty: it fits, or there is no estimate.
+
+    With ``PREFLIGHT=warn`` it is only ever a notice.
 
     Raises:
-        RequestError: code ``does-not-fit``: it certainly does not fit, or may not, with ``PREFLIGHT=strict``;
-            never with ``PREFLIGHT=warn``.
+        RequestError: code ``does-not-fit``: it certainly does not fit, or with ``PREFLIGHT=strict`` may not
     """
     mode = case.request.preflight or "default"
     if estimate is None or estimate.fits:
@@ -259,10 +274,10 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
 
 
 def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
-    """The change that would help most: ``PP 8 instead of 4 saves 13 GiB``; empty where none saves any.
+    """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: none saves any.
 
-    A change is of one column, or of the number of GPUs with its batch. Of those that are enough, it is the one that
-    saves most without computing twice or on more GPUs.
+    A change is of one column, or of the number of GPUs with its batch. If some are enough, it is the one of these that
+    saves most without computing twice or on more GPUs; else it says that it is not enough.
     """
     found, own = [], job.layout
     changes: dict[str, dict[str, int]] = {

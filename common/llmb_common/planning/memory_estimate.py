@@ -18,29 +18,30 @@ from llmb_common.planning.memory_layers import Body, Layer, Saved, Storage, elem
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """The layers that one pipeline stage holds, chunk by chunk.
-
-    ``under_way``: for each chunk, how many micro-batches have run forward and not yet backward at the peak.
-    """
+    """The layers that one pipeline stage holds, chunk by chunk, and the micro-batches that it holds for each."""
 
     chunks: tuple[tuple[Layer, ...], ...]
     under_way: tuple[int, ...]
+    """For each chunk, how many micro-batches have run forward and not yet backward at the peak."""
     first: bool
+    """Whether it is the first stage, which has the embedding."""
     last: bool
+    """Whether it is the last stage, which has the loss."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers of all chunks of the stage."""
+        """The layers of all chunks of this pipeline stage, in the order of chunks."""
         return tuple(chain.from_iterable(self.chunks))
 
 
 def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *, early: int = 0) -> list[Stage]:
-    """The pipeline stages of a model in order, each with its layers.
+    """Return the pipeline stages of a model in order, each with its layers; there are PP of them.
 
     Args:
         body: the model
         layout: the job's columns
-        counts: layers of each chunk in the order of the model, where a recipe says so itself
+        counts: layers of each chunk in the model's order, where a recipe says so itself; None or another number of
+            chunks: as evenly as Megatron would
         early: micro-batches that a schedule starts before its usual ones
     """
     layers, parts = len(body.layers), layout.pp * (layout.vp or 1)
@@ -68,12 +69,11 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
 
 
 def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple[int, ...] | None:
-    """How many layers each chunk has, in the model's order, where the settings say so; None: taken as divided
-    evenly.
+    """Return how many layers each pipeline chunk has, in the model's order, as the framework's settings say.
 
     They say so by ``pipeline_model_parallel_layout``, a list of names for each chunk, or a text in which ``t`` is a
-    layer (``Et*4|(t*4|)*14tmL``); else by the layers of both the first and the last stage, where there are three stages
-    or more and no virtual ones. With only one of these, or another layout, they do not count: None.
+    layer (``Et*4|(t*4|)*14tmL``); else by the layers of both the first and the last stage, if there are three stages or
+    more and no virtual ones. None: they do not say, and layers are divided evenly.
     """
     layout_text = settings.get("pipeline_model_parallel_layout")
     if isinstance(layout_text, str):
@@ -91,11 +91,11 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
 
 
 def microbatches_under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:
-    """Of each chunk of a rank, how many micro-batches it holds at the end of its warm-up and one pass further.
+    """Return, for each chunk of a pipeline stage, how many micro-batches it holds when its memory is fullest.
 
-    ``rank``: the pipeline stage, from 0. megatron-core 0.16 to 0.19, ``pipeline_parallel/schedules.py``: without
-    interleaving a rank runs PP - rank - 1 forward passes ahead; with it 2(PP - rank - 1) + (VP - 1)PP, in groups of PP
-    micro-batches a chunk.
+    That is at the end of its warm-up and one pass further. ``rank`` is the stage, from 0. megatron-core 0.16 to 0.19,
+    ``pipeline_parallel/schedules.py``: without interleaving a rank runs PP - rank - 1 forward passes ahead; with it
+    2(PP - rank - 1) + (VP - 1)PP, in groups of PP micro-batches a chunk.
     """
     vp = layout.vp or 1
     if vp == 1:
@@ -119,22 +119,26 @@ class MemoryInput(Struct, frozen=True, kw_only=True):
     layout: Layout
     storage: Storage = Storage()
     counts: tuple[int, ...] | None = None
+    """Layers of each pipeline chunk in the model's order; None: divided evenly."""
     early: int = 0
+    """Micro-batches that the schedule starts before its usual ones."""
     recomputed: frozenset[str] = frozenset()
+    """Modules whose results are computed again, under megatron-core's names."""
     offloaded: frozenset[str] = frozenset()
-    """Modules whose results are computed again, or sent to the host, under megatron-core's names."""
+    """Modules whose results are sent to the host, likewise."""
     instances: int = 1
     """Copies of what FSDP shards."""
 
     @property
     def tokens(self) -> float:
-        """The tokens of a micro-batch on a rank, before TP divides them."""
+        """The tokens of one micro-batch that a rank of this job gets: divided by CP, not yet by TP."""
         return self.layout.seq_len * self.layout.mbs / self.layout.cp
 
 
 def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
-    """The peak memory of every pipeline stage, part by part in GiB; neighbouring stages that are alike are one
-    entry.
+    """Return the peak memory of one rank of every pipeline stage, part by part in GiB.
+
+    Neighboring stages that are alike are one entry.
     """
     found: list[StageMemory] = []
     for index, stage in enumerate(stages_of(job.body, job.layout, job.counts, early=job.early)):
@@ -161,12 +165,12 @@ def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
 
 
 def _layers(job: MemoryInput, stage: Stage) -> tuple[Layer, ...]:
-    """The layers of the stage; the last one also has those of the heads that predict further tokens."""
+    """Return the layers of a pipeline stage; the last one also has those of the heads that predict further tokens."""
     return (*stage.layers, *job.body.heads) if stage.last else stage.layers
 
 
 def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
-    """Bytes on a rank of the stage: (weights, gradients, optimizer state, fp32 copies of gradients)."""
+    """Return bytes on one rank of a stage: (weights, gradients, optimizer state, fp32 copies of gradients)."""
     layout = job.layout
     storage = job.storage
     body = job.body
@@ -194,7 +198,7 @@ def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, f
 
 
 def _activation_bytes(job: MemoryInput, stage: Stage) -> float:
-    """Bytes on a rank that all micro-batches under way have saved for their backward pass."""
+    """Return the bytes on one rank of a stage that all micro-batches under way have saved for their backward pass."""
     layout, total = job.layout, 0.0
     for chunk, count in zip(stage.chunks, stage.under_way, strict=True):
         kept = chunk[layout.recompute_layers :]
@@ -209,12 +213,12 @@ def _activation_bytes(job: MemoryInput, stage: Stage) -> float:
 
 
 def _hidden_bytes(job: MemoryInput) -> float:
-    """Bytes on a rank of the hidden states of one micro-batch, in bf16."""
+    """Return the bytes on one rank of one micro-batch's hidden states between two layers, in bf16, divided by TP."""
     return 2 * job.body.hidden * job.tokens / job.layout.tp
 
 
 def _saved_bytes(job: MemoryInput, layer: Layer) -> float:
-    """Bytes on a rank that one micro-batch saves in one layer for its backward pass."""
+    """Return the bytes on one rank that one micro-batch saves in one layer for its backward pass."""
     gathered = layer.expert_hidden * (job.layout.etp or job.layout.tp)  # by the ranks that share an expert
     copied = (*layer.expert, Saved(inputs=gathered, modules=("moe",), offload=("expert_fc1", "fused_group_mlp")))
     own = sum(_kept_bytes(job, saved) for saved in layer.saved)
@@ -223,7 +227,7 @@ def _saved_bytes(job: MemoryInput, layer: Layer) -> float:
 
 
 def _kept_bytes(job: MemoryInput, saved: Saved) -> float:
-    """Bytes of the elements saved of one token, 0 where they are recomputed or offloaded.
+    """Return the bytes of what is saved of one token; 0 where that is recomputed or offloaded.
 
     Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks exchange
     it (all-to-all, Transformer Engine 2.8 and later).
@@ -238,7 +242,7 @@ def _kept_bytes(job: MemoryInput, saved: Saved) -> float:
 
 
 def _transient_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float]:
-    """Bytes on a rank that live at the peak only: (logits, all else); no logits but on the last stage.
+    """Return bytes on one rank that live at the peak only: (logits, all else); no logits but on the last stage.
 
     The peak is at the backward pass of the last layer, or of what comes after it.
     """
@@ -255,7 +259,7 @@ def _transient_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float]:
 
 
 def _layer_transient_bytes(job: MemoryInput, layer: Layer) -> float:
-    """Bytes on a rank of the gradients inside one layer at the moment when they are most.
+    """Return the most bytes on one rank that gradients inside one layer take, of one micro-batch.
 
     That is at the first product of its MLP, or at the tokens before and after each exchange with the experts.
     """
@@ -269,7 +273,10 @@ def _layer_transient_bytes(job: MemoryInput, layer: Layer) -> float:
 
 
 def _gathered_bytes(job: MemoryInput, stage: Stage) -> float:
-    """Bytes of the layers that FSDP holds whole at the peak, with their gradients; 0 without FSDP."""
+    """Return the bytes of the layers that FSDP holds whole on a rank at the peak, with their gradients.
+
+    0 without FSDP.
+    """
     if not job.layout.fsdp:
         return 0.0
     layout, storage = job.layout, job.storage
@@ -279,9 +286,11 @@ def _gathered_bytes(job: MemoryInput, stage: Stage) -> float:
 
 
 def _dummy_gradient_bytes(job: MemoryInput, stage: Stage) -> float:
-    """Bytes of the placeholders that Transformer Engine keeps for gradients which are accumulated elsewhere: one for
-    each shape, since 2.3 (``get_dummy_wgrad``); of experts since 2.10. The output layer has one, too
-    (megatron-core, ``tensor_parallel/layers.py``)."""
+    """Return the bytes on one rank of the placeholders for gradients that are accumulated elsewhere; 0 with FSDP.
+
+    Transformer Engine keeps one for each shape of a weight, since 2.3 (``get_dummy_wgrad``); of experts since 2.10. The
+    output layer has one, too (megatron-core, ``tensor_parallel/layers.py``).
+    """
     layout, body = job.layout, job.body
     if layout.fsdp:
         return 0.0

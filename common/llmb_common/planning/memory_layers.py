@@ -21,60 +21,68 @@ Shapes = frozenset[tuple[int, int]]
 
 
 class Saved(NamedTuple):
-    """Elements that are saved of one token: in bf16; as inputs of products, which FP8 keeps in a byte; in fp32; and the
-    output of attention, which attention and the product after it share where both keep it in bf16.
-
-    ``modules``: those under whose names megatron-core computes them again; ``offload``: sends them to the host.
-    """
+    """Numbers of elements that are saved of one token for the backward pass, by how many bytes an element takes."""
 
     plain: float = 0
+    """In bf16."""
     inputs: float = 0
+    """Inputs of products, which FP8 keeps in a byte."""
     single: float = 0
+    """In fp32."""
     output: float = 0
+    """The output of attention, which attention and the product after it share where both keep it in bf16."""
     modules: tuple[str, ...] = ()
+    """Megatron-core's names of modules that compute these again when recomputed."""
     offload: tuple[str, ...] = ()
+    """Megatron-core's names of modules that send these to the host when offloaded."""
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One layer, whole: what it saves of a token, and of each of the ``copies`` of it that go to routed experts.
-
-    ``shapes``: of its matrices outside routed experts; ``expert_shapes``: of one routed expert. ``wide``,
-    ``expert_wide``: elements of the first product of the MLP, and of an expert; ``expert_hidden``: of its input.
-    """
+    """One layer of a model, undivided: its weights, and what it saves of a token for the backward pass."""
 
     weights: LayerKind
     saved: tuple[Saved, ...]
+    """Of each token."""
     shapes: Shapes
+    """Of its matrices outside routed experts."""
     wide: int = 0
+    """Elements that the first product of the MLP makes of a token."""
     copies: int = 0
+    """Number of routed experts that each token goes to."""
     expert: tuple[Saved, ...] = ()
+    """Saved of each copy of a token in a routed expert."""
     expert_shapes: Shapes = frozenset()
+    """Of the matrices of one routed expert."""
     expert_wide: int = 0
+    """Elements that the first product of a routed expert makes of a token."""
     expert_hidden: int = 0
+    """Elements of a token that goes into a routed expert."""
 
 
 class Body(msgspec.Struct, frozen=True):
-    """A model: its layers in order, those of its heads for further tokens, and what is at its ends.
-
-    ``further``: how many tokens these heads predict; ``encoder``: weights of an encoder of images.
-    """
+    """A model as its memory sees it: its layers in order, its heads for further tokens, and what is at its ends."""
 
     hidden: int
+    """Elements of a hidden state."""
     vocabulary: int
     final_norm: int
+    """Weights of the norm after the last layer."""
     layers: tuple[Layer, ...]
     heads: tuple[Layer, ...] = ()
+    """Layers of the heads that predict further tokens."""
     further: int = 0
+    """Number of tokens that these heads predict."""
     encoder: int = 0
+    """Weights of an encoder of images, on the first stage."""
 
     @property
     def has_experts(self) -> bool:
-        """Whether any layer has routed experts."""
+        """Whether any layer of this model has routed experts."""
         return any(layer.copies for layer in self.layers)
 
 
 def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
-    """The model ``a`` as what decides memory; None where its layers or the size of its vocabulary are not known."""
+    """Return the model ``a`` as what decides its memory; None where its layers or its vocabulary are not known."""
     if layers is None or a.vocabulary is None:
         return None
     known = {kind: _layer(a, layers, kind) for kind in layers.kinds.values()}
@@ -87,7 +95,7 @@ def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
 
 
 def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
-    """What a layer of one kind saves of a token and has as matrices, in the model ``a``."""
+    """Return one layer of the given ``kind`` in the model ``a``: what it saves of a token, and its matrices."""
     saved, shapes = _MIXERS[kind.mixer](a, s) if kind.mixer else ((), frozenset())
     if kind.mlp == "dense":
         ffn = a.ffn or 0
@@ -126,9 +134,9 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
 
 
 def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """What attention saves of a token for the backward pass, and the shapes of its matrices.
+    """Return (what attention saves of a token for the backward pass, the shapes of its matrices).
 
-    A shape is outputs by inputs; queries, keys and values are one matrix, and the output projection is the other.
+    A shape is (outputs, inputs); queries, keys and values are one matrix, and the output projection is the other.
     """
     queries, keys = s.head_dim * a.heads, s.head_dim * a.query_groups
     shapes = frozenset({(queries + 2 * keys, a.hidden), (a.hidden, queries)})
@@ -137,23 +145,25 @@ def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 
 def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """What multi-head latent attention saves of a token for the backward pass, and the shapes of its matrices.
+    """Return (what multi-head latent attention saves of a token for the backward pass, the shapes of its matrices).
 
-    Compressed queries and keys before and after their norms, then whole ones.
+    Saved are compressed queries and keys before and after their norms, then whole ones. A shape is (outputs, inputs).
     """
     assert s.latent is not None
     q, kv, head, position, value = s.latent
     query, up = a.heads * (head + position), a.heads * (head + value)
     whole = Saved(2 * query + a.heads * value, 0, a.heads, modules=("mla_up_proj",), offload=("core_attn",))
+    # Without compressed queries one product makes the whole ones.
     down = {(q, a.hidden), (query, q)} if q else {(query, a.hidden)}
     shapes = frozenset(down | {(kv + position, a.hidden), (up, kv), (a.hidden, a.heads * value)})
     return (*_saved_around_mixer(a.hidden, a.heads * value), Saved(q + kv + position, q + kv), whole), shapes
 
 
 def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """What a Mamba-2 mixer saves of a token for the backward pass, and the shapes of its matrices.
+    """Return (what a Mamba-2 mixer saves of a token for the backward pass, the shapes of its matrices).
 
-    What its first product makes, which the fused scan keeps, and the scan's output.
+    Saved are what its first product makes, which the fused scan keeps, and the scan's output. A shape is (outputs,
+    inputs).
     """
     first, inner = s.scans["mamba"]
     shapes = frozenset({(first, a.hidden), (a.hidden, inner)})
@@ -161,9 +171,10 @@ def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 
 def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """What a gated delta net saves of a token for the backward pass, and the shapes of its matrices.
+    """Return (what a gated delta net saves of a token for the backward pass, the shapes of its matrices).
 
-    Its first product, the convolution's input and output, and values before and after a norm.
+    Saved are its first product, the convolution's input and output, and values before and after a norm. A shape is
+    (outputs, inputs).
     """
     assert s.delta is not None
     first, values = s.scans["delta"]
@@ -176,7 +187,10 @@ def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 
 def _saved_around_mixer(hidden: int, output: int) -> tuple[Saved, ...]:
-    """What is saved of a token before and after a mixer: the norm's input and output, and the mixer's output."""
+    """Return what is saved of a token around a mixer, such as attention: norm's input and output, mixer's output.
+
+    ``hidden`` and ``output`` are their numbers of elements.
+    """
     return (
         Saved(plain=hidden),
         Saved(inputs=hidden, modules=("layernorm",)),
@@ -188,12 +202,12 @@ _MIXERS = {"attention": _attention, "latent": _latent, "mamba": _mamba, "delta":
 
 
 def _mlp_shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
-    """The shapes of the two matrices of an MLP of width ``ffn``."""
+    """Return the shapes, (outputs, inputs), of the two matrices of an MLP of width ``ffn`` on ``hidden`` elements."""
     return frozenset({(s.first(ffn), hidden), (hidden, ffn)})
 
 
 def element_count(shapes: Iterable[tuple[int, int]]) -> int:
-    """The number of elements of all matrices of these shapes together."""
+    """Return the number of elements of matrices of these ``shapes``, pairs of two sizes, together; 0 without any."""
     return sum(rows * columns for rows, columns in shapes)
 
 
@@ -211,28 +225,31 @@ _INPUTS = {"bf16": 2.0, "mx": _SCALED, "sc": _SCALED, "nvfp4": _QUARTER}
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """Bytes of one weight in a product, of another one (embeddings, norms, routers), of a gradient, and of optimizer
-    state.
-
-    ``inputs``: of a saved element that is the input of a product. ``copies``: of fp32 copies of the gradients that the
-    optimizer's step makes. ``logits``: of a logit at the start of the backward pass, its gradient included.
-    """
+    """How many bytes each kind of number takes in a job: weights, gradients, optimizer state and what is saved."""
 
     weights: float = 2
+    """Of a weight in a product."""
     others: float = 2
+    """Of any other weight: embeddings, norms, routers."""
     gradients: float = 4
+    """Of a gradient."""
     optimizer: float = 12
+    """Of all optimizer state of one weight."""
     inputs: float = 2
+    """Of a saved element that is the input of a product."""
     copies: float = 0
+    """Of the fp32 copy of a gradient that the optimizer's step makes; 0: none."""
     logits: float = 2
+    """Of a logit at the start of the backward pass, its gradient included."""
 
 
 def storage_of(
     precision: str, *, hopper: bool, precision_aware: bool, fsdp: bool, newer: bool, settings: Mapping[str, Any]
 ) -> Storage:
-    """How many bytes each kind of number takes in a job.
+    """Return how many bytes each kind of number takes in a job.
 
-    ``precision``: ``bf16``, ``nvfp4`` or the FP8 recipe; ``settings``: of its function.
+    ``precision`` is ``bf16``, ``nvfp4`` or the FP8 scaling; ``settings`` are those of the job's function, empty without
+    one.
 
     Weights are kept in FP8 alone where ``fp8_param_gather`` is on, as in Bridge's named recipes but those of blockwise
     scaling (``mixed_precision.py``); otherwise bf16 weights stand beside what Transformer Engine keeps of them in FP8

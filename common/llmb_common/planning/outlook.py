@@ -23,39 +23,42 @@ MOST_CHECK_SECONDS = 1200
 
 
 def start_seconds(plan: JobPlan) -> int:
-    """Assumed seconds from the start of a job to its first step, the check of its nodes included where it has one."""
+    """Return the assumed seconds from the start of a job to its first step, with the check of its nodes, if any."""
     own = START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
     return own + CHECK_SECONDS if plan.check_fabric else own
 
 
 def most_check_seconds(plan: JobPlan) -> int:
-    """The most seconds that a job spends on checking its own nodes; then it trains, whether they are judged or not."""
+    """Return the most seconds that a job may spend on checking its own nodes, half of its time limit at most.
+
+    Then it trains, whether these are judged or not.
+    """
     return min(MOST_CHECK_SECONDS, limit_seconds(plan.time_limit) // 2)
 
 
 class Span(NamedTuple):
-    """A range of seconds, from the quickest to the slowest that is likely."""
+    """A range of times, from the quickest to the slowest that is likely, in seconds or GPU-hours."""
 
     low: float
     high: float
 
     def times(self, factor: float) -> Span:
-        """The range with both ends multiplied by ``factor``."""
+        """Return this range with both ends multiplied by ``factor``."""
         return Span(self.low * factor, self.high * factor)
 
 
 def by_own_runs(plan: JobPlan) -> bool:
-    """Whether the step time in the plan was measured by runs of this job here.
+    """Return whether the step time that the plan predicts was measured by runs of the same job at this site.
 
-    Plans of earlier releases were told of other jobs' times, too.
+    Plans of earlier releases also predicted from other jobs' times.
     """
     return plan.preflight.knowledge == "own runs"
 
 
 def likely_seconds(plan: JobPlan) -> float | None:
-    """The likeliest step time in seconds: of own runs, else of a published result; None where neither says it.
+    """Return the likeliest step time of a plan's job in seconds: of own runs, else published.
 
-    A published result whose likeness is only ``nearest`` does not count.
+    None: neither is known. A published result whose likeness is only ``nearest`` does not count.
     """
     known = plan.preflight
     if by_own_runs(plan):
@@ -66,9 +69,9 @@ def likely_seconds(plan: JobPlan) -> float | None:
 
 
 def step_seconds(plan: JobPlan) -> Span | None:
-    """Seconds of one step, by this site's own runs of the job, else as published for it, with both ends the same.
+    """Return the likely range of a job's step time in seconds, by this site's own runs of the same job.
 
-    None: nobody measured it.
+    Without any, both ends are the published time of such a job. None: neither is known.
     """
     known = plan.preflight
     if by_own_runs(plan) and known.predicted_low is not None and known.predicted_high is not None:
@@ -78,17 +81,24 @@ def step_seconds(plan: JobPlan) -> Span | None:
 
 
 def job_seconds(plan: JobPlan) -> Span | None:
-    """Seconds that the whole job takes, with its start and its checkpoints; None where the step time is not known."""
+    """Return the likely range of seconds that a whole job takes, with its start and its checkpoints.
+
+    None where its step time is not known. Waiting in a queue does not count.
+    """
     step, steps = step_seconds(plan), plan.trained_steps
     if step is None:
         return None
+    # Rounded up: a job saves at its end, too.
     saves = math.ceil(steps / (plan.checkpoint.interval or steps)) if plan.checkpoint.enabled else 0
     besides = start_seconds(plan) + saves * plan.checkpoint.save_seconds
     return Span(step.low * steps + besides, step.high * steps + besides)
 
 
 def gpu_hours(plan: JobPlan) -> Span | None:
-    """GPU-hours of the whole job, of all GPUs of its nodes; None where the step time is not known, and on CPUs."""
+    """Return the likely range of GPU-hours that a whole job takes on all its GPUs.
+
+    None where its step time is not known, and on CPUs.
+    """
     duration = job_seconds(plan)
     if duration is None or plan.device != "cuda":
         return None
@@ -96,14 +106,20 @@ def gpu_hours(plan: JobPlan) -> Span | None:
 
 
 def most_gpu_hours(plan: JobPlan) -> float | None:
-    """GPU-hours of the job if it lasts until its time limit; None on CPUs, and where no scheduler ends it then."""
+    """Return the GPU-hours of a job that lasts until its time limit.
+
+    None on CPUs, and where no scheduler ends it then.
+    """
     if plan.device != "cuda" or plan.scheduler is None or plan.scheduler.own_limit:
         return None
     return limit_seconds(plan.time_limit) * plan.nodes * plan.gpus_per_node / 3600
 
 
 def known_from(plan: JobPlan) -> str:
-    """Where the time of a step is known from: ``own runs``, ``published``, ``published at 64 GPUs``; or empty."""
+    """Return where a job's step time is known from: ``own runs``, ``published`` or ``published at 64 GPUs``.
+
+    Empty: it is not known.
+    """
     published = plan.preflight.published
     if by_own_runs(plan):
         return "own runs"

@@ -25,9 +25,10 @@ _NO_ESTIMATE = "no estimate: nothing like it has been measured"
 
 
 def time_lines(plan: JobPlan) -> list[str]:
-    """Lines, at least one, on how long a step and the job take and how that is known.
+    """Return lines, at least one, on how long a step and the whole job take and how that is known.
 
-    Where it is not known they say that, and what comes nearest.
+    Where it is not known they say so, with the nearest published result. With a check of the nodes, they name its time,
+    too.
     """
     known, published = plan.preflight, plan.preflight.published
     lines = []
@@ -54,7 +55,7 @@ def time_lines(plan: JobPlan) -> list[str]:
 
 
 def _published_lines(published: PublishedTime) -> list[str]:
-    """Lines on the published step time nearest to the plan, worded by how alike its job was."""
+    """Return one or two lines on the published step time nearest to the plan, worded by how alike its job was."""
     seconds = f"{same_decimals(published.step_seconds)[0]} s a step"
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
     if published.likeness == "exact":
@@ -68,13 +69,19 @@ def _published_lines(published: PublishedTime) -> list[str]:
 
 
 def _minutes_text(span: Span) -> str:
-    """A range of seconds in whole minutes: ``9 to 11 minutes``."""
+    """Return a range of seconds in whole minutes, ``9 to 11 minutes``, each at least 1.
+
+    One number where both are the same.
+    """
     low, high = [max(1, round(seconds / 60)) for seconds in span]
     return counted(high, "minute") if low == high else f"{low:,} to {counted(high, 'minute')}"
 
 
 def _limit_text(plan: JobPlan, duration: Span) -> str:
-    """The time limit as the end of a line, ``, time limit 00:30:00``; empty where LLMB does not set it."""
+    """Return the time limit as the end of a line, ``, time limit 00:30:00``, and whether it may be too short.
+
+    ``duration`` is the job's likely time in seconds. Empty where LLMB does not set the limit.
+    """
     if plan.scheduler is None or plan.scheduler.own_limit:
         return ""
     doubt = ", which may be too short" if duration.high > limit_seconds(plan.time_limit) else ""
@@ -82,7 +89,10 @@ def _limit_text(plan: JobPlan, duration: Span) -> str:
 
 
 def cost_line(plan: JobPlan) -> str:
-    """The GPU-hours of the job by the time that is known, else at most; empty where neither can be said."""
+    """Return the GPU-hours of the job as text, likely ones or ``at most`` those of its time limit.
+
+    Empty where neither is known, as on CPUs.
+    """
     hours, most = gpu_hours(plan), most_gpu_hours(plan)
     if hours is not None:
         return f"{range_text(hours)} GPU-hours"
@@ -96,10 +106,15 @@ _APART = 0.01
 
 
 def answer_line(plan: JobPlan) -> str:
-    """Whether the job fits, how long a step and the job take and what that costs: one line, without its grounds."""
+    """Return one line on whether the job fits, how long a step and the job take, and what it costs.
+
+    It gives no grounds. Parts that are not known are left out, but for the step time, of which it says that there is no
+    estimate.
+    """
     memory, duration, cost = plan.preflight.memory, job_seconds(plan), cost_line(plan)
     parts = []
     if memory is not None:
+        # Without the reserve a peak below the limit would look as if it fit.
         reserve = f" and {memory.reserve:.0f} in reserve" if "not" in memory.verdict else ""
         parts.append(f"{memory.verdict}: {memory.likely:.1f}{reserve} of {memory.limit:.0f} GiB ({memory.knowledge})")
     parts.append(_step_text(plan))
@@ -111,7 +126,7 @@ def answer_line(plan: JobPlan) -> str:
 
 
 def _step_text(plan: JobPlan) -> str:
-    """The likely time of a step and where it is known from: ``5.74 s a step (published, another container)``.
+    """Return the likely step time with where it is known from: ``5.74 s a step (published, another container)``.
 
     ``no estimate of the time`` where it is not known.
     """
@@ -128,23 +143,26 @@ def _step_text(plan: JobPlan) -> str:
 
 
 def memory_line(memory: MemoryEstimate) -> str:
-    """The GPU memory that the fullest rank needs, predicted and as measured, and how well that is known."""
+    """Return one line on the GPU memory that the fullest rank needs: predicted, as measured, and how well known."""
     return f"{_peaks_text(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})"
 
 
 def _peaks_text(memory: MemoryEstimate) -> str:
-    """The predicted peak of GPU memory with its reserve in GiB, and what was measured where that differs."""
+    """Return the predicted peak of GPU memory with its reserve in GiB, as text, and the measured one if it differs."""
     measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
     return f"{memory.peak:.1f} GiB{measured} and {memory.reserve:.0f} in reserve"
 
 
 def _as_predicted(memory: MemoryEstimate) -> bool:
-    """Whether such jobs were measured to need within 1 % of the predicted GPU memory; True: nobody measured."""
+    """Return whether such jobs were measured to need the predicted GPU memory, within 1 %.
+
+    True where nobody measured any.
+    """
     return abs(memory.factor - 1) < _APART
 
 
 def memory_known(memory: MemoryEstimate) -> str:
-    """The kind of job with how well its GPU memory is known: ``dense, bf16: validated``; and who saw one run out."""
+    """Return how well such jobs' GPU memory is known, ``dense, bf16: validated``, and who saw one of them run out."""
     known = f"{memory.kind}: {memory.knowledge}"
     if not memory.ran_out:
         return known
@@ -152,7 +170,10 @@ def memory_known(memory: MemoryEstimate) -> str:
 
 
 def short_lines(plan: JobPlan) -> list[str]:
-    """Up to three lines on the plan: ``memory: ...``, ``time: ...``, ``cost: ...``; each where something is known."""
+    """Return up to three lines on the plan, ``memory: ...``, ``time: ...`` and ``cost: ...``.
+
+    What is not known is left out, and the time, too, for small jobs on CPUs that nobody has timed.
+    """
     memory, lines = plan.preflight.memory, []
     if memory is not None:
         lines.append(f"memory: {memory_line(memory)}")
@@ -166,14 +187,18 @@ def short_lines(plan: JobPlan) -> list[str]:
 
 
 def range_text(span: Span) -> str:
-    """A range with as many digits as tell its ends apart: ``9.9 to 11.0``; one number where both are the same."""
+    """Return a range as text, with three digits of its larger end: ``9.9 to 11.0``.
+
+    One number where both read the same.
+    """
     return " to ".join(dict.fromkeys(same_decimals(*span)))
 
 
 def same_decimals(*values: float) -> list[str]:
-    """The numbers as texts, with as many decimals as give the largest three digits: ``0.57``, ``1,234``.
+    """Return ``values`` as texts, all with as many decimals as give the largest three digits: ``0.57``, ``1,234``.
 
-    The largest is above 0.
+    Raises:
+        ValueError: there are no values, or the largest is not above 0
     """
     decimals = max(0, 2 - math.floor(math.log10(max(values))))
     return [f"{value:,.{decimals}f}" for value in values]

@@ -16,7 +16,10 @@ from llmb_common.recipes.recipe import Recipe
 
 
 def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteRelease]:
-    """The site's releases of Megatron-Bridge that jobs of ``recipe`` can run in, by the names that it gives them."""
+    """Return the site's own releases of Megatron-Bridge that jobs of ``recipe`` can run in, by name.
+
+    Empty: the site's configuration has none, or none that this recipe can use.
+    """
     return {
         name: own
         for name, own in cluster.releases.items()
@@ -25,8 +28,10 @@ def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteReleas
 
 
 def matching_release(releases: Iterable[str], requested: str) -> str | None:
-    """The first of ``releases`` that ``requested`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x; None:
-    none."""
+    """Return the first of ``releases`` that ``requested`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x.
+
+    None: there is none.
+    """
     known = list(releases)
     if requested in known:
         return requested
@@ -34,15 +39,16 @@ def matching_release(releases: Iterable[str], requested: str) -> str | None:
 
 
 def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
-    """The recipe as it is for the site's release ``name``: its image, its functions and no other engine.
+    """Return a copy of the recipe for the site's release ``name``: its image, its functions and no other engine.
 
-    The image is empty where nobody knows one.
+    The image is empty where none is known.
     """
     recipe = recipe.of_release(name)
     files = {}
     if recipe.catalogue_file is not None and own.catalogue is not None:
         files = {"catalogue_file": own.catalogue, "validation_file": own.validation}
     known = recipe.engines.get(minor(name), "")
+    # The recipe's image serves only if it has this very release.
     image = own.image or (known if is_of(bridge_release(known) or name, name) else "")
     return msgspec.structs.replace(
         recipe, image=image, engine=minor(name), other_engines={}, other_catalogues={}, **files
@@ -50,7 +56,10 @@ def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
 
 
 def own_catalogues(recipe: Recipe, cluster: ClusterConfig) -> dict[str, Recipe]:
-    """The recipe with the functions of each release that the site has a catalogue of; empty where jobs call none."""
+    """Return the recipe with the functions of each release that the site has a catalogue of, by the release's name.
+
+    Empty where the site has none, or jobs of the recipe call no functions. The catalogues are not read yet.
+    """
     if recipe.catalogue_file is None:
         return {}
     releases = own_releases(recipe, cluster)
@@ -58,7 +67,11 @@ def own_catalogues(recipe: Recipe, cluster: ClusterConfig) -> dict[str, Recipe]:
 
 
 def recipe_of(function: PlannedFunction | None, recipe: Recipe, cluster: ClusterConfig) -> Recipe:
-    """The recipe with the functions that ``function`` is one of; ``recipe`` where their catalogue is not here now."""
+    """Return the recipe with those functions that a run's ``function`` is one of, by its catalogue's digest.
+
+    ``recipe`` itself where that catalogue is not here now, or ``function`` is None. Catalogues that cannot be read are
+    passed over.
+    """
     if function is None:
         return recipe
     for one in (*recipe.releases.values(), *own_catalogues(recipe, cluster).values()):

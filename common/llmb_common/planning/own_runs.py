@@ -11,21 +11,25 @@ from llmb_common.planning.job_plan import JobPlan
 
 
 class OwnTime(NamedTuple):
-    """Seconds of a step in ``runs`` runs of exactly a job: a further one is between the two in 9 of 10 cases."""
+    """The step time of a job by this site's own runs of exactly this job, in seconds."""
 
     seconds: float
+    """Their geometric mean."""
     low: float
     high: float
+    """A further run is between ``low`` and this in 9 of 10 cases."""
     runs: int
+    """Number of runs."""
 
 
 class OwnRuns(msgspec.Struct, frozen=True):
-    """What this site's own runs say of a planned job: how long a step takes, and how much memory such jobs need."""
+    """What this site's own runs tell of a planned job: how long a step takes, and how much memory such jobs need."""
 
     time: OwnTime | None = None
     """Of runs of exactly this job, with this software; None: there are none."""
     memory: Callable[[str], Sequence[float]] = lambda kind: ()
-    """Of runs of a kind (``memory.kind_of``) in this software: peak of memory over the predicted one."""
+    """For a kind of job (``memory.kind_of``), the measured over the predicted peak of memory of each run in this
+    software; empty: there are none."""
 
 
 Look = Callable[[JobPlan], OwnRuns]

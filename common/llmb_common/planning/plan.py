@@ -62,12 +62,13 @@ _LONGEST = 60
 def experiment_name(
     case: Case, documented: Layout, layout: Layout, fp8_recipe: str | None, settings: Mapping[str, object]
 ) -> str:
-    """The name of a run, also of its folder: by the variant's pattern, with what is not as documented: ``_tp4_cg0``.
+    """Return the name of a run's experiment, also of its folder: the variant's pattern and what is undocumented.
 
-    ``layout`` is the run's, ``documented`` that of its row in the recipe; ``settings``: the framework's.
+    What differs from the row in the recipe is appended, ``_tp4_cg0``: columns of ``layout`` unlike ``documented``, the
+    framework's ``settings``, another FP8 scaling, profiles and traces.
 
     Raises:
-        RecipeError: the name cannot be a folder's.
+        RecipeError: the name cannot be a folder's
     """
     variant = case.variant
     request = case.request
@@ -106,8 +107,7 @@ def experiment_name(
 
 
 def _settings_suffix(settings: Mapping[str, object]) -> str:
-    """The part of an experiment's name that settings of the framework make:
-    ``_model.moe_token_dispatcher_type-flex``.
+    """Return an experiment's name's part for the framework's settings: ``_model.moe_token_dispatcher_type-flex``.
 
     It is cut, and gets a digest, where it is long or has characters that names must not have. Empty without settings.
     """
@@ -129,15 +129,15 @@ def make_plan(
     machine: Machine,
     measured: Look = lambda plan: OwnRuns(),
 ) -> JobPlan:
-    """The plan for ``request``; notices about choices made for the user are in ``preflight.warnings``.
+    """Return the plan of the job that ``request`` asks for; notices for the user are in its ``preflight.warnings``.
 
     ``measured`` looks for this site's runs of such a job. Nothing is written, and no scheduler is asked but for the
     kinds of MPI.
 
     Raises:
-        RequestError: there can be no such job.
-        ConfigError: the site's catalogue is of another release than its configuration says.
-        RecipeError: the recipe's name for experiments is none for a folder, or its catalogue cannot be read.
+        RequestError: there can be no such job, or LLMB_INSTALL is not set
+        ConfigError: the site's catalogue is of another release than its configuration says
+        RecipeError: the recipe's name for experiments is none for a folder, or a file beside it cannot be read
     """
     if request.install is None:
         raise no_install_error("LLMB_INSTALL is not set")
@@ -251,19 +251,27 @@ def make_plan(
 
 
 def _four_digits(value: float) -> float:
-    """``value`` rounded to four significant digits."""
+    """Return ``value`` rounded to four significant digits."""
     return float(f"{value:.4g}")
 
 
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
-    """The end of a remedy, ``, such as 96 (fits), 192 (fits)``: the nearest numbers of GPUs that FORCE takes.
+    """Return the nearest numbers of GPUs that FORCE accepts, as a remedy's end: ``, such as 96 (fits), 192 (fits)``.
 
-    Those that do not fit are named only where none does, or where they are asked for. Empty: it takes none.
+    Each is planned as a trial. Numbers that do not fit are named only where none does, or where they are requested.
+    Empty: FORCE accepts none.
+
+    Raises:
+        RequestError: the request is wrong whatever its number of GPUs
+        ConfigError: the site's catalogue is of another release than its configuration says
+        RecipeError: a file beside the recipe cannot be read
     """
     requested, found = request.gpus or 0, dict[int, str]()
+    # Trials must not fail for what the user did not ask about: scale and memory.
     forced = msgspec.structs.replace(request, force=True, preflight="warn")
     case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
     layout = _row_layout(case, **{"gbs": 0, **request.columns})
+    # Whole nodes, and whole replicas of the model.
     unit = math.lcm(case.gpus_per_node, layout.tp * layout.pp * layout.cp)
     documented, below = documented_scales(case), requested // unit
     reach = _TRIED + len(documented)  # so many multiples on either side are enough
@@ -284,9 +292,12 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
 
 
 def no_install_error(problem: str) -> RequestError:
-    """The error (code ``no-install``), for the caller to raise, that a command does not know its installation.
+    """Return a RequestError with the code ``no-install``, to be raised: a command does not know its installation.
 
     ``problem`` is its message. The remedy names the installation in the clone, if it has one.
+
+    Raises:
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     here = recipes_root() / DEFAULT_FOLDER
     there = "/path/to/installation; to make one, run ./installer.py"
@@ -296,10 +307,12 @@ def no_install_error(problem: str) -> RequestError:
 
 
 def _layout(case: Case) -> Layout:
-    """The layout that the request makes of the row's columns; notes what was decided for the user.
+    """Return the layout of a job: the columns of its row as the request changes them.
+
+    Adds a notice to ``case`` for what was decided for the user.
 
     Raises:
-        RequestError: the batch's formula gives no whole number, or is asked for twice
+        RequestError: the formula of the global batch gives no whole number, or the batch is requested in two ways
     """
     request, row = case.request, case.row
     columns = dict(request.columns)
@@ -318,7 +331,10 @@ def _layout(case: Case) -> Layout:
 
 
 def _documented_layout(case: Case) -> Layout:
-    """The layout of the row as documented; GBS 0 where its formula has none for so many GPUs."""
+    """Return the layout of a job's row as the recipe documents it, at the job's number of GPUs.
+
+    GBS is 0 where its formula gives no whole number for so many GPUs.
+    """
     try:
         return _row_layout(case, gbs=case.row.global_batch_size(case.gpus))
     except RequestError:
@@ -326,16 +342,16 @@ def _documented_layout(case: Case) -> Layout:
 
 
 def _row_layout(case: Case, **changes: int | bool | None) -> Layout:
-    """The columns of the case's row with some changed, at its number of GPUs."""
+    """Return the layout of a job's row at the job's number of GPUs, with ``changes`` by column."""
     columns: dict[str, Any] = {name: getattr(case.row, name) for name in Columns.__struct_fields__}
     columns["seq_len"] = case.model.sequence_length
     return Layout(gpus=case.gpus, **(columns | changes))
 
 
 def _node_counts(case: Case) -> tuple[int, int]:
-    """The number of nodes, and the number of GPUs used on each.
+    """Return (number of nodes, number of GPUs used on each).
 
-    One node with all the GPUs where the job runs on this machine, and where they are no more than a node has.
+    It is one node with all the GPUs where the job runs on this machine, or needs no more than a node has.
 
     Raises:
         RequestError: the GPUs do not fill whole nodes
@@ -352,11 +368,12 @@ def _node_counts(case: Case) -> tuple[int, int]:
 
 
 def _image(case: Case, engine: str, install: Path) -> str | None:
-    """The image that the job runs in: asked for, or the recipe's as this installation has it; None without
-    containers.
+    """Return the container image of a job: the requested one, or the file that the installation has of the recipe's.
+
+    None where jobs run without containers. Whether the file exists is not looked at.
 
     Raises:
-        RequestError: an image is asked for where jobs run without
+        RequestError: an image is requested where jobs run without containers
     """
     request, cluster = case.request, case.cluster
     if not case.containers:

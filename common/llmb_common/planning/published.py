@@ -31,14 +31,23 @@ _BESIDE_TRAINING = ("checkpoints", "profile", "NCCL trace")
 
 
 def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
-    """The published result of exactly the plan's job: its own container's, else the newest; None if there is none."""
+    """Return the published result of exactly the plan's job, of its own container or else of the newest.
+
+    None: there is none.
+
+    Raises:
+        RecipeError: the recipe's results or functions cannot be read
+    """
     return next(iter(published_results(plan, recipe)), None)
 
 
 def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
-    """Every published result of exactly the plan's configuration, the nearest software first; empty: there is none.
+    """Return every published result of exactly the plan's job, the nearest software first; empty: there is none.
 
     That is the plan's own container, then the newest; within one container the recipe's order.
+
+    Raises:
+        RecipeError: the recipe's results or functions cannot be read
     """
     found = []
     for result in recipe.results:
@@ -50,7 +59,13 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
 
 
 def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
-    """The step time of the published result nearest to the plan, and how it differs; None if its model has none."""
+    """Return the published step time nearest to the plan's job, and how that job differs; None: its model has none.
+
+    Nearest is of the same GPU type, dtype and so on if there is one, with the fewest differences and the nearest scale.
+
+    Raises:
+        RecipeError: the recipe's results or functions cannot be read
+    """
     of_model = [result for result in recipe.results if result.size == plan.model_size]
     if not of_model:
         return None
@@ -68,6 +83,7 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
         compared,
         key=lambda item: (
             len(_step_differences(item[1])),
+            # Twice as many GPUs are as far away as half as many.
             abs(math.log(item[0].gpus / plan.gpus)),
             item[0].gpus,
             _software_distance(plan, recipe, item[0]),
@@ -92,9 +108,12 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
 
 
 def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[Difference] | None:
-    """How the plan's job differs from the published one; empty: in nothing. The software is not compared.
+    """Return how the plan's job differs from the one of a published result, but for their software.
 
-    None: the recipe has no row for the published job.
+    Empty: it does not. None: the recipe has no row for the published job.
+
+    Raises:
+        RecipeError: the recipe's functions cannot be read
     """
     row = find_row(recipe, result)
     if row is None:
@@ -121,7 +140,7 @@ _Compared = Iterator[tuple[str, object, object]]
 
 
 def _compare_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Compared:
-    """Yields size, GPU type, dtype and variant, as published and as planned."""
+    """Yield (name, published, planned) for model size, GPU type, dtype and variant, alike or not."""
     yield "size", result.size, plan.model_size
     yield "GPU type", result.gpu, plan.gpu_type
     planned = plan.fp8_recipe if plan.dtype == "fp8" else None
@@ -130,9 +149,9 @@ def _compare_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Co
 
 
 def _compare_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
-    """Yields the layout columns, as published and as planned.
+    """Yield (name, published, planned) for the layout columns, alike or not.
 
-    Where the plan is of this row at this scale, its columns are the row's but for those overridden.
+    Where both jobs are of one row at one scale, only those that the user changed: the others are the row's.
     """
     same_row = result.gpus == plan.gpus and _same_kind(plan, result)
     for name in plan.overridden if same_row else Columns.__struct_fields__:
@@ -141,10 +160,13 @@ def _compare_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compa
 
 
 def _compare_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
-    """Yields the length of a sequence, as published and as planned.
+    """Yield (name, published, planned) for the length of a sequence in tokens, alike or not.
 
     A plan that does not override it has that of its row, which is the one of other rows of its size where these say
     nothing.
+
+    Raises:
+        RecipeError: the recipe's functions cannot be read
     """
     documented = row.sequence_length or plan.seq_len
     if "seq_len" in plan.overridden and row.sequence_length is None:
@@ -153,7 +175,7 @@ def _compare_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
 
 
 def _compare_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
-    """Yields the scale and the work of each GPU, as published and as planned."""
+    """Yield (name, published, planned) for the number of GPUs and the work of each, alike or not."""
     published = row.global_batch_size(result.gpus)
     if result.gpus == plan.gpus:
         yield "GBS", published, plan.gbs
@@ -167,12 +189,13 @@ def _compare_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared
 
 
 def _compare_settings(plan: JobPlan) -> _Compared:
-    """Yields what no published job has, with its value there and as planned.
+    """Yield (name, published, planned) for what no published job has: settings, checkpoints, profiles and traces.
 
     Saving takes time and switches overlaps off, and so does loading.
     """
     for name, value in plan.megatron.items():
         yield name, "unset", value
+    # Published jobs drop tokens; forced balance is another benchmark.
     yield "routing", plan.moe_routing if plan.moe_routing != "balanced" else None, plan.moe_routing
     yield "checkpoints", False, plan.checkpoint.is_used
     yield "profile", False, plan.profile is not None
@@ -180,10 +203,13 @@ def _compare_settings(plan: JobPlan) -> _Compared:
 
 
 def _function_difference(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Row) -> list[Difference]:
-    """The difference of functions: another one, or one of another release with other columns; empty where there is
-    none.
+    """Return the difference in functions as a list of one: another function, or the same with other columns.
 
-    What else the two set is not compared.
+    The latter is one of another release. Empty: there is none, or one of the two jobs has no function. What else the
+    functions set is not compared.
+
+    Raises:
+        RecipeError: the catalogue of the published job's release cannot be read
     """
     measured = recipe.of_release(result.release).function(row)
     if plan.function is None or measured is None:
@@ -195,18 +221,21 @@ def _function_difference(plan: JobPlan, recipe: Recipe, result: PublishedResult,
 
 
 def _step_differences(differs: list[Difference]) -> list[Difference]:
-    """The differences that change what a step does, without scale and what happens beside training."""
+    """Return those of ``differs`` that change what a step does: without scale, and what happens beside training."""
     return [item for item in differs if item.name != _GPUS and item.name not in _BESIDE_TRAINING]
 
 
 def _same_kind(plan: JobPlan, result: PublishedResult) -> bool:
-    """Whether size, GPU type, dtype and variant are the same: what costs nothing to compare."""
+    """Return whether plan and result have the same size, GPU type, dtype and variant, which is quick to compare."""
     planned = (plan.variant, plan.model_size, plan.gpu_type, plan.dtype)
     return (result.variant, result.size, result.gpu, result.dtype) == planned
 
 
 def _kind_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, ...]:
-    """A sort key: in which of GPU type, dtype, scaling and variant plan and result differ, what counts most first."""
+    """Return a sort key by whether a result differs from the plan in GPU type, dtype, FP8 scaling and variant.
+
+    What counts most is first.
+    """
     scaling = plan.fp8_recipe if plan.dtype == "fp8" else None
     return (
         result.gpu != plan.gpu_type,
@@ -217,14 +246,15 @@ def _kind_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tu
 
 
 def _fp8_scaling(recipe: Recipe, result: PublishedResult) -> str | None:
-    """The FP8 scaling that a published result was measured with; None for other dtypes."""
+    """Return the FP8 scaling that a published result was measured with; None for dtypes other than FP8."""
     if result.dtype != "fp8":
         return None
     return result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
 
 
 def _software_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, list[int]]:
-    """A sort key: results of the plan's own container come first, then those of the newest."""
+    """Return a sort key for results: those of the plan's own container first, then those of the newest container."""
     container = recipe.document(result).container
+    # Results without a container come last.
     newest_first = [-number for number in release_order(container or "00.00")]
     return not same_release(container_release(plan.image), container), newest_first

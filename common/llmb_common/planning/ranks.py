@@ -15,17 +15,22 @@ ORDER = "tp-cp-ep-dp-pp"
 
 
 class RankGroup(NamedTuple):
-    """``size`` ranks that work together, ``stride`` ranks apart, on so many ``nodes``; ``name``: ``TP``, ``DP``."""
+    """One kind of communication group of a job, such as TP: how many ranks are in a group, and how far apart."""
 
     name: str
+    """``TP``, ``CP``, ``DP``, ``PP``, ``ETP``, ``EP`` or ``expert DP``."""
     size: int
+    """Ranks in a group."""
     stride: int
+    """How many ranks its members are apart."""
     nodes: int
+    """Nodes that the first group spans."""
 
 
 def groups(plan: JobPlan) -> list[RankGroup]:
-    """The kinds of groups of more than one rank that the job has, in the order TP, CP, DP, PP, then ETP, EP and
-    expert DP where the model has experts; empty: one GPU.
+    """Return the kinds of communication groups of more than one rank that the job has; empty: it has one rank.
+
+    They are in the order TP, CP, DP, PP, then ETP, EP and expert DP where the model has experts.
     """
     grid = [("TP", plan.tp), ("CP", plan.cp), ("DP", plan.dp), ("PP", plan.pp)]
     experts = [("ETP", plan.etp or plan.tp), ("EP", plan.ep or 1), ("expert DP", plan.expert_dp or 1)]
@@ -34,6 +39,7 @@ def groups(plan: JobPlan) -> list[RankGroup]:
         stride = 1
         for name, size in sizes:
             if size > 1:
+                # The group of rank 0 stands for all of its kind.
                 nodes = {member * stride // plan.gpus_per_node for member in range(size)}
                 found.append(RankGroup(name, size, stride, len(nodes)))
             stride *= size
@@ -41,12 +47,14 @@ def groups(plan: JobPlan) -> list[RankGroup]:
 
 
 def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
-    """The rank itself, its node and its place in each group, all from 0: ``{"rank": 9, "node": 1, "tp": 1, ...}``.
+    """Return a rank's place in the job, by lower-case names, all from 0: ``{"rank": 9, "node": 1, "tp": 1, ...}``.
 
-    ``ep`` and ``etp`` only where the model has experts.
+    Besides ``rank`` and ``node`` there are ``tp``, ``cp``, ``dp`` and ``pp``; ``ep`` and ``etp`` only where the model
+    has experts.
     """
     found = {"rank": rank, "node": rank // plan.gpus_per_node}
     rest = rank
+    # Megatron's order: TP changes fastest from rank to rank, PP slowest.
     for name in ("tp", "cp", "dp"):
         rest, found[name] = divmod(rest, getattr(plan, name))
     found["pp"] = rest

@@ -18,128 +18,162 @@ if TYPE_CHECKING:  # the site's settings are read where nothing is planned, too
 
 
 class TimeLimit(NamedTuple):
-    """A time limit as plans write it, and the variable of the request that gave it; empty: the site's file did."""
+    """A job's time limit, and who gave it."""
 
     value: str
+    """As plans write it, such as ``01:30:00``."""
     variable: str
+    """The variable of the request that gave it; empty: the site's configuration did."""
 
 
 class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a scheduler is asked for beside nodes, ranks and time: its own part of a plan."""
+    """A plan's part for its scheduler: what is asked of it besides nodes, ranks and time.
+
+    This base class stands for a scheduler that has no such words; each executor's own derives from it.
+    """
 
     queue_word: ClassVar[str] = "queue"
-    """What it calls ``queue``."""
+    """What the scheduler calls a queue."""
     account_variable: ClassVar[str] = ""
-    """The variable of a request that says ``account``."""
+    """The variable of a request that names the account; empty: there is none."""
     queue_variable: ClassVar[str] = ""
+    """The variable of a request that names the queue; empty: there is none."""
 
     @property
     def account(self) -> str | None:
-        """The account that the job is charged to; None where there are no accounts."""
+        """The account that the job is charged to; None: there are no accounts, or none is named."""
         return None
 
     @property
     def queue(self) -> str | None:
-        """The queue in which the job waits, and whose nodes it gets; None where there are no queues."""
+        """The queue (in Slurm the partition) in which the job waits and whose nodes it gets.
+
+        None: there are none, or none is named.
+        """
         return None
 
     def job_name(self, usual: str) -> str:
-        """The job's name in the scheduler: ``usual``, which holds the run's id, unless a site prescribes another."""
+        """Return the job's name in the scheduler: ``usual``, with the run's id, unless the site prescribes another."""
         return usual
 
     @property
     def nodelist(self) -> str | None:
-        """The nodes that are asked for by name, a host list; None: any."""
+        """The nodes that the job asks for by name, as a host list such as ``n[1-4]``; None: any nodes will do."""
         return None
 
     @property
     def excluded(self) -> str | None:
-        """The nodes that the job avoids, a host list; None: none."""
+        """The nodes that the job must not run on, as a host list such as ``n[1-4]``; None: it may run on all."""
         return None
 
     @property
     def containers(self) -> bool:
-        """Whether the job's ranks run in the image."""
+        """Whether the job's ranks run in its container image."""
         return False
 
     @property
     def nvlink_nodes(self) -> int | None:
-        """How many nodes are to share an NVLink domain; None: it is not asked."""
+        """How many of the job's nodes are to share an NVLink domain (Slurm's segment).
+
+        None: the scheduler is not asked for it.
+        """
         return None
 
     @property
     def starts_mpi(self) -> bool:
-        """Whether ranks are started so that MPI finds the others, by PMIx or the like."""
+        """Whether the job's ranks are started so that MPI finds the others, by PMIx or the like."""
         return False
 
     @property
     def own_limit(self) -> bool:
-        """Whether the scheduler's own options, which the user gave, say when the job is told to end.
+        """Whether the user gave options of the scheduler's own that say when the job is told to end.
 
-        Its time limit is not checked then.
+        The plan's time limit is then not checked.
         """
         return False
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of a request, name to value, that ask for the same account and queue."""
+        """The variables of a request, name to value, that would ask for the same account and queue.
+
+        Empty: neither is named.
+        """
         variables = {self.account_variable: self.account, self.queue_variable: self.queue}
         return {name: value for name, value in variables.items() if name and value}
 
     def on_nodes(self, nodes: str) -> SchedulerPart:
-        """The same part of a plan, asking for these nodes, a host list.
+        """Return a copy of this part of a plan that asks for the nodes of a host list, such as ``n[1-4]``.
+
+        This base class always raises.
 
         Raises:
-            RequestError: the scheduler does not let jobs choose their nodes.
+            RequestError: the scheduler does not let jobs choose their nodes
         """
         raise RequestError("this scheduler does not let jobs choose their nodes", remedy="leave the nodes out")
 
     def after_days(self, days: int) -> SchedulerPart:
-        """The same part of a plan, beginning so many days from this hour on.
+        """Return a copy of this part of a plan with which the job begins ``days`` from this hour.
+
+        This base class always raises.
 
         Raises:
-            RequestError: jobs cannot be told to wait.
+            RequestError: the scheduler does not let jobs wait
         """
         raise RequestError("this scheduler does not let jobs begin later", remedy="repeat the command on other days")
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A scheduler's own section of ``cluster_config.yaml``; ways of running jobs that need none have this one."""
+    """A scheduler's own section of ``cluster_config.yaml``.
+
+    This base class is for ways of running jobs without such settings; each executor's own derives from it.
+    """
 
     part: ClassVar[type[SchedulerPart]] = SchedulerPart
+    """The class of its part of a plan."""
 
     @property
     def queue(self) -> str | None:
-        """The queue of jobs that name none; None: the scheduler's own default."""
+        """The queue (in Slurm the partition) of jobs that name none; None: the scheduler's own default."""
         return None
 
     @property
     def containers(self) -> bool:
-        """Whether jobs run in images where their way of running can."""
+        """Whether the site wants its jobs in containers, where their way of running can have any."""
         return True
 
     def problems(self) -> Iterable[tuple[str, str, str]]:
-        """What is wrong in the section beyond the types: (key, what it is not, what to do) each; empty: nothing."""
+        """Return what is wrong in this section beyond the types, as (key, problem, remedy) each; empty: nothing.
+
+        The problem is the rest of a sentence that begins with the key.
+        """
         return ()
 
     def time_limit(self, request: Request) -> TimeLimit | None:
-        """The time limit that the user or the site asks for; None: the recipe has the choice.
+        """Return the job's time limit by the user, else by the site.
+
+        None: neither gives one, and the recipe's holds.
 
         Raises:
-            RequestError: there is no such limit, or two that contradict each other.
+            RequestError: there is no such limit, or two contradict each other
         """
         return TimeLimit(request.time_limit, "TIME_LIMIT") if request.time_limit else None
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SchedulerPart | None:
-        """The scheduler's part of a plan; None: it is told nothing. Notices are added to ``case``.
+        """Return the scheduler's part of a plan for a job on so many nodes; None: the scheduler is told nothing.
 
-        ``may_start_mpi``: the job's ranks may start MPI.
+        Adds notices for the user to ``case``. ``may_start_mpi``: the job's ranks may start MPI.
 
         Raises:
-            RequestError: the scheduler cannot be asked for that.
+            RequestError: the scheduler cannot be asked for what is requested
         """
         return self.site_part()
 
     def site_part(self, queue: str | None = None) -> SchedulerPart | None:
-        """What every job of this site asks for, in its queue or another; None: the scheduler is told nothing."""
+        """Return what every job of this site asks of the scheduler; None: the scheduler is told nothing.
+
+        ``queue`` replaces the site's own; None: it does not.
+
+        Raises:
+            RequestError: the site's own options for the scheduler are wrong
+        """
         return None

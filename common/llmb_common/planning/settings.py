@@ -70,12 +70,14 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
 def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
-    """The framework's settings that are asked for, with values as JSON has them, but those the function has anyway.
+    """Return the requested settings of the framework by ``section.field``, with values as JSON has them.
 
-    Such are noted in ``case``, and so is a release whose settings are not known.
+    Those that the job's function has anyway are left out, which is noted in ``case``; so is a release whose settings
+    are not known.
 
     Raises:
-        RequestError: the release has no such field, it takes no such value, or the plan decides it
+        RequestError: the release has no such setting, it takes no such value, the plan decides it, or it does not go
+            with the rest of the job
     """
     origin = case.request.say("MEGATRON_SETTINGS")
     found, requested = {}, case.request.megatron
@@ -86,6 +88,7 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
         kinds = _kinds_of_setting(name, engine, origin, strict=case.request.checks_engine)
         found[name] = value_of(text, kinds, f"{origin}: {name}")
     _refuse_contradictions(found, layout, origin)
+    # A small copy has settings of its own, which no catalogue keeps.
     if case.function is None or case.on_cpu or case.model.reduced is not None:
         return found
     own = own_settings(case.function, layout)
@@ -97,10 +100,10 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
 
 
 def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
-    """What the function sets of the fields that its catalogue keeps, by ``section.field``.
+    """Return what a function sets of the framework's settings that its catalogue keeps, by ``section.field``.
 
-    None, False or the like where it leaves them out. On GPUs: a CPU trains a copy that has other settings. Whatever a
-    catalogue does not keep, only the engine knows.
+    None where it leaves one out. It holds on GPUs: a CPU trains a copy that has other settings. What a catalogue does
+    not keep, only the engine knows.
     """
     known: dict[str, Any] = {}
     for section, names in _OF_FUNCTION.items():
@@ -115,7 +118,7 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
 
 
 def _mean_the_same(one: Any, other: Any) -> bool:
-    """Whether two values of a setting mean the same, whatever the order of a list and however nothing is written."""
+    """Return whether two values of a setting mean the same: lists in any order, and all ways to write nothing."""
     if isinstance(one, list):
         one = sorted(one, key=str)
     if isinstance(other, list):
@@ -125,7 +128,10 @@ def _mean_the_same(one: Any, other: Any) -> bool:
 
 @lru_cache
 def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
-    """The framework's fields in a release (``0.6``) by section, each with what it takes; empty: nobody listed them."""
+    """Return the framework's settings in a minor release (``0.6``) by section, each field with what it takes.
+
+    That is a text such as ``int|none``. Empty: the release is not known. Each file is read once and then kept.
+    """
     if engine not in ENGINES:
         return {}
     text = (Path(__file__).parent / "fields" / f"{engine}.json").read_text(encoding="utf-8")
@@ -134,11 +140,12 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _refuse_planned(name: str, origin: str) -> None:
-    """Refuse the framework setting ``name`` where a plan sets it itself; return where it does not. ``origin`` begins
-    the message: what the user wrote.
+    """Raise if a plan itself sets the framework's setting ``name``, ``section.field``.
+
+    ``origin``, what the user wrote, begins the message.
 
     Raises:
-        RequestError: the plan sets it; the remedy says what to set instead, or to leave it out.
+        RequestError: it does; the remedy says what to set instead, or to leave it out
     """
     if column := COLUMNS_OF.get(name):
         raise RequestError(f"{origin}: LLMB sets {name}", remedy=f"use --set {column}=VALUE ({column.upper()})")
@@ -148,12 +155,12 @@ def _refuse_planned(name: str, origin: str) -> None:
 
 
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, origin: str) -> None:
-    """Return where the settings ``found`` go with the layout's recomputation and CUDA graphs.
+    """Raise if one of the settings ``found`` contradicts the layout's recomputation or CUDA graphs.
 
-    ``origin`` begins the message.
+    ``origin``, what the user wrote, begins the message.
 
     Raises:
-        RequestError: one does not
+        RequestError: one does
     """
     if found.get("model.recompute_granularity") == "full":
         remedy = "use --set recompute_layers=VALUE (RECOMPUTE_LAYERS)"
@@ -169,10 +176,13 @@ def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, origin: str
 
 
 def _kinds_of_setting(name: str, engine: str, origin: str, *, strict: bool) -> list[str]:
-    """The types and words that the setting ``name`` takes in a release; empty where they are not known.
+    """Return the types (``int``, ``none``) and words, in double quotes, that the framework's setting ``name`` takes.
+
+    It is asked of the minor release ``engine``. Empty: the release is not known, or it has no such setting and
+    ``strict`` is off. ``origin`` begins the message.
 
     Raises:
-        RequestError: the release has no such setting, and ``strict`` asks for it
+        RequestError: code ``unknown-setting``: the release has no such setting, and ``strict`` is on
     """
     sections = fields_of_release(engine)
     section, _, field = name.partition(".")
@@ -193,15 +203,17 @@ def _kinds_of_setting(name: str, engine: str, origin: str, *, strict: bool) -> l
 
 
 def value_of(text: str, kinds: list[str], origin: str) -> Any:
-    """The value that ``text`` stands for among ``kinds``, or, where these are empty, as what it looks like.
+    """Return the value that ``text`` stands for: the first reading that one of ``kinds`` allows.
 
-    ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes; ``origin`` begins the message.
+    ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes; empty: it is what it looks like, at
+    last a text. ``origin`` begins the message.
 
     Raises:
-        RequestError: it is none of them
+        RequestError: code ``megatron``: no kind allows it
     """
     for value in _possible_values(text):
         if not kinds or _is_of_kind(value, kinds):
+            # ``1`` for a field of floats: in JSON it would otherwise stay a whole number.
             return float(value) if type(value) is int and kinds and "int" not in kinds else value
     words = [kind.strip('"') for kind in kinds if kind.startswith('"')]
     what = {"bool": "true or false", "int": "a whole number", "float": "a number", "list": "[...]", "dict": "{...}"}
@@ -214,9 +226,10 @@ def value_of(text: str, kinds: list[str], origin: str) -> Any:
 
 
 def _possible_values(text: str) -> Iterator[Any]:
-    """Yields the values that ``text`` may stand for, the narrowest type first and the text itself last."""
+    """Yield the values that ``text`` may stand for, the narrowest type first and the text itself last."""
     if text.lower() in _WORDS:
         yield _WORDS[text.lower()]
+    # So many digits fit in 64 bits.
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         yield int(text)
     with contextlib.suppress(ValueError):
@@ -231,9 +244,10 @@ def _possible_values(text: str) -> Iterator[Any]:
 
 
 def _is_of_kind(value: Any, kinds: list[str]) -> bool:
-    """Whether ``value`` is of one of the types, or one of the words, that a setting takes."""
+    """Return whether ``value`` is of one of the types, or is one of the words, in ``kinds``, what a setting takes."""
     if isinstance(value, str):
         a_dtype = "dtype" in kinds and re.fullmatch(r"(torch\.)?(bfloat|float|u?int)[0-9a-z_]+", value)
         return "str" in kinds or f'"{value}"' in kinds or bool(a_dtype)
+    # By the exact type, as True is an int to ``isinstance``.
     names = {type(None): "none", bool: "bool", int: "int", float: "float", list: "list", dict: "dict"}
     return names[type(value)] in kinds or (type(value) is int and "float" in kinds) or f'"{value}"' in kinds

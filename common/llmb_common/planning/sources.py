@@ -23,23 +23,26 @@ NO_GPUS = "no GPUs here"
 
 
 class Source(NamedTuple):
-    """One value of a plan and where it comes from.
-
-    ``value`` is for people; ``source`` is an option, a variable, a file, or the line of a document.
-    """
+    """One value of a plan, as people read it, and where it comes from."""
 
     name: str
     value: str
+    """For people."""
     source: str
+    """An option, a variable, a file, or the line of a document."""
 
 
 def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
-    """The values that decide a plan, each with where it comes from: a variable, the site's file, the recipe, the
-    machine.
+    """Return the values that decide a plan, each with where it comes from; values of None are left out.
 
-    ``plan`` must have been made of the other arguments.
+    That is a variable or option, the site's file, the recipe, a document or this machine.
+
+    Raises:
+        RequestError: ``plan`` was not made of the other arguments
+        RecipeError: the recipe's catalogue cannot be read
     """
     names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
+    # With everything that the plan decided, so that the same row is found again.
     resolved = msgspec.structs.replace(request, **{name: getattr(plan, name) for name in names}, force=True)
     machine = Machine(cluster_type=plan.cluster_type)
     row = choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
@@ -97,7 +100,10 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
 
 
 def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
-    """Yields (name, value, whether the user chose it) for each column of the plan that says something."""
+    """Yield (name, value as written, whether the user chose it) for each layout column of a plan worth showing.
+
+    Sizes of 1 are worth it only for TP, PP, CP and MBS, and for what the user chose.
+    """
     for name in Columns.__struct_fields__:
         value, is_overridden = getattr(plan, name), name in plan.overridden
         if (
@@ -110,7 +116,7 @@ def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
 
 
 def _as_written(value: int | None) -> object:
-    """The value of a column as a user writes it: ``NA`` for none, ``yes`` and ``no``."""
+    """Return the value of a layout column as users write it: ``NA`` for None, ``yes`` or ``no``, or the number."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "NA" if value is None else value

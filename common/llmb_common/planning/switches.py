@@ -18,10 +18,12 @@ from llmb_common.recipes.rows import Measurement
 
 
 def fp8_recipe_for(case: Case) -> str | None:
-    """The FP8 scaling of the job (``cs``, ``mx``); None where it is not in FP8. Adds notices on it to ``case``.
+    """Return the FP8 scaling of a job, such as ``cs`` or ``mx``; None: the job does not train in FP8.
+
+    Adds a notice to ``case`` where the request for one has no effect, or leads away from published results.
 
     Raises:
-        RequestError: the GPU does not support it, or no configuration of the recipe uses it.
+        RequestError: the GPU does not support the requested scaling, or no configuration of the recipe uses it
     """
     requested = case.request.fp8_recipe
     published = case.variant.fp8_recipe
@@ -56,7 +58,7 @@ def fp8_recipe_for(case: Case) -> str | None:
 
 
 def steps_for(case: Case) -> tuple[int, int | None]:
-    """(the number of steps to train, after how many a resumed run ends); the latter None: after all.
+    """Return (number of steps to train, number of steps after which a resumed run ends); the latter None: after all.
 
     The documents train one step of a resumed run. Adds a notice to ``case`` where the steps are too few for a result.
     """
@@ -80,10 +82,12 @@ def steps_for(case: Case) -> tuple[int, int | None]:
 
 
 def profile_plan(case: Case, steps: int, engine: str) -> ProfilePlan | None:
-    """What is profiled in a job of the release ``engine``; None where nothing is. Adds notices to ``case``.
+    """Return what a job of ``steps`` steps profiles, in the minor release ``engine``; None: nothing was requested.
+
+    Adds notices to ``case`` where the request is met only in part.
 
     Raises:
-        RequestError: the job does not have such steps or ranks, or cannot be profiled so.
+        RequestError: the job does not have such steps or ranks, or cannot be profiled in this way
     """
     request, say = case.request, case.request.say
     if not request.profile:
@@ -129,10 +133,13 @@ _SOFTWARE_TRACE = "nvtx,cuda-sw"
 
 
 def _nsys_trace(case: Case, engine: str, tool: str) -> str:
-    """What nsys traces, as its option ``--trace`` takes it; notes what is odd about a value that is asked for.
+    """Return what nsys traces in a job, as its option ``--trace`` has it: what is requested or the release's own.
+
+    ``tool`` is the job's profiler, and ``engine`` its minor release. Adds a notice to ``case`` where a requested value
+    has no effect or may do harm.
 
     Raises:
-        RequestError: the value asked for is not valid
+        RequestError: the requested value has the wrong form
     """
     own = _TRACE if engine == DEFAULT_ENGINE else _SOFTWARE_TRACE
     requested = case.request.profile_trace
@@ -156,13 +163,13 @@ def _nsys_trace(case: Case, engine: str, tool: str) -> str:
 
 
 def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
-    """The numbers of the ranks that are profiled, sorted; None: all.
+    """Return the numbers of the ranks that a job profiles, sorted; None: all.
 
-    Those that are asked for and that the job lacks are noted in ``case``. Of the documented 0-8, those that a small job
-    does not have are left out without a word.
+    Requested ranks that the job lacks are ignored, with a notice in ``case``; documented ones that a small job lacks,
+    without.
 
     Raises:
-        RequestError: no list of ranks, or none that the job has
+        RequestError: it is no list of ranks, or none of them is in the job
     """
     requested, gpus = case.request.profile_ranks, case.gpus
     text = requested or case.variant.profiling.ranks
@@ -175,6 +182,7 @@ def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if last < first:
             raise RequestError(f"PROFILE_RANKS={text} is not a list of ranks", remedy="all, or for example 0,2,8-15")
+        # A range may end anywhere, and listing a billion ranks would fill the memory.
         ranks.update(range(first, min(last, gpus - 1) + 1))
         if last >= gpus:
             least = max(first, gpus)
@@ -187,13 +195,12 @@ def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
 
 
 def _profiler(case: Case) -> Literal["nsys", "torch"]:
-    """The profiler for the job: nsys, or where this machine cannot use it for the job, PyTorch's own, which is
-    noted.
+    """Return the profiler for a job: ``nsys``, or ``torch`` where this machine cannot use nsys.
 
-    PyTorch's: nsys is missing, or the job runs on CPUs. A plan for another machine than this one has nsys.
+    That is on CPUs, and where nsys is missing; it is noted in ``case``. Jobs of a scheduler are taken to have nsys.
 
     Raises:
-        RequestError: GPU metrics are asked for in a job on GPUs, and nsys is missing
+        RequestError: GPU metrics are requested for a job on GPUs, and nsys is missing
     """
     machine = case.machine
     if not machine.traits.this_machine or (machine.has_nsys and not case.on_cpu):
@@ -209,10 +216,10 @@ def _profiler(case: Case) -> Literal["nsys", "torch"]:
 
 
 def refuse_on_cpu(case: Case, layout: Layout) -> None:
-    """Return where the job is for GPUs, or asks for nothing that needs one; else raise.
+    """Raise if a job that is planned for CPUs asks for something that needs a GPU; return for jobs on GPUs.
 
     Raises:
-        RequestError: something that needs one was asked for.
+        RequestError: it does
     """
     if not case.on_cpu:
         return
@@ -232,13 +239,14 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
 
 
 def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
-    """(how experts get their tokens, the layout with which they can); the former None: the job does not decide it.
+    """Return (how experts get their tokens, the layout with which they can); the former is ``drop`` or ``balanced``.
 
-    CUDA graphs are switched off, and that noted in ``case``, where balanced routing needs it and the user did not ask
-    for them.
+    It is None where the job does not decide it: without experts, and for a function, which routes itself. CUDA graphs
+    are switched off, with a notice in ``case``, where balanced routing needs it and the user did not ask for graphs.
 
     Raises:
-        RequestError: there are no experts, or what was asked for cannot be combined.
+        RequestError: routing is requested where the job does not decide it, or together with CUDA graphs that exclude
+            it
     """
     requested, chosen = case.request.moe_routing, "cuda_graph" in case.request.columns
     if case.function is not None or case.shape.moe is None:
@@ -258,7 +266,11 @@ def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
 
 
 def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> CheckpointPlan:
-    """Where checkpoints are written and read; adds to ``case`` what the documents say against them."""
+    """Return whether and where a job of ``steps`` steps writes and reads checkpoints.
+
+    ``parameters`` is the model's number of them, from which the time of saving follows; None: not known. Adds notices
+    to ``case`` on what the documents say against such checkpoints.
+    """
     request, known = case.request, case.model.checkpoint
     if request.checkpoint_interval and request.checkpoint_interval > steps:
         case.note(
@@ -292,7 +304,10 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
 
 
 def ineffective(case: Case) -> list[str]:
-    """What was asked for and has no effect on this way of running, one sentence each; empty: nothing."""
+    """Return a notice for each part of a request that has no effect where its job runs; empty: there is none.
+
+    That includes variables that LLMB does not know, but that were probably meant for it.
+    """
     request = case.request
     cluster = case.cluster
     machine = case.machine

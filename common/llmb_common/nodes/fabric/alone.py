@@ -15,7 +15,10 @@ from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_
 
 
 class Value(NamedTuple):
-    """One figure of a GPU by itself; ``gpu`` None: of its whole node."""
+    """One figure that a GPU or a node gave by itself, in the unit of its measure: TFLOPS or 10^9 bytes/s.
+
+    ``gpu`` is the GPU's number on ``host``, from 0; None: the figure is of the whole node.
+    """
 
     host: str
     gpu: int | None
@@ -23,7 +26,12 @@ class Value(NamedTuple):
 
 
 def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[list[Measure], list[FabricFinding]]:
-    """(measures, findings) of matrix products, copies and all-reduces within a node; empty without figures."""
+    """Return (measures, findings) of what GPUs and nodes gave by themselves: nothing between nodes.
+
+    These are matrix products, copies in memory and to and from the host, and all-reduces within a node. What nobody
+    gave a figure for is left out; two empty lists: nobody gave any. There are findings only on slow GPUs and nodes, and
+    on two kinds of nodes.
+    """
     measures: list[Measure] = []
     findings: list[FabricFinding] = []
     for name, values in _figures_by_measure(measured).items():
@@ -40,7 +48,11 @@ def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[
 
 
 def _figures_by_measure(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
-    """The figures that GPUs and nodes gave by themselves, by what was measured; empty where nobody gave one."""
+    """Return the figures that GPUs and nodes gave by themselves, by the measure's name.
+
+    All five names are always there; a list is empty where nobody gave a figure of that measure. A figure of 0 counts as
+    none.
+    """
     matrix = [Value(node.host, node.gpu, node.tflops) for node in measured.nodes if node.tflops]
     copy = [Value(node.host, node.gpu, node.copy_gbps) for node in measured.nodes if node.copy_gbps]
     within = [
@@ -56,9 +68,14 @@ def _figures_by_measure(measured: FabricMeasurement) -> dict[MeasureName, list[V
 def measure(
     name: MeasureName, figures: Sequence[float], own: Usual | None, least: float | None, nodes: int = 1
 ) -> Measure:
-    """All figures of one kind as one measure: their median, lowest and limit.
+    """Return the summary of all figures of one kind: their median, lowest, spread and limits.
 
-    ``own`` is what is usual, None where too few figures say it; ``least`` is the site's expectation.
+    ``own`` says what is usual among ``figures``; None: too few for that, and then there is neither spread nor limit.
+    ``least`` is the least figure that the site accepts; None: it expects none. ``nodes`` is the number of nodes in a
+    group.
+
+    Raises:
+        ValueError: ``figures`` is empty
     """
     return Measure(
         name=name,
@@ -66,6 +83,7 @@ def measure(
         unit=MEASURES[name].unit,
         nodes=nodes,
         count=len(figures),
+        # Of two kinds of nodes it is that of the usual one, which others are compared with.
         median=own.median if own else statistics.median(figures),
         lowest=min(figures),
         deviation=own.seen if own else None,
@@ -77,9 +95,14 @@ def measure(
 def _measure_findings(
     name: MeasureName, values: Sequence[Value], own: Usual | None, expected: Expectation
 ) -> list[FabricFinding]:
-    """What slow figures of one kind say of GPUs and nodes; empty where none is slow.
+    """Return a finding for each node with slow figures of one measure; empty: none is slow.
 
-    Where many are slow, that is one note: there are two kinds of machine.
+    A node fails where it alone is below what the site expects, else it is warned of. Where too many nodes are slow,
+    those that do not fail share one note that there are two kinds of nodes. That note comes, too, where nobody is slow
+    but the figures fall into two clusters.
+
+    Raises:
+        ValueError: ``values`` is empty
     """
     median = statistics.median(value.figure for value in values)
     least = expected.least(name)
@@ -94,8 +117,10 @@ def _measure_findings(
     kind: list[str] = []
     many = is_too_many(len(slow), len({value.host for value in values}))
     for host, found in slow.items():
+        # One finding for each node, which its slowest GPU decides.
         worst = min(found, key=lambda value: value.figure)
         level: Level = "fail" if expected.fails(worst.figure, median, least) else "warn"
+        # Whoever fails what the site expects is named, however many others do as well.
         if many and level != "fail":
             kind.append(host)
             continue
@@ -113,13 +138,17 @@ def _measure_findings(
         of_kind = chain.from_iterable(slow[host] for host in kind)
         median = statistics.median(value.figure for value in of_kind)
         findings.append(two_kinds_note(name, kind, median, usual_figure))
+    # Two kinds can lie closer together than the limit: then nobody is slow, and it is still worth knowing.
     elif own and own.lower and not slow:
         findings.append(two_kinds_note(name, [], own.lower[1], usual_figure))
     return findings
 
 
 def _gpus_prefix(found: Sequence[Value]) -> str:
-    """The GPUs of the figures, to begin a sentence with: ``GPUs 2,5: ``; empty for whole nodes."""
+    """Return the GPUs of some figures as the beginning of a sentence, ``GPUs 2,5: `` or ``GPU 2: ``.
+
+    Empty where the figures are of whole nodes.
+    """
     gpus = [str(value.gpu) for value in found if value.gpu is not None]
     if not gpus:
         return ""
@@ -131,17 +160,18 @@ OF_FLEET = 0.2
 
 
 def is_too_many(slow: int, of: int) -> bool:
-    """Whether so many slow nodes are too many for single faults: another kind of node, or a common cause.
+    """Return whether ``slow`` nodes out of ``of`` are too many to be single faults.
 
-    ``of``: how many nodes there are.
+    That is from a fifth of all nodes on, but never below four: they are another kind of node, or have a common cause.
     """
     return slow >= max(4, OF_FLEET * of)
 
 
 def two_kinds_note(name: MeasureName, hosts: Sequence[str], lower: float, median: float) -> FabricFinding:
-    """The note that there are two kinds of nodes, of which the slower one is ``hosts``; empty: not known.
+    """Return the finding, a note, that the fleet has two kinds of nodes, one slower than the other.
 
-    ``lower`` and ``median`` are the medians of the slower and of the usual kind.
+    ``hosts`` are the nodes of the slower kind; empty: it is not known which they are. ``lower`` and ``median`` are the
+    median figures of the slower and of the usual kind.
     """
     slower_nodes = f"{len(hosts)} of them, {nodes_text(hosts)}," if hosts else "some"
     return new_finding(

@@ -23,11 +23,12 @@ CONTROLS = 3
 
 
 def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
-    """Disjoint groups to measure next, to find out who makes groups slow; empty: there is nothing to ask.
+    """Return disjoint groups of hosts to measure next, to find out which nodes make groups slow.
 
     Each node of a slow group gets partners out of the fastest groups, of its own switch where there are any, and others
     the second time. A group of which every node is fast with others is measured once more. With up to five nodes, each
-    is measured with each.
+    pair is measured. Empty: nothing is left to ask, there was no first round, or the limit of rounds is reached. Nodes
+    that hung or are missing are in no group.
     """
     if not measurement.rounds or len(measurement.rounds) > MOST_ROUNDS:
         return []
@@ -37,12 +38,16 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
     if len(responding) <= SMALL:
         return _pairs_left(responding, judged.groups)
     sizes = [len(group.nodes) for group in measurement.rounds[0]]
+    # Groups of another size could not be compared with those of the first round.
     size = sizes[0] if sizes else group_size(len(present))
     return _Round(responding, size, known, judged.topology).groups()
 
 
 def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list[str]]:
-    """Pairs of ``hosts`` that ``groups`` has not measured yet, as many as go at once: each node is in one at most."""
+    """Return pairs of ``hosts`` that no group of ``groups`` is, as many as can be measured at once.
+
+    Each node is in one pair at most. Empty: every pair has been measured, or there are fewer than two hosts.
+    """
     done = {frozenset(group.nodes) for group in groups}
     pairs: list[list[str]] = []
     taken: set[str] = set()
@@ -55,7 +60,10 @@ def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list
 
 
 class Witnesses:
-    """What all groups of all rounds say of single nodes: who was fast with whom, and who was always slow."""
+    """What the measured groups of all rounds say of each node: with whom it was fast, and whether it was ever fast.
+
+    Groups that could not be judged, for lack of anything to compare them with, are left out.
+    """
 
     def __init__(self, groups: Sequence[GroupSpeed]) -> None:
         self.groups = [group for group in groups if group.slow is not None]
@@ -73,13 +81,17 @@ class Witnesses:
                 self._of.setdefault(host, []).append(group)
 
     def best(self, host: str) -> float:
-        """The largest share of what is usual that a group with this node gave; 0 where no group with it gave any."""
+        """Return the best that any group with ``host`` gave, as a share of the usual bus bandwidth (1.0: as usual).
+
+        0.0 where no such group gave a figure, and for an unknown host.
+        """
         return max((group.share or 0.0 for group in self._of.get(host, ())), default=0.0)
 
     def groups_against(self, host: str) -> list[GroupSpeed]:
-        """The slow groups in which nobody but ``host`` can be the cause; empty for a node that was ever fast.
+        """Return the slow groups in which nobody but ``host`` can be the cause: all other nodes were fast elsewhere.
 
-        They count where its partners were chosen for it: from the second round on, in small fleets from the first.
+        Only groups count whose partners were chosen for the node: from the second round on, in fleets of up to five
+        nodes from the first. Empty: there are none, or the node was in a fast group itself.
         """
         if host in self.cleared:
             return []
@@ -92,11 +104,17 @@ class Witnesses:
         ]
 
     def partners(self, host: str) -> set[str]:
-        """The nodes that ``host`` was measured with, itself among them."""
+        """Return the nodes that shared a group with ``host`` in any round, ``host`` itself among them.
+
+        Empty for a host that was in no judged group.
+        """
         return set(chain.from_iterable(group.nodes for group in self._of.get(host, ())))
 
     def unexplained(self, named: Iterable[str]) -> list[GroupSpeed]:
-        """The slow groups in which no node is ``named`` or hung, and which were not fast another time; empty: none."""
+        """Return the slow groups that neither a node in ``named`` nor one that hung explains; empty: there are none.
+
+        Left out are groups that were fast in another measurement of exactly the same nodes.
+        """
         causes = {*named, *self.hung}
         return [
             group
@@ -105,14 +123,18 @@ class Witnesses:
         ]
 
     def figures_of(self, nodes: Iterable[str]) -> list[GroupSpeed]:
-        """Every measurement of exactly this group of nodes."""
+        """Return every judged measurement of exactly the group ``nodes``, in the order of rounds.
+
+        Empty: there was none.
+        """
         wanted = frozenset(nodes)
         return [group for group in self.groups if frozenset(group.nodes) == wanted]
 
     def nodes_to_blame(self) -> list[str]:
-        """The nodes to blame: slow with every partner, with two sets of fast ones or more, and by enough.
+        """Return the nodes that are themselves the cause of slow groups; empty: no node is.
 
-        Those that hung are not among them.
+        Such a node was in no fast group, was slow at least twice with partners that are all fast elsewhere, and these
+        groups are beyond the limit in the mean. Nodes that hung are not among them.
         """
         found = []
         for host in self._of:
@@ -123,13 +145,19 @@ class Witnesses:
 
 
 def is_slow(groups: Sequence[GroupSpeed]) -> bool:
-    """Whether the groups' bandwidth is beyond the limit in the mean; True where none has a figure."""
+    """Return whether the bus bandwidth of ``groups`` is below the limit for slow ones, in the mean.
+
+    True, too, where no group has a figure, and for no groups at all.
+    """
     known = [group.excess for group in groups if group.excess is not None]
     return not known or sum(known) / len(known) > 1
 
 
 class _Round:
-    """The groups of the next round, made one by one out of nodes that are still free."""
+    """The groups of hosts to measure in the next round, put together one by one; a node is in one of them at most.
+
+    An instance is for one call of ``groups``, which uses up the free nodes.
+    """
 
     def __init__(self, hosts: Sequence[str], size: int, known: Witnesses, topology: dict[str, str]) -> None:
         self._hosts = frozenset(hosts)
@@ -144,7 +172,11 @@ class _Round:
         self._groups: list[list[str]] = []
 
     def groups(self) -> list[list[str]]:
-        """The groups of the next round; empty where nothing is left to ask."""
+        """Put together and return the groups of hosts to measure in the next round; empty: nothing is left to ask.
+
+        First come groups that were slow though all their nodes are fast elsewhere, then suspects with fast partners,
+        and last, while too few groups were measured to know the spread, fresh groups of fast nodes. To be called once.
+        """
         again = self._slow_only_together()
         for group in again:
             self._add_group(group)
@@ -154,6 +186,7 @@ class _Round:
         for host in sorted(
             self._suspects, key=lambda host: (len(self._known.groups_against(host)), self._known.best(host))
         ):
+            # The suspects that are left wait for a later round.
             if len(self._free) < self._size - 1:
                 break
             self._add_group([host, *self._partners(host)])
@@ -162,41 +195,46 @@ class _Round:
         return self._groups
 
     def _add_mixed_groups(self) -> None:
-        """Add groups of the nodes that are still free, other ones than before, each within one switch.
+        """Add groups of the fast nodes that the round has left over to it, newly mixed, each within one switch.
 
-        How much healthy ones differ is better known then, at no cost.
+        They cost no time, as all groups are measured at once, and show better how much healthy ones differ.
         """
         for hosts in by_domain(self._free, self._topology).values():
             count = len(hosts) // self._size
             for at in range(count):
+                # Strided, because the first round grouped neighbors.
                 self._add_group(hosts[at::count][: self._size])
 
     def _has_to_cross(self, host: str) -> bool:
-        """Whether too few free nodes share the host's switch to make a group there."""
+        """Return whether a group around ``host`` must span switches, for lack of free fast nodes on its own."""
         at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
         return len(at_home) < self._size - 1
 
     def _add_group(self, group: list[str]) -> None:
-        """Add a group to the round; its nodes are free no more."""
+        """Add ``group`` to the groups to measure in this round, and take its nodes off the free ones."""
         self._groups.append(group)
         self._free = [host for host in self._free if host not in group]
 
     def _partners(self, host: str) -> list[str]:
-        """The partners that a suspect gets, of the free nodes: on its own switch, new to it, and fast, if possible.
+        """Return the free fast nodes that complete the group of the suspect ``host``, which is not among them.
 
-        They are as many as make a group with it.
+        Preferred are nodes on its own switch, then those it was not measured with yet, then the fastest. They are fewer
+        than needed where too few are free.
         """
         known = self._known.partners(host)
         domain = self._topology.get(host)
 
         def rank(other: str) -> tuple[bool, bool]:
-            """A sort key: partners on another switch last, then known ones."""
+            """Return a sort key for a suspect's partners: those on another switch last, then those it already had."""
             return self._topology.get(other) != domain, other in known
 
         return sorted(self._free, key=rank)[: self._size - 1]  # stable: the fastest first
 
     def _slow_only_together(self) -> list[list[str]]:
-        """Disjoint groups to measure again: slow once, though each of their nodes is fast with others; empty: none."""
+        """Return disjoint groups that were slow in their only measurement, though each node is fast with others.
+
+        They are to be measured again. Empty: there are none. Left out are groups with a node that no longer responds.
+        """
         once = Counter(frozenset(group.nodes) for group in self._known.groups)
         found: list[list[str]] = []
         taken: set[str] = set()
@@ -209,13 +247,17 @@ class _Round:
         return found
 
     def _add_controls(self) -> None:
-        """Add groups of fast nodes of two switches, unless enough were measured: what crossing costs by itself."""
+        """Add groups of fast nodes that span switches to the round: they show what crossing costs by itself.
+
+        None where three such groups have been measured, and fewer than wanted where fast nodes run out.
+        """
         measured = [
             group
             for group in self._known.groups
             if spans(group.nodes, self._topology) and self._known.cleared.issuperset(group.nodes)
         ]
         for _ in range(CONTROLS - len(measured)):
+            # ``_add_group`` takes nodes off the free ones, so that the fastest one left is another each time.
             first = self._free[0] if self._free else ""
             rest = [host for host in self._free if self._topology.get(host) != self._topology.get(first)]
             if len(rest) < self._size - 1:
@@ -224,24 +266,30 @@ class _Round:
 
 
 def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
-    """Whether the nodes of a group are on different switches, by ``topology``: the switch of each host."""
+    """Return whether the nodes of ``group`` are on more than one switch, by ``topology``: the switch of each host.
+
+    Hosts that ``topology`` lacks count as one switch of their own.
+    """
     return len({topology.get(host, "") for host in group}) > 1
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Who or what is slow once all witnesses are heard."""
+    """What explains the slow groups of a fabric check: nodes, switches, paths between nodes, or nothing yet.
+
+    An empty field: nothing of that kind was found.
+    """
 
     nodes: tuple[str, ...] = ()
-    """Each slow with every partner."""
+    """Nodes that are slow with every partner, but for those of slow ``domains``."""
     domains: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Switches or segments, and their slow nodes, which are not in ``nodes``."""
+    """Slow switches or segments by name, with their slow nodes, which are not in ``nodes``."""
     together: tuple[GroupSpeed, ...] = ()
-    """Groups that are slow, again, though each of their nodes is fast with others: the path between them."""
+    """Groups that are slow repeatedly, or are pairs, though each node is fast with others: the path between them."""
     once: tuple[GroupSpeed, ...] = ()
-    """Groups that were slow the first time only."""
+    """Measurements that were slow of groups that were fast another time."""
     unknown: tuple[GroupSpeed, ...] = ()
-    """Groups of which nobody could say who it is."""
+    """Slow groups that nothing explains: which of their nodes it is could not be told."""
 
 
 _OF_DOMAIN = 0.75
@@ -249,9 +297,10 @@ _OF_DOMAIN = 0.75
 
 
 def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
-    """What slow groups have in common: single nodes, a switch or segment, or a path; else nobody is blamed.
+    """Return what the slow groups have in common: single nodes, a switch or segment, or a path between nodes.
 
-    ``topology`` has the switch, segment or NVL72 domain of hosts.
+    Groups that nothing explains are in its ``unknown``; all fields are empty where no group is slow. ``topology`` has
+    the switch, segment or NVL72 domain of each host; hosts that it lacks belong to none.
     """
     known = Witnesses(groups)
     named = known.nodes_to_blame()
@@ -263,6 +312,7 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
         nodes = frozenset(group.nodes)
         figures = known.figures_of(nodes)
         if is_slow(figures):
+            # A pair is sure at once: where both nodes are fast with others, only the path is left.
             is_sure = known.cleared.issuperset(nodes) and (len(figures) >= ASKED or len(nodes) == 2)
             if is_sure:
                 together.setdefault(nodes, group)
@@ -278,7 +328,10 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
 
 
 def _slow_domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """The switches or segments of which most nodes are slow, each with these nodes."""
+    """Return the switches or segments of which three quarters of the nodes, and at least three, are in ``named``.
+
+    Each has these nodes, in natural order. Empty: no switch is to blame, or there is only one.
+    """
     members: dict[str, set[str]] = {}
     for group in known.groups:
         for host in group.nodes:
@@ -286,6 +339,7 @@ def _slow_domains(named: Sequence[str], known: Witnesses, topology: dict[str, st
     found = {}
     for domain, hosts in members.items():
         slow = tuple(host for host in natural_order(named) if host in hosts)
+        # With one switch only, slow nodes say nothing of it: there is no other to compare it with.
         if domain and len(members) > 1 and len(slow) >= max(3, _OF_DOMAIN * len(hosts)):
             found[domain] = slow
     return found

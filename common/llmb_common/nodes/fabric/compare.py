@@ -18,38 +18,48 @@ Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of figure changed between two measurements of a fabric."""
+    """How one measure (such as the matrix product) changed from the first to the second measurement of a fabric.
+
+    Only figures of a GPU, node or group that both measurements have are compared.
+    """
 
     name: MeasureName
     count: int
     """GPUs, nodes or groups that both have."""
     first: float
+    """Median of the first measurement, in the measure's unit (TFLOPS or 10^9 bytes/s)."""
     second: float
-    """Medians."""
+    """Median of the second measurement, of the same GPUs, nodes or groups."""
     ratio: float
-    """The second to the first: of the same GPU, node or group, in the median."""
+    """Median of the ratios of second to first, each of the same GPU, node or group; below 1: slower."""
     is_real: bool
-    """Whether that is more than they differ by anyway, and more than half a per cent."""
+    """Whether the change of the median is beyond what chance explains, and more than half a percent."""
     slower: dict[str, float] = {}
-    """Who became slower unlike the others, with the ratio of each."""
+    """GPUs, nodes or groups that became slower unlike the others, with the ratio of each; empty: none, or too few to
+    tell."""
 
 
 class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What two measurements of a fabric have different; ``answer`` is the line to print first."""
+    """What differs between two measurements of a fabric: ``answer`` in a word or two, ``lines`` to print."""
 
     answer: Comparison
+    """The verdict on the second measurement."""
     lines: tuple[str, ...]
+    """The whole comparison for people; the first line is the verdict as a sentence."""
     changes: tuple[Changed, ...] = ()
+    """One for each measure that both have figures of."""
     only_first: tuple[str, ...] = ()
+    """Hosts of the first measurement only, sorted."""
     only_second: tuple[str, ...] = ()
-    """Nodes of one measurement only."""
+    """Hosts of the second measurement only, sorted."""
 
 
 def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> FabricComparison:
-    """The second measurement against the first one, by what both have of the same GPU, node or group of nodes.
+    """Return how the second measurement differs from the first one, GPU by GPU, node by node, group by group.
 
-    Nothing is refused: between CPUs and GPUs, which have nothing in common, there are no changes. Hosts that only one
-    of them has are named, sorted, in any case.
+    Only figures that both have are compared. Nothing is refused: measurements that share none, such as one of CPUs and
+    one of GPUs, have no ``changes`` and the answer ``nothing in common``. Hosts that only one of them has are listed,
+    sorted, in any case.
     """
     changes = []
     for name, of in _SAME.items() if first.device == second.device else ():
@@ -68,38 +78,48 @@ def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> Fabr
 
 
 def as_data(found: FabricComparison) -> dict[str, Any]:
-    """A comparison as JSON values."""
+    """Return a comparison of two fabric measurements as JSON values: dictionaries, lists, texts and numbers."""
     data: dict[str, Any] = msgspec.to_builtins(found)
     return data
 
 
 def _matrix_figures(measured: FabricMeasurement) -> dict[str, float]:
-    """TFLOPS of the matrix product, by GPU (``n1 GPU 0``); only of those that gave a figure."""
+    """Return the TFLOPS of the matrix product by GPU, such as ``n1 GPU 0``; GPUs without a figure are left out."""
     return {f"{node.host} GPU {node.gpu}": node.tflops for node in measured.nodes if node.tflops}
 
 
 def _copy_figures(measured: FabricMeasurement) -> dict[str, float]:
-    """Bandwidth of copies within a GPU's memory in 10^9 bytes/s, by GPU; only of those that gave a figure."""
+    """Return the bandwidth of copies within a GPU's memory in 10^9 bytes/s, by GPU, such as ``n1 GPU 0``.
+
+    GPUs without a figure are left out.
+    """
     return {f"{node.host} GPU {node.gpu}": node.copy_gbps for node in measured.nodes if node.copy_gbps}
 
 
 def _node_figures(measured: FabricMeasurement) -> dict[str, float]:
-    """Bus bandwidth within each node in 10^9 bytes/s, by node; only of those that gave a figure."""
+    """Return the bus bandwidth of an all-reduce within each node in 10^9 bytes/s, by host.
+
+    Nodes without a figure are left out.
+    """
     return {group.nodes[0]: group.busbw_gbps for group in measured.within if group.busbw_gbps}
 
 
 def _group_figures(measured: FabricMeasurement) -> dict[str, float]:
-    """Bus bandwidth of the groups of the first round in 10^9 bytes/s, by their nodes (``n[1-4]``).
+    """Return the bus bandwidth of each group of the first round in 10^9 bytes/s, by its host list (``n[1-4]``).
 
-    Groups without a bandwidth are left out; empty where there was no round. Who is in the groups of other rounds
-    depends on what was slow.
+    Groups without a bandwidth are left out; empty where there was no round. Later rounds are not compared, because
+    their groups depend on what was slow.
     """
     first = measured.rounds[0] if measured.rounds else ()
     return {nodes_text(sorted(group.nodes)): group.busbw_gbps for group in first if group.busbw_gbps}
 
 
 def _all_nodes_figures(measured: FabricMeasurement) -> dict[str, float]:
-    """Bus bandwidth over all nodes in 10^9 bytes/s, by collective, ranks and size, the largest size first."""
+    """Return the bus bandwidths of collectives over all nodes in 10^9 bytes/s, the largest message first.
+
+    The keys are such as ``all_reduce of 8 nodes, 64 ranks, 1073741824 bytes``. Collectives without a figure are left
+    out; empty: all nodes were not measured together.
+    """
     whole = (measured.whole,) if measured.whole is not None else ()
     sizes = sorted((*measured.sizes, *whole), key=lambda group: -group.bytes)
     return {
@@ -120,7 +140,10 @@ _SAME: dict[MeasureName, Callable[[FabricMeasurement], dict[str, float]]] = {
 
 
 def _change_of_measure(name: MeasureName, first: Mapping[str, float], second: Mapping[str, float]) -> Changed | None:
-    """How one kind of figure changed between two measurements, each by GPU, node or group; None: they share none."""
+    """Return how the figures of the measure ``name`` changed; None: the two measurements share no figure of it.
+
+    ``first`` and ``second`` have the figures of each measurement by GPU, node or group, all above 0.
+    """
     both = [key for key in first if key in second]
     if name == "whole":
         both = both[:1]  # bandwidth grows with the size, so that one says all
@@ -140,13 +163,18 @@ def _change_of_measure(name: MeasureName, first: Mapping[str, float], second: Ma
         first=statistics.median(first[key] for key in both),
         second=statistics.median(second[key] for key in both),
         ratio=middle,
+        # Three standard errors of the median: chance alone seldom makes as much.
         is_real=abs(middle - 1) > max(FLOOR, 3 * error),
         slower={key: ratio for key, ratio in ratios.items() if own is not None and ratio < own.limit},
     )
 
 
 def _comparison_answer(changes: list[Changed]) -> Comparison:
-    """In one word whether the second measurement is slower or faster; one GPU or node that became slower is enough."""
+    """Return the verdict on the second measurement by how each measure changed.
+
+    ``slower`` where one measure really dropped, or a single GPU, node or group became slower unlike the others; else
+    ``faster`` where one really rose, else ``no difference``; ``nothing in common`` without ``changes``.
+    """
     if not changes:
         return "nothing in common"
     real = [change for change in changes if change.is_real]
@@ -156,7 +184,11 @@ def _comparison_answer(changes: list[Changed]) -> Comparison:
 
 
 def _comparison_lines(found: FabricComparison) -> list[str]:
-    """The comparison as lines for people: the answer, each kind of figure, and nodes of one measurement only."""
+    """Return a comparison of two fabric measurements as lines to print; the first one is the verdict.
+
+    Then come each measure that both have, with the GPUs, nodes or groups that became slower unlike the others, and the
+    hosts of one measurement only. The ``lines`` of ``found`` are not looked at.
+    """
     only_in = {
         "slower": "slower: the second measurement has less than the first, see below",
         "faster": "faster: the second measurement has more than the first",
@@ -166,6 +198,7 @@ def _comparison_lines(found: FabricComparison) -> list[str]:
     lines = [only_in[found.answer]]
     for change in found.changes:
         word = MEASURES[change.name]
+        # A minus comes with the number.
         sign = "" if change.ratio < 1 else "+"
         real = "" if change.is_real else ", no difference"
         lines.append(

@@ -10,21 +10,28 @@ CPU_RATIO = 0.25
 
 
 class Expectation:
-    """What the site expects of its fabric, from ``health`` in ``cluster_config.yaml``."""
+    """What a site expects of its fabric, from ``health`` in ``cluster_config.yaml``.
+
+    Of measures that the site has set no figure for, nothing is expected.
+    """
 
     def __init__(self, settings: HealthSettings, device: str) -> None:
         self._settings = settings
         self.by_ratio = device == "cpu"
-        """Whether the spread of values says nothing here."""
+        """Whether figures are judged by a share of the median alone, because their spread says nothing: on CPUs."""
 
     def ratio(self, name: MeasureName) -> float:
-        """The share of the median below which a figure of the measure ``name`` is slow, where no spread is known."""
+        """Return the share of the median (0 to 1) below which a figure of the measure ``name`` is slow.
+
+        It is for figures whose spread is not known: few ones, and all on CPUs.
+        """
         return CPU_RATIO if self.by_ratio else MEASURES[name].slow
 
     def least(self, name: MeasureName, nodes: int = 1) -> float | None:
-        """The least figure of the measure ``name`` that does not fail, with tolerance; None: the site has not said.
+        """Return the least figure of the measure ``name`` that does not fail; None: the site expects none.
 
-        ``nodes``: those of a group, where groups are measured.
+        It is what the site expects less its tolerance, in TFLOPS or 10^9 bytes/s. ``nodes`` is the size of a group,
+        which matters to the measure ``groups`` only.
         """
         setting = self._setting(name, nodes)
         if setting is None:
@@ -34,7 +41,11 @@ class Expectation:
         return setting * (CPU_RATIO if self.by_ratio else MEASURES[name].fails)
 
     def _setting(self, name: MeasureName, nodes: int) -> float | None:
-        """The figure that the site expects of a measure, on groups of so many nodes; None: it has none."""
+        """Return the figure that the site expects of the measure ``name``, in TFLOPS or 10^9 bytes/s.
+
+        None: none is set. ``nodes`` is the size of a group for the measure ``groups``: there are settings for 2 and 4
+        only.
+        """
         if name == "groups":
             by_size = {2: self._settings.all_reduce_gb_per_s, 4: self._settings.four_nodes_all_reduce_gb_per_s}
             return by_size.get(nodes)
@@ -42,8 +53,8 @@ class Expectation:
         return setting
 
     def fails(self, value: float, median: float, least: float | None) -> bool:
-        """Whether ``value`` is below ``least`` by the node's own fault: the ``median`` is not.
+        """Return whether ``value`` is below ``least``, what the site accepts, by the node's own fault.
 
-        False where ``least`` is None.
+        It is not its own fault where the fleet's ``median`` is below ``least``, too. False where ``least`` is None.
         """
         return least is not None and value < least <= median

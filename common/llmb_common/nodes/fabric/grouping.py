@@ -15,24 +15,30 @@ SMALL = 5
 
 
 def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None) -> list[list[str]]:
-    """Disjoint groups of four, of two with fewer than 24 nodes, so that a slow switch shows as slow groups.
+    """Return the disjoint groups of nodes to measure in the first round, four nodes each, two in small fleets.
 
-    ``topology`` has the switch, segment or NVL72 domain of hosts, as far as that is known. A group lies within one of
-    them. Who is left over there, by an odd number, is in no group: ``blame.next_round`` gives it partners that are
-    known to be fast, because a group of another size could be compared with none. Nodes of domains that are smaller
-    than a group form groups with each other. Empty: there is nobody to reduce with.
+    A group has four nodes where there are 24 or more and that gives enough groups. ``topology`` has the switch, segment
+    or NVL72 domain of hosts, as far as that is known: a group lies within one of them, so that a slow switch shows as
+    slow groups. Nodes of domains smaller than a group form groups with each other. Who is left over by an odd number is
+    in no group, because a group of another size could be compared with none; ``blame.next_round`` gives it partners.
+    Empty: there are fewer than two hosts.
     """
     domains = usable_topology(hosts, topology or {})
     within, scattered = _groups_by_domain(hosts, domains, group_size(len(hosts)))
+    # Too few groups of four to know how they scatter: twice as many pairs tell more.
     if max(len(within), len(scattered)) < SPREAD_FROM:
         within, scattered = _groups_by_domain(hosts, domains, 2)
     return within + scattered
 
 
 def usable_topology(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str]:
-    """``topology`` of the hosts, if groups follow it; empty where too few of them could be compared then: those within
-    one switch, or those between several."""
+    """Return the switch of each of ``hosts`` that ``topology`` knows, if groups should follow switches.
+
+    Empty where neither three pairs within switches nor three across them could be made, so that none could be compared,
+    and for up to five hosts.
+    """
     known = {host: topology[host] for host in hosts if topology.get(host)}
+    # Pairs are the smallest groups: if they are too few to compare, so are all others.
     within, scattered = _groups_by_domain(hosts, known, 2)
     is_worth_it = len(hosts) > SMALL and max(len(within), len(scattered)) >= RATIO_FROM
     return known if is_worth_it else {}
@@ -41,7 +47,11 @@ def usable_topology(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[s
 def _groups_by_domain(
     hosts: Sequence[str], topology: Mapping[str, str], size: int
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """(groups within one domain each, groups of nodes of domains smaller than a group), each of ``size`` nodes."""
+    """Return (groups within one domain each, groups across domains), each of exactly ``size`` hosts.
+
+    Those across are of nodes whose domains are smaller than a group. Who is left over is in no group; hosts that
+    ``topology`` lacks count as one domain.
+    """
     within: list[list[str]] = []
     scattered: list[str] = []
     for _, members in sorted(by_domain(hosts, topology).items(), key=lambda item: _natural_sort_key(item[0])):
@@ -53,7 +63,10 @@ def _groups_by_domain(
 
 
 def by_domain(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, list[str]]:
-    """The hosts of each domain (switch, segment), in natural order; under ``""`` those of which it is not known."""
+    """Return the hosts of each domain (switch or segment) by its name, each host once, in natural order.
+
+    Under ``""`` are the hosts that ``topology`` lacks. Empty without hosts.
+    """
     domains: dict[str, list[str]] = {}
     for host in natural_order(hosts):
         domains.setdefault(topology.get(host, ""), []).append(host)
@@ -61,21 +74,25 @@ def by_domain(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, li
 
 
 def group_size(count: int) -> int:
-    """The number of nodes in a group, in a fleet of ``count`` nodes."""
+    """Return how many nodes a group to measure has in a fleet of ``count`` nodes: 4 from 24 nodes on, else 2."""
     return 4 if count >= FOURS_FROM else 2
 
 
 def natural_order(hosts: Sequence[str]) -> list[str]:
-    """The hosts, each once, in the order of their numbers: ``n2`` before ``n10``."""
+    """Return the hosts, each once, in the order of the numbers in their names: ``n2`` before ``n10``."""
     return sorted(dict.fromkeys(hosts), key=_natural_sort_key)
 
 
 def _natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """A sort key that compares the digits in names as numbers."""
+    """Return a sort key for a host or switch name that compares its digits as numbers: ``n2`` before ``n10``."""
     parts = re.split(r"(\d+)", name)
+    # Both in one shape, so that letters and numbers at one place never meet in a comparison.
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _split_groups(members: Sequence[str], size: int) -> list[list[str]]:
-    """The nodes in groups of ``size``, in order; those that are left over at the end are in none."""
+    """Return ``members`` in groups of exactly ``size``, in order; those that are left over at the end are dropped.
+
+    Empty where there are fewer members than ``size``.
+    """
     return [list(members[at : at + size]) for at in range(0, len(members) - size + 1, size)]

@@ -25,7 +25,7 @@ _NEAR = 1 / 8
 
 
 class Crossing(msgspec.Struct, frozen=True):
-    """Two parts of the fleet, each fast by itself, and slow together."""
+    """Two disjoint parts of the fleet that are each fast by themselves, and slow when measured together."""
 
     one: tuple[str, ...]
     other: tuple[str, ...]
@@ -34,15 +34,16 @@ class Crossing(msgspec.Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of both parts, in the order in which they are measured together."""
+        """The hosts of both parts, first those of ``one``, then those of ``other``, as they are measured together."""
         return (*self.one, *self.other)
 
 
 def next_halves(measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> list[list[str]]:
-    """Disjoint parts of the fleet to measure next, each as one group; empty: there is nothing to ask.
+    """Return disjoint lists of hosts to measure next, each as one group, to find where the fleet is slow together.
 
-    They are halves of the fleet, where all nodes together are far slower than its groups; then halves of the slow half;
-    and where both halves are fast, halves of one with halves of the other. ``topology``: the switch of each host.
+    They are halves of the fleet, where all nodes together are far slower than the slowest group; then halves of the
+    slow half; and where both halves are fast, halves of one with halves of the other. Empty: nothing is left to ask, or
+    all nodes were not measured together, or are not slow. ``topology`` has the switch of each host.
     """
     return _search(measured, topology, expected).wanted
 
@@ -50,7 +51,11 @@ def next_halves(measured: FabricMeasurement, topology: Mapping[str, str], expect
 def halving_findings(
     measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation
 ) -> list[FabricFinding]:
-    """What the halves say of a slow fleet, for which groups have no explanation; empty where it was not asked."""
+    """Return the findings on where in the fleet nodes are slow together only, from measurements of its halves.
+
+    They are slow paths, parts for which there was no time, or a note that nothing stands out. Empty where all nodes
+    together are not far slower than the groups, or were not measured. ``topology`` has the switch of each host.
+    """
     search = _search(measured, topology, expected)
     findings = [_slow_path(crossing, search) for crossing in search.found if crossing.is_sure]
     alike = [crossing for crossing in search.found if not crossing.is_sure]
@@ -63,14 +68,21 @@ def halving_findings(
 
 
 def _search(measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> _Search:
-    """The search as far as the figures of a measurement lead."""
+    """Return the search for the slow part of the fleet, carried on as far as the figures in ``measured`` lead.
+
+    Nothing is measured here: parts without a figure end up in its ``wanted``.
+    """
     search = _Search(measured, topology, expected)
     search.run()
     return search
 
 
 class _Search:
-    """Where the nodes are slow together. It asks for figures that are not ``known``: those parts are ``wanted``."""
+    """The search, by halves, for the parts of a fleet that are slow when they reduce together.
+
+    After ``run``, ``found`` has the slow pairs of parts, ``wanted`` the parts to measure before it can go on, and
+    ``unfinished`` the slow parts that these would split up. All empty: all nodes together are not slow.
+    """
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
         self._topology = topology
@@ -81,19 +93,29 @@ class _Search:
         for group in chain.from_iterable(measured.rounds):
             if group.busbw_gbps is not None:
                 nodes = frozenset(group.nodes)
+                # A group that was slow once and fast again is as fast as its best figure.
                 best[nodes] = max(best.get(nodes, 0.0), group.busbw_gbps)
         self.slowest = min(best.values(), default=0.0)
         """The bus bandwidth in 10^9 bytes/s of the slowest group; 0 where none gave a figure."""
         self.whole = measured.whole.nodes if measured.whole else ()
+        """The hosts that were measured all together; empty: they were not."""
         for group in (*chain.from_iterable(measured.halves), *([measured.whole] if measured.whole else [])):
+            # A part without a figure counts as slow, and is searched like one.
             self._figures[frozenset(group.nodes)] = group.busbw_gbps or 0.0
         self.wanted: list[list[str]] = []
+        """Parts to measure next, without which the search cannot go on."""
         self.unfinished: list[tuple[str, ...]] = []
-        """Parts that are slow, of which those that are wanted would show more."""
+        """Slow parts that the ``wanted`` ones would split up."""
         self.found: list[Crossing] = []
+        """Pairs of parts that are slow together only."""
 
     def run(self) -> None:
-        """Search from all nodes on; nothing is ``wanted`` and ``found`` where they are not slow."""
+        """Search for the parts of the fleet that are slow together, once for each instance.
+
+        Fills ``wanted``, ``unfinished`` and ``found``. All stay empty where all nodes together are not far slower than
+        the slowest group, a node is missing, or the fleet is no larger than a group.
+        """
+        # Parts with a lost node cannot be measured any more.
         lost = not self._missing.keys().isdisjoint(self.whole)
         if len(self.whole) <= group_size(len(self.whole)) or lost:
             return
@@ -101,11 +123,18 @@ class _Search:
             self._inside(self._in_order(self.whole), is_sure=False)
 
     def of(self, nodes: Sequence[str]) -> float:
-        """The bus bandwidth of a part in 10^9 bytes/s; 0 where it gave no figure, boundless for a node by itself."""
+        """Return the bus bandwidth that the part ``nodes`` gave when measured together, in 10^9 bytes/s.
+
+        0 where it was measured without a figure, infinity for a single node. The part must have been measured.
+        """
         return self._figures[frozenset(nodes)] if len(nodes) > 1 else float("inf")
 
     def _inside(self, nodes: Sequence[str], *, is_sure: bool) -> None:
-        """Search within nodes that are slow together."""
+        """Search for the slow part within ``nodes``, which are slow together: compare their two halves.
+
+        Keeps what was found, and as unfinished what has halves that were not measured. ``is_sure``: whether others that
+        are alike were much faster, so that size and uplinks do not explain it.
+        """
         one, other = self._halved(nodes)
         if len(nodes) == 2:
             self._found(one, other, is_sure=is_sure)
@@ -113,6 +142,7 @@ class _Search:
         if not self._know([one, other]):
             self.unfinished.append(tuple(nodes))
             return
+        # A half is fast if the whole gives far less than it does.
         slow = [half for half in (one, other) if not self._is_step(self.of(nodes), self.of(half))]
         if not slow:
             self._across(one, other, is_sure=is_sure)
@@ -128,12 +158,17 @@ class _Search:
                 self._inside(half, is_sure=is_sure)
 
     def _across(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
-        """Search between two parts that are fast each by itself, and slow together."""
+        """Search between two parts, each fast by itself, for those halves of both that are slow with each other.
+
+        Keeps what was found, and as unfinished what was not measured yet. ``is_sure``: whether others that are alike
+        were much faster, so that size and uplinks do not explain it.
+        """
         if len(one) == len(other) == 1:
             self._found(one, other, is_sure=is_sure)
             return
         (first, second), (third, fourth) = self._halved(one), self._halved(other)
         asked: list[tuple[Sequence[str], Sequence[str]]] = []
+        # The pairs of one round are disjoint, so that they are measured at once; the crossed ones follow.
         for pairs in ([(first, third), (second, fourth)], [(first, fourth), (second, third)]):
             real = [(left, right) for left, right in pairs if left and right]
             if not self._know([[*left, *right] for left, right in real]):
@@ -143,37 +178,47 @@ class _Search:
             figures = sorted(self.of([*left, *right]) for left, right in asked)
             if len(figures) > 1 and self._is_step(figures[0], figures[1]):
                 slow = min(asked, key=lambda pair: self.of([*pair[0], *pair[1]]))
+                # The slow pair is sure only if it crosses no switch that the fast ones do not cross.
                 is_new = all(self._is_like([*pair[0], *pair[1]], [*slow[0], *slow[1]]) for pair in asked)
                 self._across(*slow, is_sure=is_sure or is_new)
                 return
         self._found(one, other, is_sure=is_sure)
 
     def _found(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
-        """Keep what was found."""
+        """Append two parts of the fleet that are slow together to what the search found."""
         self.found.append(Crossing(tuple(one), tuple(other), is_sure))
 
     def _know(self, parts: Sequence[Sequence[str]]) -> bool:
-        """Whether all of the parts have been measured; if not, those that have not are wanted from now on."""
+        """Return whether each of the parts has been measured; a single node needs no measurement.
+
+        Those that have not are appended to the parts to measure next.
+        """
         unknown = [list(part) for part in parts if len(part) > 1 and frozenset(part) not in self._figures]
         self.wanted += unknown
         return not unknown
 
     def _is_step(self, low: float, high: float) -> bool:
-        """Whether ``low`` is so far below ``high`` that size alone hardly explains it."""
+        """Return whether the bandwidth ``low`` is so far below ``high`` that the number of nodes hardly explains it.
+
+        That is a third of it or less, on CPUs a tenth. False where ``high`` is 0.
+        """
         return high > 0 and low <= self._step * high
 
     def _is_like(self, fast: Sequence[str], slow: Sequence[str]) -> bool:
-        """Whether some nodes cross switches if others do, so that their figures can be compared."""
+        """Return whether the figure of the nodes ``fast`` can be held against that of ``slow``.
+
+        It cannot where only the slow ones span switches: crossing may be what costs.
+        """
         return spans(fast, self._topology) or not spans(slow, self._topology)
 
     def _in_order(self, nodes: Sequence[str]) -> list[str]:
-        """The nodes switch by switch, in natural order, so that halves keep a switch together."""
+        """Return the nodes switch by switch, in natural order within each, so that halves keep a switch together."""
         return list(chain.from_iterable(by_domain(nodes, self._topology).values()))
 
     def _halved(self, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The first half of some nodes and the second, which is empty for a single one.
+        """Return (first half, second half) of ``nodes`` in their order; the second is empty for a single node.
 
-        They are cut between two switches, if that is near to the middle, else in the middle.
+        They are cut between two switches, if that is near the middle, else in the middle.
         """
         middle = (len(nodes) + 1) // 2
         switches = [self._topology.get(host, "") for host in nodes]
@@ -184,15 +229,19 @@ class _Search:
 
 
 def _slow_path(crossing: Crossing, search: _Search) -> FabricFinding:
-    """The finding that the way between two parts is slow, and others like it are not."""
+    """Return the warning that the path between two parts of the fleet is slow, where other paths like it are fast.
+
+    It names nodes only where both parts together are no larger than a group.
+    """
     what = f"{_witnesses(crossing, search)}: the path between them"
     return new_finding("slow-path", "warn", _few(crossing, search), what)
 
 
 def _alike(crossings: Sequence[Crossing], search: _Search) -> FabricFinding:
-    """The finding that parts of the fleet are slow together, where nothing like them is fast.
+    """Return one finding for all parts of the fleet that are slow together, where nothing like them is fast.
 
-    Uplinks that are fewer by design can explain it, unless it is too much for that.
+    It is a note, as uplinks that are fewer by design explain it; a warning of a slow path where both together give less
+    than a tenth of what each gives. The text quotes the slowest of ``crossings``, which must not be empty.
     """
     lowest = min(crossings, key=lambda crossing: search.of(crossing.nodes))
     witnesses = _witnesses(lowest, search)
@@ -206,12 +255,16 @@ def _alike(crossings: Sequence[Crossing], search: _Search) -> FabricFinding:
 
 
 def _few(crossing: Crossing, search: _Search) -> tuple[str, ...]:
-    """The nodes that a finding is about: those of both parts, where they are no more than a group's; else nobody."""
+    """Return the hosts of both parts for a finding to name; empty where together they are more than a group has."""
     return crossing.nodes if len(crossing.nodes) <= group_size(len(search.whole)) else ()
 
 
 def _unfinished(part: Sequence[str], search: _Search) -> FabricFinding:
-    """The finding that some nodes are slow together, and that there was no time to ask which of them."""
+    """Return the finding that the nodes in ``part`` are slow together, and that no time was left to ask which.
+
+    It warns below a tenth of what the slowest group gave, else it is a note. Its ``hosts`` are empty, so that no node
+    is marked.
+    """
     level: Level = "warn" if search.of(part) < BY_DESIGN * search.slowest else "note"
     what = f"all-reduce within {nodes_text(part)} {_gave(part, search)}, in groups at least"
     what = f"{what} {figure(search.slowest, 'GB/s')}; its halves were not measured in time"
@@ -220,14 +273,18 @@ def _unfinished(part: Sequence[str], search: _Search) -> FabricFinding:
 
 
 def _smooth(search: _Search) -> FabricFinding:
-    """The note that no part of the fleet is slower than its like."""
+    """Return the note that all nodes together are slow, but no part of the fleet is slower than its like."""
     together = f"all {len(search.whole)} nodes together gave {_gave(search.whole, search)}"
     what = f"{together}, and no part of them is slower than its like: it falls with the number of nodes"
     return new_finding("halves", "note", (), what)
 
 
 def _witnesses(crossing: Crossing, search: _Search) -> str:
-    """What two parts of the fleet gave each by itself, and both together."""
+    """Return the bandwidths of two parts by themselves and together, as the beginning of a finding's sentence.
+
+    Such as ``all-reduce within n[1-4] 300 GB/s, within n[5-8] 310 GB/s, across both 20 GB/s``. Two single nodes are
+    held against the slowest group.
+    """
     both = _gave(crossing.nodes, search)
     sides = [part for part in (crossing.one, crossing.other) if len(part) > 1]
     if not sides:
@@ -240,6 +297,6 @@ def _witnesses(crossing: Crossing, search: _Search) -> str:
 
 
 def _gave(nodes: Sequence[str], search: _Search) -> str:
-    """The bus bandwidth of a part, in words."""
+    """Return the bus bandwidth of some nodes together as text, ``300 GB/s``, or ``no figure``."""
     value = search.of(nodes)
     return figure(value, "GB/s") if value else "no figure"

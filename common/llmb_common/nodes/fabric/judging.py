@@ -28,10 +28,11 @@ def judge(
     topology: Mapping[str, str] | None = None,
     expectation: HealthSettings | None = None,
 ) -> FabricVerdict:
-    """What a measurement says of the fabric and of its nodes.
+    """Return the verdict on a fabric and its nodes by what was measured: findings, medians and speeds of groups.
 
-    ``topology`` has the switch, segment or NVL72 domain of hosts. A slow node is warned of; it fails by the site's
-    ``expectation`` only. Nodes that give no figure fail.
+    A slow node is warned of; it fails only below the site's ``expectation`` (None: there is none). Nodes and GPUs with
+    an error or without a figure fail, and so do missing ones. ``topology`` has the switch, segment or NVL72 domain of
+    hosts; None: not known. Little data is no error: the level is then ``not judged``.
     """
     domains = usable_topology(measurement.hosts, topology or {})
     expected = Expectation(expectation or HealthSettings(), measurement.device)
@@ -43,6 +44,7 @@ def judge(
         *_missing_findings(measurement),
         *_error_findings(measurement),
         *_without_hung_by_missing(group_findings(groups, domains, expected), measurement),
+        # Halves follow every switch that is known, also where groups could not.
         *halving_findings(measurement, topology or {}, expected),
         *_below_expectation(measures),
     ]
@@ -60,19 +62,25 @@ def judge(
 
 
 def with_findings(verdict: FabricVerdict, findings: Sequence[FabricFinding]) -> FabricVerdict:
-    """The verdict with other ``findings``, of which at least one warns or fails, and with the answer that they give."""
+    """Return a copy of the verdict with ``findings`` instead of its own, and with level and answer to match.
+
+    At least one of the findings must warn or fail; they come worst first.
+    """
     ordered = _worst_first(findings)
     level: Answer = "fail" if ordered[0].level == "fail" else "warn"
     return msgspec.structs.replace(verdict, level=level, answer=_of_worst(level, ordered), findings=tuple(ordered))
 
 
 def _worst_first(findings: Sequence[FabricFinding]) -> list[FabricFinding]:
-    """The findings, those that fail first and notes last, else in their order."""
+    """Return the findings with those that fail first, then warnings, then notes, each in their former order."""
     return sorted(findings, key=lambda finding: _ORDER.index(finding.level))  # stable
 
 
 def _without_hung_by_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
-    """``findings`` without those that only missing nodes hung: of a node that died, that is said, and not that."""
+    """Return ``findings`` without those that say of missing nodes that they hung.
+
+    Of a node that died it is enough to say that it is missing.
+    """
     return [
         finding
         for finding in findings
@@ -81,7 +89,7 @@ def _without_hung_by_missing(findings: Sequence[FabricFinding], measured: Fabric
 
 
 def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
-    """A finding for each node that did not take part to the end."""
+    """Return a failure for each node that did not take part in the check to the end, with the reason; empty: none."""
     return [
         new_finding("missing", "fail", (host,), f"{host} did not take part, or not to the end: {printable(why)[:200]}")
         for host, why in measured.missing.items()
@@ -89,7 +97,11 @@ def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
 
 
 def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
-    """A finding for each GPU, node or whole fleet that gave no figure for an error; empty: all did."""
+    """Return a failure for each GPU and each node by itself that reports an error; empty: there are none.
+
+    One more, of no node, says where all nodes together were measured and gave no figure. Errors of groups are not among
+    them.
+    """
     found = [
         new_finding("no-figure", "fail", (node.host,), f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}")
         for node in measured.nodes
@@ -119,7 +131,7 @@ def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
 
 
 def _all_nodes_measures(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
-    """The measure over all nodes together; empty where it gave no figure."""
+    """Return the summary of the one all-reduce over all nodes, as a list of one; empty where it gave no figure."""
     whole = measured.whole
     if whole is None or whole.busbw_gbps is None:
         return []
@@ -127,7 +139,7 @@ def _all_nodes_measures(measured: FabricMeasurement, expected: Expectation) -> l
 
 
 def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
-    """A finding for each measure whose median is less than the site expects, no node's own fault; empty: none."""
+    """Return a failure, of no node, for each measure whose median is below what the site expects; empty: none is."""
     return [
         new_finding(
             "below-expectation",
@@ -142,7 +154,10 @@ def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
 
 
 def _worst_level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> Answer:
-    """The verdict: the worst level of the findings; ``not judged`` where no group could be compared."""
+    """Return the verdict in a word: ``fail`` or ``warn`` by the worst finding, else ``ok``.
+
+    ``not judged`` instead of ``ok`` where no group could be compared with others.
+    """
     levels = {finding.level for finding in findings}
     if "fail" in levels:
         return "fail"
@@ -158,7 +173,10 @@ def _answer_line(
     of_groups: Sequence[Measure],
     of_all_nodes: Sequence[Measure],
 ) -> str:
-    """The line to print first: the verdict with its reason."""
+    """Return the verdict on a fabric with its reason as one line, such as ``ok: no node is slower than the others``.
+
+    ``fail`` and ``warn`` quote the first two findings of that level; the others end with the bus bandwidths.
+    """
     if level == "not judged":
         count = len(measured.rounds[0]) if measured.rounds else 0
         few = f"{counted(count, 'group')}, too few to compare (at least {RATIO_FROM})"
@@ -173,13 +191,16 @@ def _answer_line(
 
 
 def _of_worst(level: Answer, findings: Sequence[FabricFinding]) -> str:
-    """The answer where the worst findings are of ``level``: the first two of them in words."""
+    """Return the line of a verdict that warns or fails: its ``level``, a colon, and the first two findings of it."""
     worst = [finding.said for finding in findings if finding.level == level]
     return f"{level}: {first_few(worst, 2, '; ')}"
 
 
 def _bandwidths_text(of_groups: Sequence[Measure], of_all_nodes: Sequence[Measure]) -> str:
-    """The bus bandwidths that were measured, as the rest of a sentence: each begins with ``; ``; empty: none."""
+    """Return the bus bandwidths of groups and of all nodes as the rest of a sentence; each part begins with ``; ``.
+
+    Empty where neither was measured. Of the groups only the commonest kind is told, which comes first in ``of_groups``.
+    """
     parts = []
     if of_groups:
         item = of_groups[0]
@@ -190,7 +211,10 @@ def _bandwidths_text(of_groups: Sequence[Measure], of_all_nodes: Sequence[Measur
 
 
 def _coarseness_text(of_groups: Sequence[Measure], device: str) -> str:
-    """What so many groups can show and what they cannot, in two sentences."""
+    """Return how slow a node must be for the measured groups to show it, in whole sentences for the report.
+
+    ``device`` is ``cuda`` or ``cpu``. Where groups are too few to compare, that is said instead.
+    """
     main = of_groups[0] if of_groups else None
     if main is None or main.limit is None:
         return "Fewer than three groups cannot be compared. health: in cluster_config.yaml can say what to expect."
@@ -204,6 +228,7 @@ def _coarseness_text(of_groups: Sequence[Measure], device: str) -> str:
             f" {blind}"
         )
     differ = percent(main.deviation / main.median, 2)
+    # Two deviations beyond the limit: chance seldom lifts such a node above it.
     sure = percent((main.median - main.limit + 2 * main.deviation) / main.median)
     return (
         f"{counted(main.count, 'group')} of {main.nodes} nodes differ by {differ}: a group that is {limit} slower"

@@ -14,7 +14,7 @@ SCHEMA = 1
 
 
 class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective operation among all GPUs of some nodes."""
+    """The measurement of one collective operation, at one message size, among the GPUs of some nodes."""
 
     nodes: tuple[str, ...]
     gpus_per_node: int
@@ -22,12 +22,12 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     collective: str = "all_reduce"
     """In the words of nccl-tests: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``alltoall``, ..."""
     bytes: int
-    """As nccl-tests count a size: of a rank's buffer, in all_gather, reduce_scatter and alltoall of all ranks' parts
-    together."""
+    """The message size as nccl-tests count it: of one rank's buffer; in all_gather, reduce_scatter and alltoall of all
+    ranks' parts together."""
     seconds: float | None = None
     """Median time of one operation, on CPUs the shortest; None: it gave no figure."""
     error: str = ""
-    """Why there is no figure, or why it is worth nothing: a rank hung, a sum was wrong."""
+    """Why there is no figure, or why it is worth nothing: a rank hung, a sum was wrong. Empty: no error."""
     hung_ranks: tuple[int, ...] = ()
     """Ranks of the group, from 0, that did not come back in time."""
     rail: int | None = None
@@ -37,27 +37,32 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranks(self) -> int:
-        """The number of ranks that took part."""
+        """The number of ranks (GPUs; on CPUs processes) that took part in this collective."""
         return len(self.nodes) * self.gpus_per_node
 
     @property
     def hung_nodes(self) -> list[str]:
-        """The nodes whose ranks hung, in the order of ranks; empty: none did."""
+        """The hosts whose ranks hung in this collective, each once, in the order of ranks; empty: none did."""
+        # A stored measurement may name ranks that the group does not have.
         hosts = [self.nodes[rank // self.gpus_per_node] for rank in self.hung_ranks if 0 <= rank < self.ranks]
         return list(dict.fromkeys(hosts))
 
     @property
     def algbw_gbps(self) -> float | None:
-        """Algorithm bandwidth by nccl-tests' definition, in 10^9 bytes/s; None without a time or with an error, and
-        where nothing was sent."""
+        """The algorithm bandwidth of this collective by nccl-tests' definition, bytes by time, in 10^9 bytes/s.
+
+        None without a time, with an error, and where nothing was sent.
+        """
         if self.seconds is None or self.seconds <= 0 or self.bytes <= 0 or self.error:
             return None
         return self.bytes / 1e9 / self.seconds
 
     @property
     def busbw_gbps(self) -> float | None:
-        """Bus bandwidth by nccl-tests' definition, in 10^9 bytes/s; None without a time, with an error, and of a single
-        rank, which sends nothing."""
+        """The bus bandwidth of this collective by nccl-tests' definition, in 10^9 bytes/s.
+
+        None without a time, with an error, where nothing was sent, and for a single rank, which sends nothing.
+        """
         algorithm = self.algbw_gbps
         if algorithm is None or self.ranks < 2:
             return None
@@ -65,9 +70,10 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """Bus bandwidth divided by algorithm bandwidth, as nccl-tests' doc/PERFORMANCE.md derives it.
+    """Return the factor that turns a collective's algorithm bandwidth into its bus bandwidth, for so many ranks.
 
-    1 for broadcast, reduce, sendrecv and whatever is not known.
+    It is as nccl-tests' doc/PERFORMANCE.md derives it: 1 for broadcast, reduce, sendrecv and every unknown collective.
+    ``ranks`` must not be 0.
     """
     share = (ranks - 1) / ranks
     if collective == "all_reduce":
@@ -78,33 +84,39 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU gave by itself; on CPUs, one process."""
+    """The figures that one GPU gave by itself, without the network; on CPUs, one process. None: not measured."""
 
     host: str
     gpu: int
+    """Its number on the node, from 0."""
     tflops: float | None = None
-    """Of a matrix product."""
+    """Of a matrix product, in 10^12 operations/s."""
     copy_gbps: float | None = None
     """Within its memory, reads and writes counted, in 10^9 bytes/s."""
     to_gpu_gbps: float | None = None
     """From the host's memory, pinned, in 10^9 bytes/s."""
     from_gpu_gbps: float | None = None
-    """The other way."""
+    """To the host's memory, pinned, in 10^9 bytes/s."""
     error: str = ""
+    """What went wrong on this GPU; empty: nothing."""
 
 
 class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one check of the fabric measured. What was not measured is empty."""
+    """All figures that one check of the fabric measured, as they are stored.
+
+    A field is empty where nothing was measured.
+    """
 
     schema: int = SCHEMA
     device: Literal["cuda", "cpu"]
     nodes: tuple[NodeMeasurement, ...] = ()
+    """Each GPU by itself."""
     within: tuple[GroupMeasurement, ...] = ()
     """All-reduce within one node each."""
     rounds: tuple[tuple[GroupMeasurement, ...], ...] = ()
     """Disjoint groups of nodes: the first round, then those that ask who is to blame."""
     rails: tuple[GroupMeasurement, ...] = ()
-    """Slow groups again, by rail."""
+    """Slow groups again, once for each GPU number, with this GPU of each node alone."""
     whole: GroupMeasurement | None = None
     """All nodes together."""
     halves: tuple[tuple[GroupMeasurement, ...], ...] = ()
@@ -112,11 +124,14 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[GroupMeasurement, ...] = ()
     """All nodes together by size, where that was asked for."""
     missing: dict[str, str] = {}  # msgspec copies it
-    """Nodes that were to take part and did not, with the reason."""
+    """Nodes that did not take part, or not to the end, with the reason."""
 
     @property
     def hosts(self) -> list[str]:
-        """Every node that gave a figure, or tried to, in the order in which they first occur."""
+        """Every host that was measured by itself or in a group, figure or not, in the order of first occurrence.
+
+        Hosts that are only in ``missing`` are not among them.
+        """
         groups = [*self.within, *chain.from_iterable(self.rounds)]
         if self.whole is not None:
             groups.append(self.whole)
@@ -126,10 +141,12 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measurement_from_json(content: bytes, what: str = "the measurement") -> FabricMeasurement:
-    """The measurement that the JSON text ``content`` holds; ``what`` begins the message of an error.
+    """Return the measurement of a fabric that the JSON text ``content`` holds.
+
+    ``what`` names it at the beginning of an error's message.
 
     Raises:
-        RecordError: it is damaged, or of another version
+        RecordError: ``content`` is no JSON of a measurement, or of another schema version
     """
     try:
         found: FabricMeasurement = from_json(content, FabricMeasurement)

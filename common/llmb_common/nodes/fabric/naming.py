@@ -19,9 +19,13 @@ from llmb_common.nodes.fabric.words import figure, nodes_text, slower
 def group_findings(
     groups: Sequence[GroupSpeed], topology: dict[str, str], expected: Expectation
 ) -> list[FabricFinding]:
-    """What slow groups, and groups without a figure, say of nodes, switches and paths; empty where there are none."""
+    """Return the findings on hung nodes, slow nodes, switches and paths that the speeds of all groups lead to.
+
+    Empty where no group was slow or hung. ``topology`` has the switch of each host.
+    """
     known = Witnesses(groups)
     found = blame(groups, topology)
+    # Sorted, as a set has another order each time.
     findings = [_hung_finding(host, groups) for host in sorted(known.hung)]
     findings += _node_findings(found, known, expected)
     findings += [_domain_finding(domain, hosts, known) for domain, hosts in found.domains.items()]
@@ -32,7 +36,10 @@ def group_findings(
 
 
 def _hung_finding(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
-    """The finding that a node hung in a collective."""
+    """Return the failure that the node ``host`` hung in an all-reduce, with the group in which it first did.
+
+    One of ``groups`` must have it among its hung nodes.
+    """
     group = next(group for group in groups if host in group.hung)
     return new_finding(
         "hung",
@@ -44,12 +51,16 @@ def _hung_finding(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
 
 
 def _node_findings(found: Blame, known: Witnesses, expected: Expectation) -> list[FabricFinding]:
-    """Findings on the nodes that are slow with every partner; where many are a little so, one note instead."""
+    """Return the findings on nodes that are slow with every partner, or never gave a figure; empty: there are none.
+
+    Nodes that do not fail share one note that there are two kinds, where they are many or only a little slower.
+    """
     findings: list[FabricFinding] = []
     slow: dict[str, GroupSpeed] = {}
     for host in found.nodes:
         witnesses = known.groups_against(host)
         figures = [group for group in witnesses if group.busbw_gbps is not None]
+        # Without a single figure it is no matter of speed.
         if not figures:
             findings.append(_failing_node_finding(host, witnesses))
         else:
@@ -72,7 +83,10 @@ def _node_findings(found: Blame, known: Witnesses, expected: Expectation) -> lis
 
 
 def _mean_group(groups: Sequence[GroupSpeed]) -> GroupSpeed:
-    """One group with the mean figures of several, in which a node was asked; what else it says is the first one's."""
+    """Return the first of ``groups`` with the mean bandwidth, share and deviations of all in place of its own.
+
+    They are the groups in which one node was asked, and must not be empty.
+    """
     known = [group for group in groups if group.deviations is not None]
     deviations = sum(group.deviations or 0.0 for group in known) / len(known) if known else None
     return msgspec.structs.replace(
@@ -84,22 +98,31 @@ def _mean_group(groups: Sequence[GroupSpeed]) -> GroupSpeed:
 
 
 def _median_group(groups: Sequence[GroupSpeed]) -> GroupSpeed:
-    """Of several groups the one whose bus bandwidth is the median, the faster one of two."""
+    """Return the group with the median bus bandwidth, of an even number the faster one of the middle two.
+
+    A group without a figure counts as 0; ``groups`` must not be empty.
+    """
     return sorted(groups, key=lambda group: group.busbw_gbps or 0.0)[len(groups) // 2]
 
 
 def _is_little(group: GroupSpeed) -> bool:
-    """Whether a group is slower by less than what counts as slow."""
+    """Return whether a group is fewer deviations below the usual bandwidth than what is called slow.
+
+    False where the spread is not known.
+    """
     return group.deviations is not None and group.deviations < DEVIATIONS
 
 
 def _usual_bandwidth(group: GroupSpeed) -> float:
-    """The bus bandwidth in 10^9 bytes/s that is usual among groups like this one; 0 where that is not known."""
+    """Return the bus bandwidth in 10^9 bytes/s that is usual among groups like this one; 0 where that is not known."""
     return (group.busbw_gbps or 0.0) / group.share if group.share else 0.0
 
 
 def _slow_node_finding(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
-    """The finding that a node slows down every partner."""
+    """Return the finding that ``host`` slows down every partner, with the mean bandwidth in ``group``.
+
+    ``witnesses`` are the groups whose other nodes it quotes as the partners.
+    """
     return new_finding(
         "slow-node",
         level,
@@ -110,7 +133,10 @@ def _slow_node_finding(host: str, group: GroupSpeed, witnesses: Sequence[GroupSp
 
 
 def _failing_node_finding(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
-    """The finding that a node fails with every partner."""
+    """Return the failure that no group with ``host`` gave a figure, with the first group's reason.
+
+    ``witnesses`` are these groups; there must be at least one.
+    """
     return new_finding(
         "no-figure",
         "fail",
@@ -120,17 +146,20 @@ def _failing_node_finding(host: str, witnesses: Sequence[GroupSpeed]) -> FabricF
 
 
 def _partners_text(host: str, witnesses: Sequence[GroupSpeed]) -> str:
-    """The partners in each of the groups, as text: ``n[1-3], and with n[4-6]``."""
+    """Return the partners that ``host`` had in each group, as text: ``n[1-3], and with n[4-6]``."""
     return ", and with ".join(_other_nodes_text(host, group) for group in witnesses)
 
 
 def _other_nodes_text(host: str, group: GroupSpeed) -> str:
-    """The other nodes of a group, as a host list."""
+    """Return the nodes of a group except ``host``, as a host list such as ``n[1-3]``."""
     return nodes_text([node for node in group.nodes if node != host])
 
 
 def _domain_finding(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
-    """The finding that a switch or segment is slow."""
+    """Return the finding that the switch or segment ``domain`` is slow, about its slow nodes ``hosts``.
+
+    It warns, and fails where none of their groups gave a figure.
+    """
     against = chain.from_iterable(known.groups_against(host) for host in hosts)
     groups = [group for group in against if group.busbw_gbps is not None]
     bandwidth = _bandwidth_text(_median_group(groups)) if groups else "no figures"
@@ -143,13 +172,18 @@ def _domain_finding(domain: str, hosts: Sequence[str], known: Witnesses) -> Fabr
 
 
 def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation) -> list[FabricFinding]:
-    """Findings on slow groups of which each node is fast with others."""
+    """Return the findings on groups that are slow though each of their nodes is fast with others; empty: none.
+
+    Several such groups within one switch are one finding on that switch; each other group is one on the path between
+    its nodes.
+    """
     shared: dict[str, list[GroupSpeed]] = {}
     for group in found.together:
         domains = {topology.get(host, "") for host in group.nodes}
         shared.setdefault(domains.pop() if len(domains) == 1 else "", []).append(group)
     findings = []
     for domain, groups in shared.items():
+        # What several slow groups within one switch have in common is the switch.
         if domain and len(groups) > 1:
             hosts = tuple(chain.from_iterable(group.nodes for group in groups))
             what = f"{printable(domain)[:80]} is slow, where its own nodes work together: {_bandwidth_text(groups[0])}"
@@ -160,14 +194,17 @@ def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation
 
 
 def _bandwidth_text(group: GroupSpeed) -> str:
-    """A group's bus bandwidth against the usual one, or why it gave none: ``320 GB/s, 3.8 % below 332.7``."""
+    """Return a group's bus bandwidth against the usual one, as text: ``320 GB/s, 3.8 % below 332.7``.
+
+    Of a group without a figure it is the reason instead.
+    """
     if group.busbw_gbps is None:
         return printable(group.why)[:200]
     return f"{figure(group.busbw_gbps, 'GB/s')}, {slower(group.busbw_gbps, _usual_bandwidth(group))}"
 
 
 def _path_finding(group: GroupSpeed, expected: Expectation) -> FabricFinding:
-    """The finding that the path between some nodes is slow."""
+    """Return the finding that the path between the nodes of ``group`` is slow: each of them is fast with others."""
     return new_finding(
         "slow-path",
         _slow_group_level(group, expected),
@@ -179,7 +216,7 @@ def _path_finding(group: GroupSpeed, expected: Expectation) -> FabricFinding:
 
 
 def _slow_group_level(group: GroupSpeed, expected: Expectation) -> Level:
-    """How much it counts that a group is slow: ``fail`` below the site's expectation, else ``warn``."""
+    """Return how much a slow group counts: ``fail`` below what the site expects or without a figure, else ``warn``."""
     if group.busbw_gbps is None:
         return "fail"
     least = expected.least("groups", len(group.nodes))
@@ -187,7 +224,7 @@ def _slow_group_level(group: GroupSpeed, expected: Expectation) -> Level:
 
 
 def _slow_once_note(group: GroupSpeed) -> FabricFinding:
-    """The note that a group was slow once and not again."""
+    """Return the note that a group was slow in one measurement and fast in another; it quotes the slow one."""
     return new_finding(
         "slow-once",
         "note",
@@ -198,7 +235,10 @@ def _slow_once_note(group: GroupSpeed) -> FabricFinding:
 
 
 def _unknown_node_finding(group: GroupSpeed, known: Witnesses, expected: Expectation) -> FabricFinding:
-    """The finding that one of some nodes is slow, and nobody can say which."""
+    """Return the finding that a node of ``group``, or a path between them, is slow, and that it is open which.
+
+    It names the nodes that are out of the question, because they are fast with others.
+    """
     fast = [host for host in group.nodes if host in known.cleared]
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""
     return new_finding(

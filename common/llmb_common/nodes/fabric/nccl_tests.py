@@ -17,7 +17,10 @@ from llmb_common.nodes.fabric.measurement import GroupMeasurement, bus_factor
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one size in an output of nccl-tests, out of place or in place."""
+    """The figures of one message size in an output of nccl-tests, either out of place or in place.
+
+    Bandwidths are in 10^9 bytes/s, ``seconds`` is the time of one operation.
+    """
 
     seconds: float
     algbw_gbps: float
@@ -27,88 +30,102 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One line: a size of which both or one of the columns is there."""
+    """One row of an output of nccl-tests: the figures of one message size, out of place, in place or both.
+
+    A column of None: the program did not run it.
+    """
 
     bytes: int
+    """The message size, as nccl-tests count it."""
     type: str = ""
+    """Of the values, such as ``float``."""
     redop: str = ""
+    """The reduction, such as ``sum``; ``none`` for collectives without one."""
     out_of_place: Column | None = None
     in_place: Column | None = None
 
     @property
     def best(self) -> Column | None:
-        """The column with the larger bandwidth; None where there is none."""
+        """The figures of this message size with the larger bus bandwidth, out of place or in place.
+
+        None: it has neither.
+        """
         return max(self.columns, key=lambda column: column.busbw_gbps, default=None)
 
     @property
     def columns(self) -> list[Column]:
-        """The columns that the output has of this size."""
+        """The figures of this message size that the output has: out of place, then in place; empty: neither."""
         return [column for column in (self.out_of_place, self.in_place) if column is not None]
 
 
 class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the output of one program of nccl-tests says."""
+    """What the output of one run of a program of nccl-tests, such as all_reduce_perf, says."""
 
     collective: str = ""
     """As it says; where an old release does not, as its bandwidths say; empty: unknown."""
     version: str = ""
-    """Of nccl-tests; only newer ones say."""
+    """Release of nccl-tests; empty: an older one, which does not print it."""
     library: str = ""
-    """Of NCCL, as it is printed."""
+    """Release of NCCL; empty: not printed."""
     gpu: str = ""
-    """The commonest product."""
+    """The commonest GPU product; empty: not printed."""
     hosts: tuple[str, ...] = ()
-    """Of each rank, in the order of ranks."""
+    """The host of each rank, in the order of ranks; empty: not known."""
     sizes: tuple[SizeResult, ...] = ()
     average_busbw_gbps: float | None = None
-    """Over all sizes, as the program says at its end."""
+    """Over all sizes in 10^9 bytes/s, as the program prints it at its end; None: not printed, or no number."""
     out_of_bounds: int | None = None
+    """Number of wrong values in all, as the program prints it at its end; None: not printed."""
     ended: bool = False
     """Whether its last lines are there."""
     problems: tuple[str, ...] = ()
-    """What went wrong, in its own words or ours."""
+    """What went wrong, each a line of the program or a clause of our own; empty: nothing."""
 
     @property
     def ranks(self) -> int:
-        """The number of ranks; 0: not known."""
+        """The number of ranks (GPUs) in this test; 0: not known."""
         return len(self.hosts)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes, in the order of ranks."""
+        """The hosts of this test, each once, in the order of ranks; empty: not known."""
         return tuple(dict.fromkeys(self.hosts))
 
     @property
     def gpus_per_node(self) -> int:
-        """The number of GPUs on each node; 0: not known, or not the same on all."""
+        """The number of GPUs that took part on each node; 0: not known, or not the same on all nodes."""
         counts = set(Counter(self.hosts).values())
         return counts.pop() if len(counts) == 1 else 0
 
     @property
     def largest(self) -> SizeResult | None:
-        """The largest size with figures; None where no size has any."""
+        """The row of the largest message size that has figures; None: no row has any."""
         return max((size for size in self.sizes if size.best), key=lambda size: size.bytes, default=None)
 
     @property
     def wrong(self) -> list[SizeResult]:
-        """The sizes at which values were wrong; empty: none were, or nobody checked."""
+        """The rows of message sizes at which received values were wrong; empty: none were, or nothing was checked."""
         return [size for size in self.sizes if any(column.wrong for column in size.columns)]
 
     @property
     def checked(self) -> bool:
-        """Whether wrong values would have been counted: not with ``-c 0``, and not before 2.13."""
+        """Whether the test compared received values, so that wrong ones would show.
+
+        False with ``-c 0``, and for releases of nccl-tests before 2.13, which do not count them.
+        """
         columns = chain.from_iterable(size.columns for size in self.sizes)
         return any(column.wrong is not None for column in columns)
 
     @property
     def good(self) -> bool:
-        """Whether the test ended with figures, and nothing was wrong."""
+        """Whether the test ended with figures and without any problem, wrong value or value out of bounds."""
         return self.ended and not self.wrong and not self.problems and not self.out_of_bounds and bool(self.sizes)
 
     def measurements(self) -> list[GroupMeasurement]:
-        """Each size with figures as a measurement of one group; empty where ranks or collective are not known.
+        """Return each message size with figures as the measurement of one group of all nodes of the test.
 
-        Empty, too, where not all nodes have as many ranks.
+        Each has the time of the faster column; where values were wrong, an error makes it worth nothing. Empty where
+        ranks or collective are not known, or nodes have different numbers of ranks.
         """
         if not self.gpus_per_node or not self.collective:
             return []
@@ -149,12 +166,16 @@ _MARK = re.compile(
 
 
 def is_nccl_tests(text: str) -> bool:
-    """Whether a text is, or contains, an output of nccl-tests."""
+    """Return whether ``text`` is, or contains, an output of nccl-tests, by the lines that only its programs print."""
     return _MARK.search(text) is not None
 
 
 def parse_nccl_tests(text: str) -> list[NcclTest]:
-    """The tests whose output a text has, in order; empty where it has none."""
+    """Return the tests of nccl-tests whose output ``text`` has, in order; empty where it has none.
+
+    Labels of ``mpirun`` and ``srun`` before lines are tolerated. Damaged or cut output is told in the test's
+    ``problems`` or by its ``ended``.
+    """
     found: list[_Reader] = []
     reader = _Reader()
     for raw in text.splitlines():
@@ -168,7 +189,10 @@ def parse_nccl_tests(text: str) -> list[NcclTest]:
 
 
 class _Reader:
-    """Reads the output of one test: ``take`` each line, then ask for the ``result``."""
+    """The reader of one test's output of nccl-tests: ``take`` each line, then ask for the ``result``.
+
+    ``is_test`` is False as long as no line of a test was seen.
+    """
 
     def __init__(self) -> None:
         self.is_test = False
@@ -188,12 +212,13 @@ class _Reader:
         self._problems: list[str] = []
 
     def is_over(self, line: str) -> bool:
-        """Whether a line belongs to the next test already."""
+        """Return whether ``line`` begins another test's output, so that another reader must take it."""
+        # Each release begins with another of these lines, and newer ones print all three: figures must lie between.
         is_first = _VERSION.match(line) or _STARTING.match(line) or _BEGINS.match(line)
         return bool(is_first) and (self._ended or bool(self._sizes))
 
     def take(self, line: str) -> None:
-        """Take in one line of the output; lines that mean nothing here change nothing."""
+        """Take in one line of a test's output; lines that say nothing of the test change nothing."""
         if _BEGINS.match(line):
             self.is_test = True
             self._begun += 1
@@ -206,6 +231,7 @@ class _Reader:
         elif _is_header(line):
             self.is_test = True
             self._columns = line.lstrip("# ").split()
+            # The oldest tables, with ``bytes`` as their first heading, have milliseconds.
             self._in_ms = self._columns[0] == "bytes"
         elif _ROW.match(line):
             self._take_row(line)
@@ -225,14 +251,17 @@ class _Reader:
             self._library = self._library or match["library"]
 
     def _take_device(self, match: re.Match[str]) -> None:
-        """Take in a line about a rank's GPU."""
+        """Keep the host and the GPU's product of one rank, from the match of a line about its device.
+
+        Ranks of other groups than the first are ignored.
+        """
         if match["group"] not in (None, "0"):
             return  # NCCL_TESTS_SPLIT: the figures are those of the first group
         self._devices[int(match["rank"])] = match["host"]
         self._gpus[match["gpu"].strip()] += 1
 
     def _take_row(self, line: str) -> None:
-        """Take in a row of figures."""
+        """Keep the figures of one row of the test's table; a row that does not fit its header is only counted."""
         size = _size_result(line.split(), self._columns, 1e-3 if self._in_ms else 1e-6)
         if size is None:
             self._unreadable += 1
@@ -240,7 +269,7 @@ class _Reader:
             self._sizes.append(size)
 
     def result(self) -> NcclTest:
-        """The test that all lines taken in so far make, with what went wrong in ``problems``."""
+        """Return the test that all lines taken in so far make; what went wrong or is unclear is in its ``problems``."""
         problems = list(dict.fromkeys(self._problems))
         if self._begun > 1:
             problems.append(
@@ -249,6 +278,7 @@ class _Reader:
         if self._unreadable:
             problems.append(f"{self._unreadable} lines of figures cannot be read: another program wrote over them")
         hosts = tuple(self._devices[rank] for rank in sorted(self._devices))
+        # Lines get lost where ranks write at once, and a wrong number of ranks makes wrong bandwidths.
         if self._devices and max(self._devices) + 1 != len(self._devices):
             problems.append("not all ranks are listed, so their number is unknown")
             hosts = ()
@@ -267,12 +297,15 @@ class _Reader:
 
 
 def _nccl_release(code: int) -> str:
-    """``2.30.7`` of 23007, as NCCL counts from 2.9 on; older ones print no such line."""
+    """Return NCCL's release from its number, ``2.30.7`` for 23007, as NCCL counts from 2.9 on.
+
+    Older releases count in another way, but nccl-tests prints no such number with them.
+    """
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def _is_header(line: str) -> bool:
-    """Whether a line has the headings of the table."""
+    """Return whether ``line`` has the column headings of a table of nccl-tests, of any release."""
     words = line.lstrip("# ").split()
     return line.startswith("#") and (words[:2] == ["size", "count"] or words[:2] == ["bytes", "N"])
 
@@ -282,9 +315,9 @@ _DIGITS = 18
 
 
 def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
-    """The figures in the words of a line, by the header's ``columns``; None: they do not fit.
+    """Return the figures of one row of a table of nccl-tests; None: its words do not fit ``columns``, the headings.
 
-    ``unit``: how many seconds the unit of its times is, 1e-6 for microseconds.
+    ``unit`` is the unit of the table's times in seconds, 1e-6 for microseconds.
     """
     first = next((at for at, name in enumerate(columns) if name in ("time", "cputime")), 0)
     if not first or len(words) < first + 4 or len(words[0]) > _DIGITS:
@@ -318,7 +351,12 @@ def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> S
 
 
 def _result_column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column | None:
-    """The column that some words of a row make; None where they are no figures."""
+    """Return the figures in one half (out of place or in place) of a row; None where a word is no number.
+
+    ``values`` are its words: time in ``unit`` (so many seconds), algorithm and bus bandwidth, errors. ``names`` are the
+    headings of both halves. Older releases print the largest error, not a count of wrong values: ``wrong`` is then
+    None.
+    """
     numbers = [_finite_number(value) for value in values[:3]]
     time, algbw, busbw = numbers
     if time is None or algbw is None or busbw is None or time <= 0:
@@ -334,7 +372,7 @@ def _result_column(values: Sequence[str], unit: float, names: Sequence[str]) -> 
 
 
 def _finite_number(text: str) -> float | None:
-    """The number that a text is; None where it is none, or not finite."""
+    """Return the number that ``text`` is; None where it is none, or is infinite or NaN."""
     try:
         value = float(text)
     except ValueError:
@@ -343,7 +381,10 @@ def _finite_number(text: str) -> float | None:
 
 
 def _collective_of_program(program: str) -> str:
-    """The collective that a program measures, ``all_reduce`` of ``all_reduce_perf_mpi``; empty: not known."""
+    """Return the collective that a program of nccl-tests measures, ``all_reduce`` for ``all_reduce_perf_mpi``.
+
+    ``program`` may have a path before its name. Empty: it is no such program.
+    """
     match = re.match(r"([a-z_]+?)_perf", program.rpartition("/")[2])
     return match[1] if match else ""
 
@@ -352,9 +393,10 @@ _TOLD_APART = 0.02
 
 
 def _collective_by_bandwidth(sizes: Iterable[SizeResult], ranks: int) -> str:
-    """``all_reduce`` where bus and algorithm bandwidth are in its proportion; empty: that does not tell.
+    """Return ``all_reduce`` if the bus bandwidths have its proportion to the algorithm bandwidths.
 
-    No other has that one, but for two ranks, where it is 1, as for broadcast and others.
+    Else an empty text, also for fewer than three ranks, where other collectives have the same proportion, and without a
+    row above 10^9 bytes/s, whose digits tell it.
     """
     best = [size.best for size in sizes if size.redop not in ("none", "")]
     large = [column for column in best if column is not None and column.algbw_gbps > 1]

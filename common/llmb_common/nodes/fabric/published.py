@@ -12,33 +12,42 @@ from llmb_common.base.structs import read_generated
 
 
 class PublishedBandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One published bandwidth, as its source has it."""
+    """One bus bandwidth that somebody published for a number of GPUs and nodes, as its source has it."""
 
     gpu: str
+    """LLMB's name of the GPU type, such as ``h100``."""
     nodes: int
     gpus: int
+    """On all nodes together."""
     collective: str
     size: str
-    """In the source's own words."""
+    """The message size, in the source's own words."""
     busbw_gbps: float
+    """Bus bandwidth in 10^9 bytes/s."""
     network: str
     published: str | None
-    """The day; None: the source has none."""
+    """The day, ``YYYY-MM-DD``; None: the source has none."""
     source: str
+    """Its address on the web."""
     says: str
-    """Who, and what matters of how."""
+    """Who published it, and what matters of how it was measured."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of ``published.json``."""
+    """The content of ``published.json``: the published bandwidths, and the day on which they were looked up."""
 
     looked_up: str
+    """The day, ``YYYY-MM-DD``."""
     figures: tuple[PublishedBandwidth, ...]
 
 
 @lru_cache
 def _published_file() -> _File:
-    """The published figures of this release."""
+    """Return the content of this release's ``published.json``, which is read once and then kept.
+
+    Raises:
+        RecipeError: the file cannot be read, or is damaged
+    """
     found: _File = read_generated(
         Path(__file__).with_name("published.json"), _File, remedy="restore the file from the release"
     )
@@ -46,16 +55,24 @@ def _published_file() -> _File:
 
 
 def lookup_date() -> str:
-    """The day on which the published figures were looked up."""
+    """Return the day on which the published bandwidths were looked up, ``YYYY-MM-DD``.
+
+    Raises:
+        RecipeError: ``published.json`` cannot be read, or is damaged
+    """
     return _published_file().looked_up
 
 
 def published_bandwidths(
     gpu: str | None, nodes: int, gpus: int, collective: str = "all_reduce"
 ) -> Sequence[PublishedBandwidth]:
-    """What was published for as many GPUs of this type on as many nodes, the fastest first.
+    """Return the published bus bandwidths of a collective over ``gpus`` GPUs in all, on ``nodes`` nodes.
 
-    Empty for other numbers, because bus bandwidth depends on them.
+    ``gpu`` is LLMB's name of the GPU type, such as ``h100``. The fastest comes first. Empty where nothing was published
+    for exactly these numbers, on which bus bandwidth depends, and for a ``gpu`` of None.
+
+    Raises:
+        RecipeError: ``published.json`` cannot be read, or is damaged
     """
     found = [
         item

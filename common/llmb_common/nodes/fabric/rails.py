@@ -30,7 +30,12 @@ _Rails = dict[int, GroupMeasurement]
 
 
 def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
-    """Disjoint groups to measure by rail: slow ones with nodes that something is said of. Empty: there are none."""
+    """Return disjoint groups of hosts to measure again by rail: GPU i of each node by itself, for each i.
+
+    They are slow groups with nodes that a warning or failure is about, those of late rounds first, at most 16. Where
+    there are none, but all nodes give less than the site expects, a few groups of the first round serve. Groups with
+    missing nodes are left out. Empty: there is nothing to ask.
+    """
     weighty = [finding for finding in judged.findings if finding.level != "note"]
     blamed = set(chain.from_iterable(finding.hosts for finding in weighty))
     slow = [group for group in judged.groups if group.slow and group.busbw_gbps and blamed.intersection(group.nodes)]
@@ -41,6 +46,7 @@ def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list
     if not wanted and any(finding.kind == "below-expectation" for finding in judged.findings):
         wanted = [group.nodes for group in measured.rounds[0] if group.busbw_gbps] if measured.rounds else []
         most = _FEW_GROUPS
+    # Missing nodes count as taken: no group with one of them can be measured.
     taken = set(measured.missing)
     chosen: list[list[str]] = []
     for nodes in wanted:
@@ -53,10 +59,11 @@ def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list
 def with_rails(
     findings: Sequence[FabricFinding], measured: FabricMeasurement, expected: Expectation
 ) -> list[FabricFinding]:
-    """``findings``, each with the rails named that are slow in all groups of its nodes.
+    """Return ``findings``, each with the rails named that are slow in all measured groups with its nodes.
 
-    Three or more with the same slow rail become one finding on that rail. One is added for a rail that is slow in all
-    groups.
+    A rail is the way of one GPU number to the network, the same on all nodes. Three or more warnings with the same slow
+    rail are replaced by one finding on that rail, and one is added for a rail that is slow in all groups. Unchanged
+    where no rails were measured.
     """
     slow = _slow_rails(measured, expected)
     rails = [_rails_of(finding, slow) for finding in findings]
@@ -78,7 +85,11 @@ def with_rails(
 
 
 def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tuple[str, ...], _Rails]:
-    """By the nodes of each group measured by rail its slow rails; none where half of its rails or more are slow."""
+    """Return the slow rails of each group that was measured by rail, by the group's nodes.
+
+    Each is by the GPU's number, with its measurement. Empty for a group where half of the rails or more are slow, as
+    then no rail stands out, or where too few were measured to say what is usual.
+    """
     by_nodes: dict[tuple[str, ...], _Rails] = {}
     by_size: dict[int, list[float]] = {}
     for group in measured.rails:
@@ -88,6 +99,7 @@ def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tupl
     limits: dict[int, float] = {}
     for size, figures in by_size.items():
         own = usual(figures, times=DEVIATIONS, ratio=expected.ratio("groups"), by_ratio=expected.by_ratio)
+        # Rails of groups of one size are compared over all groups: one group alone has too few.
         limits[size] = own.limit if own else 0.0
     found: dict[tuple[str, ...], _Rails] = {}
     for nodes, rails in by_nodes.items():
@@ -97,17 +109,24 @@ def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tupl
 
 
 def _rail_bandwidth(rail: GroupMeasurement) -> float:
-    """The bus bandwidth of a rail in 10^9 bytes/s; 0 where it gave none."""
+    """Return the bus bandwidth of one rail (one GPU a node) in 10^9 bytes/s; 0 where it gave no figure."""
     return rail.busbw_gbps or 0.0
 
 
 def _rails_of(finding: FabricFinding, slow: Mapping[tuple[str, ...], _Rails]) -> _Rails:
-    """The rails that are slow in every measured group with nodes of the finding; empty: none."""
+    """Return the rails that are slow in every measured group with a node of ``finding``, by GPU number.
+
+    ``slow`` has the slow rails of each group, by its nodes. Empty: there is no such rail, or no such group was
+    measured.
+    """
     return _rails_in_all([rails for nodes, rails in slow.items() if not set(nodes).isdisjoint(finding.hosts)])
 
 
 def _rails_in_all(groups: Sequence[_Rails]) -> _Rails:
-    """The rails that are slow in every one of the groups, with the figures of the first; empty: none."""
+    """Return the rails that are in every one of ``groups``, by GPU number, with the first group's measurements.
+
+    Empty: no rail is in all, or there are no groups.
+    """
     if not groups:
         return {}
     first = groups[0]
@@ -115,7 +134,10 @@ def _rails_in_all(groups: Sequence[_Rails]) -> _Rails:
 
 
 def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
-    """The finding with the slow rails named; unchanged without any, and for a mere note."""
+    """Return a copy of ``finding`` that names the slow ``rails`` in its text.
+
+    Without rails, and for a note, it is ``finding`` itself.
+    """
     if not rails or finding.level == "note":
         return finding
     rails_text = " and ".join(_rail_text(number, [rail]) for number, rail in rails.items())
@@ -123,7 +145,10 @@ def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
 
 
 def _rail_text(number: int, rails: Sequence[GroupMeasurement]) -> str:
-    """A rail with its adapters and the lowest of its figures: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``."""
+    """Return a rail with its adapters and its lowest bandwidth: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``.
+
+    ``rails`` are its measurements in several groups, at least one; ``number`` is the GPU's on each node.
+    """
     names = chain.from_iterable(rail.adapters for rail in rails)
     adapters = dict.fromkeys(printable(name)[:40] for name in names)
     lowest = figure(min(_rail_bandwidth(rail) for rail in rails), "GB/s")
@@ -132,7 +157,10 @@ def _rail_text(number: int, rails: Sequence[GroupMeasurement]) -> str:
 
 
 def _rail_finding(number: int, hosts: Sequence[str], slow: Mapping[tuple[str, ...], _Rails]) -> FabricFinding:
-    """The finding on a slow rail that ``hosts`` have in common; without any: all groups that were measured by rail."""
+    """Return the warning that rail ``number`` is slow on ``hosts``; empty hosts: in all groups measured by rail.
+
+    ``slow`` has the slow rails of each group; at least one must have this rail.
+    """
     of_groups = [rails[number] for rails in slow.values() if number in rails]
     where = nodes_text(hosts) if hosts else f"all {counted(len(of_groups), 'group')} that were measured by rail"
     return new_finding(

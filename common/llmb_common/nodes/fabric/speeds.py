@@ -24,18 +24,20 @@ from where on they are slow again, then, with each partner. Healthy ones seldom 
 
 
 class _Kind(NamedTuple):
-    """Groups that can be compared: of one size, and with or without a switch between their nodes."""
+    """What groups must have in common to be compared: their number of nodes, and whether they span switches."""
 
     size: int
+    """Number of nodes."""
     spans: bool
 
 
 def group_speeds(
     measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation
 ) -> tuple[list[GroupSpeed], list[Measure]]:
-    """(the speed of every group of every round, what is usual in the first round).
+    """Return (speed of every group of every round, a summary of each kind of group in the first round).
 
-    A group is held against those of its size that cross switches as it does; of the latter the commonest kind is first.
+    A group is compared with groups of its size that span switches if it does; the summaries begin with the commonest
+    kind. ``topology`` has the switch of each host. Both are empty where no group was measured.
     """
     reference = _References(measured, topology, expected)
     found: list[GroupSpeed] = []
@@ -47,14 +49,15 @@ def group_speeds(
 
 
 def _kind(group: GroupMeasurement, topology: Mapping[str, str]) -> _Kind:
-    """What a group is compared by: its size, and whether it crosses switches."""
+    """Return the kind of a group, by which it is compared: its number of nodes, and whether they span switches."""
     return _Kind(len(group.nodes), spans(group.nodes, topology))
 
 
 def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: float | None) -> GroupSpeed:
-    """How fast a group of round ``number`` was against ``own``, what is usual of its kind (None: not known).
+    """Return how fast a group was in round ``number`` (0: the first), compared with ``own``, the usual of its kind.
 
-    In the first round it is slow below ``asked_from``. Without a figure it is slow always.
+    In the first round it is slow below ``asked_from``, in 10^9 bytes/s; later, or with None, from six tenths of the way
+    to the limit on. Without a figure it is always slow. Where ``own`` is None, it is not judged.
     """
     value = group.busbw_gbps
     if value is None:
@@ -75,13 +78,16 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: 
 
 
 def _hung_nodes(group: GroupMeasurement) -> tuple[str, ...]:
-    """The nodes of the ranks that hung, where those of others did not; empty where all did: it may be any of them."""
+    """Return the nodes of a group whose ranks hung, in the group's order; empty: none hung, or all did.
+
+    Where all hung it may be any of them.
+    """
     hung = group.hung_nodes
     return tuple(host for host in group.nodes if host in hung) if len(hung) < len(group.nodes) else ()
 
 
 class _References:
-    """What is usual of each kind of group in a measurement."""
+    """What is usual of each kind of group in a measurement: the bus bandwidths that each group is compared with."""
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
         self._expected = expected
@@ -98,12 +104,13 @@ class _References:
             kind: [group for group in groups if fast.issuperset(group.nodes)] for kind, groups in self._later.items()
         }
         self._usual = {kind: self._usual_in_first_round(kind, groups) for kind, groups in self._first.items()}
+        # A kind with too few groups in the first round may have enough with later ones.
         for kind in self._later:
             if self._usual.get(kind) is None:
                 self._usual[kind] = self._usual_in_later_rounds(kind)
 
     def _by_kind(self, rounds: Sequence[Sequence[GroupMeasurement]]) -> dict[_Kind, list[GroupMeasurement]]:
-        """The groups that gave a figure, by kind."""
+        """Return the groups of some rounds that gave a figure, by kind; empty: none gave any."""
         found: dict[_Kind, list[GroupMeasurement]] = {}
         for groups in rounds:
             for group in groups:
@@ -112,15 +119,18 @@ class _References:
         return found
 
     def usual_of(self, kind: _Kind) -> Usual | None:
-        """What is usual of a kind of group, bus bandwidth in 10^9 bytes/s; None where too few groups say it."""
+        """Return what bus bandwidth is usual of a kind of group, in 10^9 bytes/s; None: too few such groups to say."""
         return self._usual.get(kind)
 
     def remeasure_limit(self, kind: _Kind) -> float | None:
-        """The bandwidth below which nodes of a group of the first round are asked again; None: no such limit."""
+        """Return the bus bandwidth in 10^9 bytes/s below which a group of the first round counts as slow.
+
+        Its nodes are then measured again. None: there is no such limit for this kind of group.
+        """
         return self._asked_from.get(kind)
 
     def measures(self) -> list[Measure]:
-        """A measure for each kind of group in the first round, the commonest first."""
+        """Return a summary of the bandwidths of each kind of group in the first round, the commonest kind first."""
         ordered = sorted(self._first.items(), key=lambda item: -len(item[1]))
         return [
             measure(
@@ -130,7 +140,11 @@ class _References:
         ]
 
     def _remeasure_limit(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> float | None:
-        """The bandwidth below which groups of a kind are measured again; None where all or none are."""
+        """Return the bus bandwidth in 10^9 bytes/s below which groups of a kind are measured again.
+
+        None where that is not asked: in fleets so small that every pair is measured, and where ``groups`` are too few
+        to compare.
+        """
         if self._few_nodes:
             return None
         own = self._usual_of(kind, groups, [], sure=False)
@@ -146,9 +160,10 @@ class _References:
         *,
         sure: bool = True,
     ) -> Usual | None:
-        """What is usual of a kind by these groups, of the first round and ``later`` ones; None: they are too few.
+        """Return what bus bandwidth is usual of a kind, by its groups of the first round and ``later`` ones.
 
-        Not ``sure``: a spread that is small by chance does no harm.
+        None: they are too few. ``sure``: whether a spread that is small by chance must be widened; it need not be where
+        slow groups are only measured again.
         """
         own = usual(
             _figures([*groups, *later]),
@@ -160,21 +175,27 @@ class _References:
         return self._as_expected(kind, own)
 
     def _as_expected(self, kind: _Kind, own: Usual | None) -> Usual | None:
-        """``own``, with what the site expects as its limit where that is stricter, and most groups give it."""
+        """Return ``own`` with the site's expectation as its limit, if that lies between its limit and its median.
+
+        Else ``own`` itself, also None.
+        """
         least = self._expected.least("groups", kind.size)
         if own is None or least is None or not own.limit < least < own.median:
             return own
         return msgspec.structs.replace(own, limit=least)
 
     def _fast_groups(self, kind: _Kind) -> list[GroupMeasurement]:
-        """The groups of a kind in the first round whose nodes need not be asked again; empty without such a limit."""
+        """Return the groups of a kind in the first round that are fast enough not to be measured again.
+
+        Empty, too, where this kind has no such limit.
+        """
         limit = self._asked_from[kind]
         return [] if limit is None else [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]
 
     def _usual_in_first_round(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> Usual | None:
-        """What is usual of a kind that the first round has; None where groups are too few.
+        """Return what bus bandwidth is usual of a kind that the first round has; None: too few groups to say.
 
-        Groups of later rounds count where all their nodes were fast at first: they show better how much healthy ones
+        Groups of later rounds count, too, if all their nodes were fast at first: they show better how much healthy ones
         differ.
         """
         if self._few_nodes:
@@ -183,16 +204,17 @@ class _References:
         return self._usual_of(kind, groups, self._clean.get(kind, ()))
 
     def _usual_in_later_rounds(self, kind: _Kind) -> Usual | None:
-        """What is usual of a kind of group that only later rounds have; None where they are too few.
+        """Return what bus bandwidth is usual of a kind that only later rounds say; None: too few groups to say.
 
-        They cross switches, as suspects found no partners at home. It is what those give whose nodes were all fast at
-        first; without any, what the faster half gives. Their spread is that of the first round.
+        Such groups span switches, as suspects found no partners on their own. It is the median of groups whose nodes
+        were all fast at first; without any, that of the faster half. Their spread is taken from the first round.
         """
         values = sorted(_figures(self._later[kind]), reverse=True)
         known = [own for own in self._usual.values() if own is not None]
         if len(values) < RATIO_FROM or not known:
             return None
         median = statistics.median(_figures(self._clean[kind]) or values[: (len(values) + 1) // 2])
+        # The kind with the most groups knows its spread best.
         widest = max(known, key=lambda own: own.count)
         limit = widest.limit / widest.median * median
         deviation = None if widest.deviation is None else widest.deviation / widest.median * median
@@ -200,15 +222,17 @@ class _References:
 
 
 def _figures(groups: Sequence[GroupMeasurement]) -> list[float]:
-    """The bus bandwidths of the groups that have one, in 10^9 bytes/s."""
+    """Return the bus bandwidths of those groups that gave one, in 10^9 bytes/s and the groups' order."""
     return [group.busbw_gbps for group in groups if group.busbw_gbps is not None]
 
 
 def _usual_of_few(nodes: int, values: Sequence[float], ratio: float) -> Usual | None:
-    """What is usual of pairs of so few nodes that each is measured with each; None: fewer than three figures.
+    """Return what is usual of the pairs of a small fleet, in which each node is measured with each other one.
 
-    It is what those give that one slow node is not in. Below ``ratio`` of it a pair is slow.
+    That is the median of as many of the fastest ``values`` as there are pairs without one slow node. Below the share
+    ``ratio`` of it a pair is slow. None: there are fewer than three values.
     """
+    # The pairs among all nodes but one, which may be the slow one.
     without_one = (nodes - 1) * (nodes - 2) // 2
     if len(values) < RATIO_FROM:
         return None

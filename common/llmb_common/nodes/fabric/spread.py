@@ -22,25 +22,34 @@ RATIO_FROM, SPREAD_FROM = 3, 6
 
 
 class Usual(msgspec.Struct, frozen=True):
-    """What is usual among values, of which more is better."""
+    """What is usual among the figures that GPUs, nodes or groups gave of the same work, where more is better."""
 
     median: float
+    """In the unit of the figures."""
     limit: float
-    """Below it, one is slow."""
+    """A figure below it is slow."""
     count: int
+    """Number of figures."""
     deviation: float | None = None
-    """A robust standard deviation, at least the floor; None where so few say nothing of their spread."""
+    """A robust standard deviation, widened for few figures, at least half a percent of the median; None: too few to
+    say."""
     seen: float | None = None
-    """The same without the floor."""
+    """The robust standard deviation as it is, neither widened nor with a least value; None: too few to say."""
     lower: tuple[int, float] | None = None
-    """How many are clearly of a slower kind, and their median; None: all are of one kind."""
+    """(number, median) of the figures that are clearly of a slower kind; None: all are of one kind."""
 
     def excess(self, value: float) -> float:
-        """How far below the median ``value`` is: 1 at the limit, which the slow ones are beyond."""
+        """Return how far below the median ``value`` is, as a multiple of the limit's distance from it.
+
+        0 is at the median, 1 at the limit, more than 1 is slow; negative above the median.
+        """
         return (self.median - value) / (self.median - self.limit)
 
     def deviations(self, value: float) -> float | None:
-        """How far below the median ``value`` is, in robust deviations; None where the spread is not known."""
+        """Return how many robust deviations below the median ``value`` is, negative above it.
+
+        None: the spread is not known.
+        """
         if self.deviation is None:
             return None
         return (self.median - value) / self.deviation
@@ -49,10 +58,12 @@ class Usual(msgspec.Struct, frozen=True):
 def usual(
     values: Sequence[float], *, times: float, ratio: float, by_ratio: bool = False, sure: bool = True
 ) -> Usual | None:
-    """What is usual among ``values``; None where fewer than three say nothing.
+    """Return the median of ``values`` and the limit below which one of them is slow.
 
-    From six on, ``times`` robust deviations below the median are slow; below that, or ``by_ratio``, what gives less
-    than ``ratio`` of it. Not ``sure``: a spread that is small by chance does no harm.
+    None for fewer than three values. From six values on the limit is ``times`` robust deviations below the median; for
+    fewer, or ``by_ratio``, it is ``ratio`` of the median. Where the values are clearly of two kinds, the faster one
+    counts as usual unless it is by far the smaller. ``sure``: widen a spread that may be small by chance, so that
+    healthy ones do not count as slow.
     """
     if len(values) < RATIO_FROM:
         return None
@@ -74,9 +85,10 @@ def usual(
 
 
 def _few_values_factor(count: int) -> float:
-    """By how much the robust deviation of ``count`` values is widened: of few, it is often far too small by chance.
+    """Return the factor by which the robust deviation of ``count`` values is widened: the fewer, the larger it is.
 
-    Chosen by simulation (docs/fabric.md), so that the same number of deviations is as rare among 6 as among 500.
+    That of few values is often far too small by chance. Chosen by simulation (docs/fabric.md), so that the same number
+    of deviations is as rare among 6 values as among 500.
     """
     return 1 + 80 / count**2
 
@@ -88,7 +100,11 @@ _NOISE = 0.0015
 
 
 def _split_by_kind(values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """(faster values, slower values), sorted downwards, where they are clearly of two kinds; else all and none."""
+    """Return (faster values, slower values) where ``values`` are clearly of two kinds; else (all values, none).
+
+    Both are sorted from the fastest down. Each kind has at least three values and a fifth of all. At least three values
+    must be given.
+    """
     ordered = sorted(values, reverse=True)
     count = len(ordered)
     fewest = max(3, round(_SMALLEST_SHARE * count))
@@ -97,6 +113,7 @@ def _split_by_kind(values: Sequence[float]) -> tuple[list[float], list[float]]:
     for split in range(fewest, count - fewest + 1):
         upper = sums[split] / split
         lower = (sums[count] - sums[split]) / (count - split)
+        # The squared distances of all values from the mean of their kind, without another pass over them.
         within = squares[count] - split * upper**2 - (count - split) * lower**2
         noise = max((max(within, 0.0) / (count - 2)) ** 0.5, _NOISE * upper)
         if (upper - lower) / noise > best:
@@ -107,7 +124,10 @@ def _split_by_kind(values: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def _running_sums(values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Running sums of the values and of their squares: element n is of the first n values."""
+    """Return (running sums of the values, running sums of their squares).
+
+    Element n is the sum of the first n values, so that each list is one longer than ``values``.
+    """
     sums, squares = [0.0], [0.0]
     for value in values:
         sums.append(sums[-1] + value)

@@ -21,23 +21,27 @@ NAMED = ("slow-node", "no-figure", "hung", "slow-gpu", "slow-within")
 
 
 class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something found. ``hosts``: the nodes that it is about; none: it is about all."""
+    """One thing that a check of the fabric found about nodes, a switch, a path or all nodes, and how much it counts."""
 
     kind: str
+    """Such as ``slow-node``; it chooses the remedy."""
     level: Level
     hosts: tuple[str, ...] = ()
+    """The nodes that it is about; empty: it is about all."""
     what: str
+    """What was measured, as a sentence without a period."""
     deviations: float | None = None
     """How far below the median, in robust deviations; None where no spread is known."""
     rails: tuple[int, ...] = ()
-    """GPUs of a node whose way to the network is slow, where only some are."""
+    """Numbers of the GPUs of a node whose way to the network is slow; empty: all alike, or not asked."""
     training: str = ""
-    """What training runs say of the node; empty: they were not asked."""
+    """What training runs say of the node, a clause; empty: nothing, or they were not asked."""
     remedy: str = ""
+    """What to do about it; empty: nothing is known."""
 
     @property
     def said(self) -> str:
-        """The finding as people read it: what was measured, and then what training runs say of it."""
+        """The text of this finding for people: what was measured; what training runs say of the node, if anything."""
         return f"{self.what}; {self.training}" if self.training else self.what
 
 
@@ -50,7 +54,10 @@ def new_finding(
     deviations: float | None = None,
     rails: tuple[int, ...] = (),
 ) -> FabricFinding:
-    """A finding about ``hosts`` (none: about all), with the remedy for its ``kind`` filled in."""
+    """Return a finding about ``hosts`` (empty: about all nodes), with the remedy for its ``kind`` filled in.
+
+    The remedy stays empty for a kind that has none.
+    """
     return FabricFinding(
         kind=kind,
         level=level,
@@ -63,50 +70,61 @@ def new_finding(
 
 
 class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of a round, by what is usual among its like."""
+    """How fast one group of nodes was in one round, compared with what is usual for groups like it."""
 
     nodes: tuple[str, ...]
     round: int
     """0: the first round."""
     busbw_gbps: float | None = None
-    """None: ``why`` not."""
+    """Bus bandwidth in 10^9 bytes/s; None: it gave none, and ``why`` says the reason."""
     share: float | None = None
-    """Of what is usual; None where nothing is."""
+    """The bandwidth as a share of what is usual (1.0: as usual); None: no figure, or nothing to compare it with."""
     deviations: float | None = None
+    """How far below what is usual, in robust deviations; None where no spread is known."""
     excess: float | None = None
-    """How far below what is usual: 1 at the limit. None: there is no figure, or nothing to compare it with."""
+    """How far below what is usual: 0 as usual, 1 at the limit for slow ones. None: no figure, or nothing to compare it
+    with."""
     slow: bool | None = None
-    """Worth asking about in the first round, and slow again in later ones; one alone proves nothing. None: there is
-    nothing to compare it with."""
+    """Whether to ask again about its nodes (first round), or slow again (later ones); one alone proves nothing. True
+    without a figure. None: there is nothing to compare it with."""
     why: str = ""
+    """Why there is no figure; empty: there is one."""
     hung: tuple[str, ...] = ()
     """Nodes whose ranks hung, where others of the group did not."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement over all that gave it: GPUs, nodes, or groups of one size."""
+    """The summary of one measurement, such as the matrix product, over all GPUs, nodes or groups that gave a figure.
+
+    Its figures are in its ``unit``.
+    """
 
     name: MeasureName
     word: str
+    """What people call it."""
     unit: Unit
     nodes: int
-    """In a group; of GPUs 1."""
+    """Number of nodes in a group; 1 for GPUs and single nodes."""
     count: int
+    """Number of figures."""
     median: float
+    """Of those that count as usual; of all where these are too few to say."""
     lowest: float
     deviation: float | None = None
-    """A robust standard deviation, without the floor."""
+    """A robust standard deviation, as measured; None: too few figures."""
     limit: float | None = None
-    """Below it one is slow; None where nothing is judged."""
+    """A figure below it is slow; None where nothing is judged."""
     least: float | None = None
-    """Below it one fails, by what the site expects; None: it has not said."""
+    """A figure below it fails, by what the site expects; None: it expects none."""
 
 
 class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is said of a fabric; ``answer`` is the line to print first."""
+    """The verdict on a fabric, with the findings that lead to it and the figures that they rest on."""
 
     level: Answer
+    """The verdict in a word."""
     answer: str
+    """The verdict with its reason, the line to print first."""
     findings: tuple[FabricFinding, ...] = ()
     """The worst first."""
     coarseness: str = ""
@@ -115,19 +133,29 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupSpeed, ...] = ()
     """Of all rounds."""
     topology: dict[str, str] = {}  # msgspec copies it
+    """The switch of each host, as far as groups follow switches; empty: they do not."""
 
     @property
     def faults_of_all(self) -> list[FabricFinding]:
-        """The findings that fail without being of any nodes: less than the site expects, no figure of all together."""
+        """The findings that fail and name no node, such as less bandwidth than the site expects.
+
+        Empty: there are none.
+        """
         return [finding for finding in self.findings if finding.level == "fail" and not finding.hosts]
 
     @property
     def excludable(self) -> list[str]:
-        """The nodes that are each a cause by themselves and fail: what a list of nodes to avoid may get from here."""
+        """The hosts that may go on a list of nodes to avoid: each is itself the cause of a failure.
+
+        Empty: no such node. Nodes that only share a slow switch or path, or are missing, are not among them.
+        """
         causes = [finding for finding in self.findings if finding.level == "fail" and finding.kind in NAMED]
         return list(dict.fromkeys(chain.from_iterable(finding.hosts for finding in causes)))
 
     @property
     def suspects(self) -> list[FabricFinding]:
-        """Findings on single nodes, each a cause by itself, that are only warned of: training runs may show more."""
+        """The warnings, not failures, about nodes that are themselves the cause; empty: there are none.
+
+        The records of training runs may show more of these nodes.
+        """
         return [finding for finding in self.findings if finding.level == "warn" and finding.kind in NAMED]

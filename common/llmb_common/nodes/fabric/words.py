@@ -13,10 +13,11 @@ Unit = Literal["TFLOPS", "GB/s"]
 
 
 class MeasureWord(NamedTuple):
-    """What is measured, in words, with its unit and its limits.
+    """How one measure is called and judged.
 
-    ``slow``: share of the median below which one is slow where no spread is known. ``fails``: share of what the site
-    expects (``setting`` of its ``health``) below which one fails, where it does not say its own tolerance.
+    ``slow`` is the share of the median below which a figure is slow where no spread is known. ``fails`` is the share of
+    what the site expects below which a figure fails, where the site sets no tolerance of its own; ``setting`` names
+    this expectation in its ``health`` (empty: none under one name).
     """
 
     word: str
@@ -60,20 +61,26 @@ REMEDIES = {
 
 
 def nodes_text(hosts: Sequence[str]) -> str:
-    """The hosts as a host list, ``n[1-4]``, printable and cut to 200 characters."""
+    """Return ``hosts`` as a host list, ``n[1-4]``, made printable and cut to 200 characters; empty without hosts."""
     return printable(compress(hosts))[:200]
 
 
 def remedy(kind: str, hosts: Sequence[str] = ()) -> str:
-    """What to do about a kind of finding on ``hosts``, in a line that can be pasted; empty where nothing is known."""
+    """Return what to do about a kind of finding, as a line with commands for ``hosts`` that can be pasted.
+
+    Empty for a kind without a remedy.
+    """
     return REMEDIES.get(kind, "").format(hosts=nodes_text(hosts))
 
 
 def figure(value: float, unit: str) -> str:
-    """A value with four digits and its unit: ``332.7 GB/s``."""
+    """Return a value with four significant digits and its unit: ``332.7 GB/s``."""
     return f"{value:.4g} {unit}"
 
 
 def slower(value: float, median: float) -> str:
-    """How far ``value`` is below the median, as a share of it: ``3.9 % below 332.7``."""
+    """Return how far ``value`` is below ``median``, as a share of it: ``3.9 % below 332.7``.
+
+    The share is negative for a value above it. ``median`` must not be 0.
+    """
     return f"{percent(1 - value / median)} below {median:.4g}"

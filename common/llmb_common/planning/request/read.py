@@ -59,12 +59,12 @@ _SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_S
 
 
 def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:
-    """Return where no name of ``variables`` is probably a misspelt one of ``documented``.
+    """Raise if a name of ``variables`` is probably a misspelling of one of ``documented``.
 
-    Names of fewer than five letters are not looked at.
+    Names of fewer than five letters, and those that are known to mean something else, are not looked at.
 
     Raises:
-        RequestError: code ``unknown-variable``: the first name that is one slip away from a documented one.
+        RequestError: code ``unknown-variable``: one is; the first in order of the alphabet is named
     """
     # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
     candidates = tuple(name for name in documented if len(name) >= 5)
@@ -83,7 +83,7 @@ def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> N
 
 @functools.cache  # the requests of a sweep or a campaign are read in one environment, and comparing takes longest
 def _misspelt_name(name: str, candidates: tuple[str, ...]) -> str:
-    """The candidate that ``name`` is a likely misspelling of; empty where none is."""
+    """Return the one of ``candidates`` that ``name`` is a likely misspelling of; empty: there is none."""
     cutoff, name = 0.85 if len(name) > 7 else 0.79, name.upper()
     letters = set(name)
     possible = []
@@ -104,14 +104,14 @@ def _misspelt_name(name: str, candidates: tuple[str, ...]) -> str:
 
 @functools.cache
 def _with_letters(names: tuple[str, ...]) -> list[tuple[str, set[str]]]:
-    """Each of ``names`` with the letters in it."""
+    """Return (name, set of its letters) for each of ``names``, so that comparing them with others is quick."""
     return [(name, set(name)) for name in names]
 
 
 def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> dict[str, tuple[str, str]]:
-    """By documented variable that is not set, the (name, value) that was probably written for it instead.
+    """Return the (name, value) that was probably set instead of a documented variable, by that variable's name.
 
-    Such variables are not read. Empty: there are none.
+    Such as ``{"ENABLE_PROFILE": ("PROFILE", "true")}``. These are only reported, and not read. Empty: there are none.
     """
     known = {name: (meant, _SYNONYM_VALUES.get(meant, _TRUE)) for name, meant in _SYNONYMS.items()}
     for meant in documented:
@@ -142,9 +142,10 @@ _HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as asked for. None: not said, the recipe or the site decides."""
+    """One job as the user asks for it; None: not said, so that the recipe or the site decides."""
 
     gpus: int | None = None
+    """In all; on CPUs the number of ranks."""
     gpu_type: str | None = None
     model_size: str | None = None
     dtype: str | None = None
@@ -153,61 +154,81 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     gpus_per_node: int | None = None
     max_steps: int | None = None
     time_limit: str | None = None
+    """As Slurm writes it, such as ``01:30:00``."""
     columns: Mapping[str, int | bool | None] = msgspec.field(default_factory=dict)
+    """Layout columns to change, by name; None as a value: not used (``NA``)."""
     megatron: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Settings of the framework, by section and field."""
     scheduler: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """What variables that only schedulers read say."""
+    """Variables that only schedulers read, by name."""
     engine: str | None = None
+    """A release of Megatron-Bridge."""
     image: str | None = None
     mounts: tuple[str, ...] = ()
     profile: bool = False
     profile_start: int | None = None
     profile_stop: int | None = None
+    """The step at which profiling ends."""
     profile_ranks: str | None = None
+    """``all``, or such as ``0,2,8-15``."""
     profile_trace: str | None = None
+    """What nsys traces, such as ``nvtx,cuda``."""
     gpu_metrics: bool = False
     nccl_trace: bool = False
     checkpoint: bool = False
+    """Whether to save checkpoints."""
     checkpoint_interval: int | None = None
     checkpoint_dir: Path | None = None
     load_checkpoint: Path | None = None
+    """The folder of checkpoints to resume from, or with adapters the model's."""
     vboost: bool = False
+    """Whether to request the GPUs' clock boost."""
     strong_scaling: bool = False
+    """Whether to keep the global batch of the largest documented scale for every number of GPUs."""
     cpu_pinning: int = 0
+    """CPUs to bind to each rank; 0: none."""
     fast_cores: bool = True
+    """False: ranks run on any core of their socket."""
     moe_routing: str | None = None
+    """``drop`` or ``balanced``."""
     check_fabric: bool = False
+    """Whether the job checks its own nodes before it trains."""
     force: bool = False
+    """Whether to accept a number of GPUs that the recipe does not document."""
     preflight: str | None = None
+    """``default``, ``strict``, ``warn`` or ``off``: what a job that may not fit in memory leads to."""
     cluster_type: ClusterType | None = None
     dry_run: str | None = None
+    """``script`` or ``json``: what to print instead of starting the job."""
     install: Path | None = None
     workload: Path | None = None
+    """The folder below which its runs are made."""
     tuning: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Variables of the caller that change how a job runs, by name."""
     ignored: tuple[str, ...] = ()
     """``SBATCH_*`` variables that were set for other jobs: sbatch never sees them, because they would override the
     script."""
     unread: Mapping[str, tuple[str, str]] = msgspec.field(default_factory=dict)
     """Documented variables that are not set, and the near-miss (``PROFILE``, ``true``) that was set instead."""
     say: FieldNames = VARIABLE_NAMES
-    """How messages call the fields."""
+    """How messages call the variables."""
 
     @property
     def checks_engine(self) -> bool:
-        """False where LLMB_ENGINE_CHECK is ``off`` (in any case), else True: whether the job's settings are compared
-        with the release of the engine that its image holds.
+        """Whether the job's settings are compared with the release of Megatron-Bridge that its image holds.
+
+        False only where LLMB_ENGINE_CHECK is ``off``, in any case of letters.
         """
         return self.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
 
 
 def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES) -> Request:
-    """The request that ``variables`` (usually ``os.environ``) make; an empty value counts as not set.
+    """Return the request that ``variables``, usually ``os.environ``, make; an empty value counts as not set.
 
-    ``say``: the front end's names in messages.
+    ``say`` has the front end's names for messages.
 
     Raises:
-        RequestError: the first value that is wrong, a misspelt variable, or ``STAGE_PATH``.
+        RequestError: a value is wrong, two contradict each other, a variable is misspelled, or ``STAGE_PATH`` is set
     """
     if variables.get("STAGE_PATH"):
         raise RequestError(
@@ -249,10 +270,10 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
 
 
 def _refuse_contradictions(request: Request) -> None:
-    """Refuse requests whose variables contradict each other, or need one that is not set.
+    """Raise if variables of a request contradict each other, or need one that is not set.
 
     Raises:
-        RequestError: the first such pair
+        RequestError: they do; the message names the first such pair
     """
     if request.profile and request.nccl_trace:
         raise RequestError(

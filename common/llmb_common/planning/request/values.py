@@ -17,28 +17,34 @@ _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:0
 
 
 class Reader:
-    """Reads variables as values of a type; an empty one counts as not set, and a wrong one raises RequestError."""
+    """The reader of a request's variables, by a method for each type of value.
+
+    A variable that is missing or empty counts as not set; a wrong one raises RequestError.
+    """
 
     def __init__(self, variables: Mapping[str, str], say: FieldNames) -> None:
         self._variables = variables
         self._say = say
 
     def _value_error(self, name: str, value: str, problem: str, *, remedy: str) -> RequestError:
-        """An error, for the caller to raise: the variable ``name`` is wrong; ``problem`` follows its value directly."""
+        """Return a RequestError, to be raised, that the variable ``name`` is wrong.
+
+        ``problem`` is the rest of the sentence behind ``NAME=value``, with its leading blank or colon.
+        """
         return RequestError(f"{self._say(name, value)}{problem}", remedy=remedy, field=name)
 
     def one_line(self, name: str, value: str) -> str:
-        """``value``, which must be one line of valid text.
+        """Return ``value`` of the variable ``name`` as it is, if it is one line of valid text.
 
         Raises:
-            RequestError: it is not
+            RequestError: it has several lines, or is not valid text
         """
         if problem := line_problem(value):
             raise RequestError(f"{self._say(name)} {problem}", field=name, remedy="write it on one line, in UTF-8")
         return value
 
     def text(self, name: str) -> str | None:
-        """The variable's text without blanks around it; None where it is not set or empty.
+        """Return the text of the variable ``name`` without blanks around it; None where it is not set or empty.
 
         Raises:
             RequestError: it is not one line of valid text
@@ -47,7 +53,9 @@ class Reader:
         return self.one_line(name, value) or None
 
     def lower(self, name: str) -> str | None:
-        """The variable's text in lower case; None where it is not set.
+        """Return the text of the variable ``name`` in lower case, without blanks around it.
+
+        None where it is not set or empty.
 
         Raises:
             RequestError: it is not one line of valid text
@@ -56,10 +64,10 @@ class Reader:
         return value.lower() if value else None
 
     def name(self, name: str) -> str | None:
-        """The variable's text, a name that Slurm takes; None where it is not set.
+        """Return the text of the variable ``name`` if Slurm takes it as a name; None where it is not set or empty.
 
         Raises:
-            RequestError: it is no such name
+            RequestError: Slurm does not take it as a name
         """
         value = self.text(name)
         if value and not is_slurm_name(value):
@@ -68,7 +76,9 @@ class Reader:
         return value
 
     def path(self, name: str) -> Path | None:
-        """The variable's path, absolute and without ``..``, with links as they are; None where it is not set.
+        """Return the path in the variable ``name``, absolute and without ``..``; None where it is not set or empty.
+
+        ``~`` is replaced, links stay as they are, and whether the path exists is not looked at.
 
         Raises:
             RequestError: it is not one line of valid text, or in a home that does not exist
@@ -80,25 +90,34 @@ class Reader:
         return Path(os.path.abspath(user_path(value, self._say(name, value))))  # noqa: PTH100  resolve() would follow
 
     def image(self, name: str) -> str | None:
-        """A container image: the absolute path of a file, or a registry's name for one, unchanged; None: not set.
+        """Return the container image in the variable ``name``: a file's absolute path, or a registry's name.
 
-        Pyxis and Enroot take a path without a slash in front for the latter.
+        Pyxis and Enroot take a path without a slash in front for the latter, which comes back as it is. None where the
+        variable is not set or empty.
+
+        Raises:
+            RequestError: it is not one line of valid text, or in a home that does not exist
         """
         value = self.text(name)
         is_file = value is not None and (value.endswith(".sqsh") or value.startswith(("/", "./", "../", "~")))
         return str(self.path(name)) if is_file else value
 
     def positive(self, name: str, *, remedy: str = "a whole number, at least 1") -> int | None:
-        """The variable's value, a whole number of at least 1; None where it is not set.
+        """Return the whole number, at least 1, in the variable ``name``; None where it is not set or empty.
+
+        ``remedy`` is for variables that have none of their own.
 
         Raises:
-            RequestError: it is no such number; ``remedy`` is used where the variable has none of its own
+            RequestError: it is no such number
         """
         known = VARIABLES.get(name)
         return self._number(name, 1, known.remedy if known and known.remedy else remedy)
 
     def size_or_none(self, name: str) -> int | None:
-        """The variable's value, a whole number of at least 1; None where it is not set or says ``NA``.
+        """Return the whole number, at least 1, in the variable ``name``.
+
+        None where it is not set or empty, or says ``NA``. ``none`` and ``null`` mean the same as ``NA``, in any case of
+        letters.
 
         Raises:
             RequestError: it is neither
@@ -106,7 +125,7 @@ class Reader:
         return None if self.lower(name) in ("na", "none", "null") else self.positive(name)
 
     def count(self, name: str) -> int:
-        """The variable's value, a whole number; 0 where it is not set.
+        """Return the whole number, at least 0, in the variable ``name``; 0 where it is not set or empty.
 
         Raises:
             RequestError: it is no such number
@@ -114,7 +133,9 @@ class Reader:
         return self._number(name, 0, "0, or a larger whole number") or 0
 
     def _number(self, name: str, least: int, remedy: str) -> int | None:
-        """The variable's value, a whole number from ``least`` to 999999999; None where it is not set.
+        """Return the whole number, from ``least`` to 999999999, in the variable ``name``.
+
+        None where it is not set or empty.
 
         Raises:
             RequestError: it is no such number
@@ -122,6 +143,7 @@ class Reader:
         value = self.text(name)
         if value is None:
             return None
+        # Python refuses to convert very long numbers at all, with a message of its own.
         if re.fullmatch(r"[0-9]{10,}", value):
             raise self._value_error(name, value, " is larger than 999999999", remedy=remedy)
         if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < least:
@@ -130,9 +152,9 @@ class Reader:
         return int(value)
 
     def choice(self, name: str, choices: Sequence[str] = ()) -> str | None:
-        """The variable's text in lower case, one of ``choices``; empty ``choices``: of those that it always has.
+        """Return the text of the variable ``name`` in lower case, which must be one of ``choices``.
 
-        None where it is not set.
+        Without ``choices`` those that the variable is documented with count. None where it is not set or empty.
 
         Raises:
             RequestError: it is none of them
@@ -145,7 +167,9 @@ class Reader:
         return value
 
     def way(self, name: str) -> str | None:
-        """The name of a way of running jobs (``slurm``, ``local``); None where the variable is not set.
+        """Return the name of a way of running jobs, such as ``slurm``, in the variable ``name``.
+
+        None where it is not set.
 
         Raises:
             RequestError: there is no such way
@@ -153,12 +177,13 @@ class Reader:
         return self.choice(name, names())
 
     def switch(self, name: str, other: str = "") -> bool:
-        """Whether the variable switches something on; its default where it is not set.
+        """Return whether the variable ``name`` says true, 1, yes or on, and not false, 0, no or off.
 
-        ``other``: a further value that the caller takes, for the message.
+        Its documented default where it is not set or empty. ``other`` is a further value that the caller takes; it is
+        only named in the message.
 
         Raises:
-            RequestError: it is neither true nor false
+            RequestError: it is none of these
         """
         value = self.lower(name)
         if value is None:
@@ -171,10 +196,12 @@ class Reader:
         raise self._value_error(name, value, " is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
 
     def duration(self, name: str) -> str | None:
-        """A time limit as Slurm reads it, a plain number as minutes; None where the variable is not set.
+        """Return the time limit in the variable ``name`` as Slurm reads it, such as ``01:30:00``.
+
+        None where it is not set. A plain number is minutes. A limit with colons comes back as it is written.
 
         Raises:
-            RequestError: it is none, zero or unlimited
+            RequestError: it is no time limit, zero or unlimited
         """
         value = self.text(name)
         if value is None:
@@ -195,7 +222,7 @@ class Reader:
         return value if ":" in value else clock_text(seconds)
 
     def dry_run(self, name: str) -> str | None:
-        """What a dry run prints, ``script`` or ``json``; None where the job is to run.
+        """Return what a dry run prints by the variable ``name``, ``script`` or ``json``; None: the job is to run.
 
         Raises:
             RequestError: the variable is neither true, false nor ``json``
@@ -205,7 +232,9 @@ class Reader:
         return "script" if self.switch(name, "json") else None
 
     def mounts(self, name: str) -> tuple[str, ...]:
-        """The mounts in a text with commas between them; empty where the variable is not set.
+        """Return the container mounts in the variable ``name``, which has commas between them.
+
+        Empty where it is not set. Each is ``/source[:/target[:flags]]``, as written.
 
         Raises:
             RequestError: one is not a mount
@@ -218,7 +247,9 @@ class Reader:
         return mounts
 
     def settings(self, name: str) -> dict[str, str]:
-        """Settings of the framework, ``section.field`` to text; empty where the variable is not set.
+        """Return the framework's settings in the variable ``name``, from ``section.field`` to text.
+
+        Empty where it is not set.
 
         Raises:
             RequestError: one is written otherwise, has no value, or is given twice
@@ -227,10 +258,12 @@ class Reader:
 
 
 def refuse_disagreement(one: tuple[str, int | None], other: tuple[str, int | None]) -> None:
-    """Return where two variables that mean the same, each (name, value), agree, or one is None; else raise.
+    """Raise if two variables that mean the same, each given as (name, value), have different values.
+
+    None as a value, not set, agrees with any.
 
     Raises:
-        RequestError: they differ.
+        RequestError: they differ; the message names both
     """
     (name, value), (other_name, other_value) = one, other
     if value is not None and other_value is not None and value != other_value:
@@ -240,10 +273,10 @@ def refuse_disagreement(one: tuple[str, int | None], other: tuple[str, int | Non
 
 
 def gres_count(value: str | None) -> int | None:
-    """The number of GPUs in ``8``, ``h100:8`` or ``gpu:8``; None for None.
+    """Return the number of GPUs in SBATCH_GPUS_PER_NODE's ``value``: ``8``, ``h100:8`` or ``gpu:8``; None for None.
 
     Raises:
-        RequestError: there is no number in it
+        RequestError: it contains no number of GPUs
     """
     if value is None:
         return None
@@ -254,13 +287,16 @@ def gres_count(value: str | None) -> int | None:
 
 
 def gres_type(value: str | None) -> str | None:
-    """The GPU type in ``h100:8`` or ``gpu:h100:8``; None where only a number, or nothing, is given."""
+    """Return the GPU type in Slurm's ``h100:8`` or ``gpu:h100:8``; None where it has only a number, and for None.
+
+    A text of another form is not refused.
+    """
     kind = (value or "").rpartition(":")[0]
     return (kind.removeprefix("gpu:") if kind != "gpu" else "") or None
 
 
 def is_mount(text: str) -> bool:
-    """Whether ``text`` is one mount, ``/source[:/target[:flags]]``, with a plus between flags."""
+    """Return whether ``text`` is one container mount, ``/source[:/target[:flags]]``, with a plus between flags."""
     return re.fullmatch(r"/[^:,]*(:/[^:,]*(:[A-Za-z0-9_=+-]+)?)?", text) is not None
 
 
@@ -270,7 +306,10 @@ _EXAMPLE = "model.moe_token_dispatcher_type=flex"
 
 
 def is_setting(name: str) -> bool:
-    """Whether ``name`` is written like a setting of the framework: ``model.attention_dropout``."""
+    """Return whether ``name`` has the form of a setting of the framework, ``model.attention_dropout``.
+
+    Whether there is such a setting is not looked at.
+    """
     return _NAME.fullmatch(name) is not None
 
 
@@ -284,12 +323,13 @@ def name_value_pairs(
     empty: bool = False,
     code: str = "",
 ) -> Iterator[tuple[str, str]]:
-    """Yields (name, value) of each ``NAME=VALUE``; ``origin`` is where they come from, and begins messages.
+    """Yield (name, value) for each text ``NAME=VALUE``, in order.
 
-    ``fits`` says whether a name does. Blanks around a value are taken away, unless ``empty`` lets values be empty.
+    ``origin`` is where the texts come from, and begins messages; ``form`` and ``example`` are for messages, too.
+    ``fits`` says whether a name is right. Blanks around a value are removed, unless ``empty`` allows empty values.
 
     Raises:
-        RequestError: one is of another ``form``, its name does not fit, or it has no value
+        RequestError: with ``code``: a text has another form, its name does not fit, or it has no value
     """
     for text in texts:
         found = assigned(text)
@@ -302,12 +342,12 @@ def name_value_pairs(
 
 
 def refuse_twice(name: str, value: str, found: Mapping[str, str], origin: str, code: str = "") -> None:
-    """Return where ``found`` does not have ``name`` yet; else raise, even where both values are the same.
+    """Raise if ``found`` already has ``name``, even with the same value.
 
     A line that says a thing twice was put together wrongly. ``origin`` begins the message.
 
     Raises:
-        RequestError: ``found`` has the name already
+        RequestError: with ``code``: it has
     """
     if name in found:
         remedy = "give it once"
@@ -317,10 +357,12 @@ def refuse_twice(name: str, value: str, found: Mapping[str, str], origin: str, c
 
 
 def settings_of(parts: Iterable[str], origin: str) -> dict[str, str]:
-    """The settings of the framework in texts ``section.field=value``, by name; ``origin`` is where they come from.
+    """Return the framework's settings in texts ``section.field=value``, from ``section.field`` to text.
+
+    ``origin`` is where the texts come from, and begins messages. Empty without any.
 
     Raises:
-        RequestError: one is written otherwise, has no value, or is given twice
+        RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice
     """
     found: dict[str, str] = {}
     form, code = "SECTION.FIELD=VALUE", "megatron"
@@ -331,14 +373,19 @@ def settings_of(parts: Iterable[str], origin: str) -> dict[str, str]:
 
 
 def settings_in(text: str | None, origin: str) -> dict[str, str]:
-    """The settings in a variable's text, with semicolons between them; empty for None. ``origin`` begins messages.
+    """Return the framework's settings in one text with semicolons between them, from ``section.field`` to text.
+
+    Empty for None and for an empty text. ``origin`` is where the text comes from, and begins messages.
 
     Raises:
-        RequestError: one is written otherwise, has no value, or is given twice
+        RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice
     """
     return settings_of((part for part in (text or "").split(";") if part.strip()), origin)
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """Settings as one text that ``settings_in`` reads back."""
+    """Return the framework's settings as one text for ``settings_in``: ``section.field=value`` with semicolons.
+
+    Empty without settings.
+    """
     return ";".join(f"{name}={value}" for name, value in settings.items())

@@ -27,14 +27,17 @@ COLUMNS: dict[str, str] = {name: name.lower() for name in _TABLE["COLUMNS"]["rea
 
 
 def column_of(name: str) -> str | None:
-    """The column that ``name`` means, written as its variable or as plans call it, in any case; None: it means none."""
+    """Return the layout column that ``name`` means: its variable (``SEQ_LENGTH``) or its own name (``seq_len``).
+
+    Any case of letters is taken, and hyphens for underscores. None: it means no column.
+    """
     written = name.upper().replace("-", "_")
     column = written.lower()
     return COLUMNS.get(written, column if column in COLUMNS.values() else None)
 
 
 def variable_of(column: str) -> str:
-    """The variable that overrides the layout column: ``SEQ_LENGTH`` for ``seq_len``; there must be such a column."""
+    """Return the variable that overrides a layout column, ``SEQ_LENGTH`` for ``seq_len``; the column must exist."""
     return next(variable for variable, known in COLUMNS.items() if known == column)
 
 
@@ -48,7 +51,7 @@ PATIENCE = {
 
 
 def _gpus_per_node_text() -> str:
-    """How many GPUs a node has by type, in words: ``1 for r100, 4 for gb300 and gb200, else 8``."""
+    """Return how many GPUs a node has by type, for help texts: ``1 for r100, 4 for gb300 and gb200, else 8``."""
     few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
     parts = []
     for count in few:
@@ -59,9 +62,9 @@ def _gpus_per_node_text() -> str:
 
 
 def _read_variables() -> dict[str, Variable]:
-    """Every documented variable by name, as ``variables.json`` has it.
+    """Return every documented variable by its name, from the content of ``variables.json``.
 
-    What only other tables know is filled in: GPU types, ways of running jobs, columns.
+    Filled in is what only other tables know: GPU types, ways of running jobs, layout columns.
     """
     found: dict[str, Variable] = {}
     schedulers = [
@@ -74,6 +77,7 @@ def _read_variables() -> dict[str, Variable]:
     }
     for name, entry in _TABLE.items():
         values: dict[str, Any] = entry | known.get(name, {})
+        # JSON has lists only, and a ``Variable`` does not change.
         values.update({key: tuple(value) for key, value in entry.items() if isinstance(value, list)})
         if name == "OF_SCHEDULERS":
             found |= OF_SCHEDULERS
@@ -89,9 +93,13 @@ VARIABLES = _read_variables()
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Names for messages. ``options``: the option for a field, by the field's variable; without one, the variable."""
+    """What a front end calls the variables of a request in its messages: command-line options, or their own names.
+
+    An instance is called with a variable and, if need be, its value.
+    """
 
     options: Mapping[str, str] = field(default_factory=dict)
+    """The option of the front end for a variable, by the variable; those without one are called by their own names."""
 
     def __call__(self, variable: str, value: object = None) -> str:
         """``JOB_TOTAL_GPUS=128`` or ``--scale 128``; a switch that is on is its option alone."""

@@ -27,7 +27,7 @@ single NFS server. A site that writes slower says so, or a job that is told to s
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where training runs outside a container: the Python of an environment that has Megatron-Bridge."""
+    """Where jobs train outside a container: the Python of an environment that has Megatron-Bridge, for each release."""
 
     python: str | None = None
     """The Python that trains outside a container, with Megatron-Bridge 0.3."""
@@ -35,13 +35,16 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Other releases that recipes need, and the Python that has each: ``{"0.6": /opt/engine-0.6/bin/python}``."""
 
     def of_release(self, release: str) -> str | None:
-        """The Python of the environment with the release ``0.6`` of the engine; None where there is none."""
+        """Return the Python that has the minor release ``release`` of Megatron-Bridge, such as ``0.6``.
+
+        None: there is none.
+        """
         others = {minor(name): python for name, python in self.releases.items()}
         return self.python if release == DEFAULT_ENGINE else others.get(release)
 
 
 class SiteRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A release of Megatron-Bridge that the site itself has entered, with its image and the files made in it."""
+    """A release of Megatron-Bridge that the site has entered itself: its image, and the files made in that image."""
 
     image: str | None = None
     """The image with this release: a path, or a name as recipes give it."""
@@ -55,8 +58,10 @@ Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What nodes of this site give under load, of which ``llmb-run health --fabric`` fails those that give less: of a
-    GPU matrix products in bf16 and copies, of nodes the bus bandwidth of an all-reduce. GB: 10^9 bytes."""
+    """What healthy nodes of this site give under load: ``llmb-run health --fabric`` fails nodes that give less.
+
+    A figure of None is not expected of any node. GB/s are 10^9 bytes/s.
+    """
 
     matrix_tflops: Rate = None
     """Matrix products in bf16, TFLOP/s of a GPU; `llmb-run health --fabric` fails nodes that give less than
@@ -80,7 +85,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole ``cluster_config.yaml``, but for the schedulers' own sections (``config_type``).
+    """A site's configuration: a whole ``cluster_config.yaml`` but for schedulers' own sections (``config_type``).
 
     Docstrings of fields, here and above, are printed in docs/reference.md.
     """
@@ -123,27 +128,43 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The installed workloads."""
 
     def scheduler(self, kind: str) -> Any:
-        """The section of the way of running jobs ``kind`` (``slurm``), its ``SchedulerSettings``; else the defaults."""
+        """Return the section of this configuration for a way of running jobs such as ``slurm``: its settings.
+
+        They are of a class derived from ``SchedulerSettings``; where the file has no such section, the defaults.
+
+        Raises:
+            ValueError: there is no way of running jobs called ``kind``
+        """
         return getattr(self, kind, None) or traits_of(kind).settings_type()
 
     def image_file(self, install: Path, image: str) -> str:
-        """The file that the installer imports an image of a registry to; a path is left as it is."""
+        """Return the file to which the installer imports a registry's image here; a path comes back as it is.
+
+        Whether the file exists is not looked at.
+        """
         folder = Path(self.image_folder) if self.image_folder else install / "images"
         return image if image.startswith("/") else str(folder / image_file_name(image))
 
 
 def cluster_config(**values: Any) -> ClusterConfig:
-    """A site's configuration with these values, sections of schedulers among them; for code that reads no file."""
+    """Return a site's configuration with these ``values``, schedulers' sections among them; no file is read.
+
+    They are not checked.
+    """
     return config_type(names())(**values)
 
 
 @lru_cache
 def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
-    """The class of ``cluster_config.yaml`` for these ways of running jobs.
+    """Return the class of ``cluster_config.yaml`` with a section for each of these ways of running jobs.
 
-    It has a section for each of them that has settings.
+    Those without settings have none. The same class comes back for the same ways.
+
+    Raises:
+        ValueError: there is no such way of running jobs
     """
     section_types = {kind: traits_of(kind).settings_type for kind in kinds}
+    # A section without fields would be a key that does nothing.
     sections = [(kind, settings, settings()) for kind, settings in section_types.items() if settings.__struct_fields__]
     options: Any = {"frozen": True, "kw_only": True, "forbid_unknown_fields": True}
     found: Any = msgspec.defstruct("ClusterConfig", sections, bases=(ClusterConfig,), **options)
@@ -151,12 +172,13 @@ def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
 
 
 def load_cluster_config(install: Path | None, note: Callable[[str], None] | None = None) -> ClusterConfig:
-    """The configuration of the installation ``install``, or the defaults where it has none, or None is given.
+    """Return the site's configuration in the installation ``install``; the defaults where it has none, or for None.
 
-    Keys of earlier releases have no effect; ``note`` gets a sentence on each.
+    Keys of earlier releases have no effect; ``note``, if given, gets a sentence on each.
 
     Raises:
-        ConfigError: it is wrong, cannot be read or comes from somebody who has no say here; with file and line.
+        ConfigError: the file is wrong, cannot be read, was written by somebody who is not trusted, or is of NVIDIA's
+            own llmb-run; the message names file and line
     """
     if install is None:
         return cluster_config()
@@ -171,6 +193,7 @@ def load_cluster_config(install: Path | None, note: Callable[[str], None] | None
     require_trusted(path, install)
     text = read_text(path)
     try:
+        # Most files are flat, and importing a YAML parser takes as long as starting Python.
         data, lines = load_flat(text, str(path))
     except NotFlatError:
         data, lines = load_text(text, str(path))
@@ -189,7 +212,11 @@ NVIDIAS_KEYS = ("schema_version", "launcher")
 
 
 def _refuse_nvidia_config(path: Path, data: Any) -> None:
-    """Raise ConfigError where the file is one of NVIDIA's own llmb-run, which has the same name."""
+    """Raise if ``data``, read from ``path``, is the configuration of NVIDIA's own llmb-run, which has the same name.
+
+    Raises:
+        ConfigError: code ``nvidias-config``: it is
+    """
     if isinstance(data, dict) and any(key in data for key in NVIDIAS_KEYS):
         raise ConfigError(
             f"{path} is the configuration of NVIDIA's own llmb-run, not of this one",
@@ -200,7 +227,10 @@ def _refuse_nvidia_config(path: Path, data: Any) -> None:
 
 
 def _drop_removed(data: Any) -> list[str]:
-    """Take the keys that only earlier releases had out of ``data``, and return those that it held."""
+    """Remove keys that only earlier releases had from ``data``, and return those that were there: ``currency``.
+
+    Other data than a mapping is left alone.
+    """
     found = []
     for key in CONFIG_KEYS:
         section, _, name = key.rpartition(".")
@@ -212,9 +242,10 @@ def _drop_removed(data: Any) -> list[str]:
 
 
 def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
-    """Yields (key, problem, remedy) for what the types cannot say of the configuration.
+    """Yield (key, problem, remedy) for what is wrong in the configuration beyond the types; nothing for a right one.
 
-    Every value here reaches a script or a command line.
+    The problem is the rest of a sentence that begins with the key. Every value is checked, as each reaches a script or
+    a command line.
     """
     for key, value, known in (
         ("cluster_type", config.cluster_type, names()),
@@ -254,7 +285,7 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
-    """Yields every text in the configuration with its key."""
+    """Yield (key, text) for every text in the configuration and its sections; a key is such as ``slurm.account``."""
     own = ((f"releases.{release}.", own) for release, own in config.releases.items())
     sections = ((f"{kind}.", config.scheduler(kind)) for kind in names())
     groups = (("", config), *sections, ("engine.", config.engine), *own)

@@ -21,23 +21,29 @@ NEWEST = (9999, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The machine that a plan is for: its cluster type, GPUs and programs.
-
-    ``gpu_type`` None: no GPU was looked for or found. ``release``: of the scheduler's program, if there is one to ask.
-    """
+    """The machine that a plan is for: its way of running jobs, its GPUs and its programs."""
 
     cluster_type: ClusterType
     gpu_type: str | None = None
+    """Of this machine's GPUs; ``cpu``: it has none; None: not looked for, or no recipe knows the type."""
     gpus: int = 0
+    """Number of this machine's GPUs; 0 where they were not looked for."""
     has_nsys: bool = False
+    """Whether nsys is on PATH here."""
     release: tuple[int, int] = NEWEST
+    """First two numbers of the release of the scheduler's program; (0, 0): it does not say; ``NEWEST``: there is none
+    to ask."""
     mpi_types: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
-    """Asks how the scheduler can start ranks (``none``, ``pmix``), for plans that need to know; nothing where nobody
+    """Asks how the scheduler can start ranks (``none``, ``pmix``), for plans that need to know; an empty answer: nobody
     says."""
 
     @property
     def traits(self) -> Traits:
-        """What this machine's way of running jobs can do."""
+        """What this machine's way of running jobs can do.
+
+        Raises:
+            ValueError: there is no such way
+        """
         return traits_of(self.cluster_type)
 
 
@@ -45,7 +51,7 @@ _SECONDS = 20.0
 
 
 def gpu_names() -> list[str]:
-    """Product names of this machine's GPUs by nvidia-smi, one for each GPU; empty where it is missing or fails."""
+    """Return the product name of each of this machine's GPUs, by nvidia-smi; empty where it is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return []
     answer = run_program(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], _SECONDS)
@@ -57,9 +63,12 @@ _known_gpus: dict[tuple[str, int], list[str]] = {}
 
 
 def _gpus_for_plans() -> list[str]:
-    """As ``gpu_names``, asked once for many plans: nvidia-smi may take seconds.
+    """Return the product names of this machine's GPUs, empty without any; nvidia-smi is asked once for many plans.
 
-    Asked again where it found none, or was replaced.
+    It may take seconds, and is asked again where it found none, or was replaced.
+
+    Raises:
+        OSError: nvidia-smi vanished meanwhile
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -71,20 +80,26 @@ def _gpus_for_plans() -> list[str]:
 
 
 def detect_cluster_type() -> ClusterType:
-    """How jobs run where nobody says: by the scheduler whose program is on PATH, else on this machine."""
+    """Return how jobs run where nobody says it: by the scheduler whose program is on PATH, else on this machine."""
     return next(
         (way.name for way in all_traits().values() if way.submits_with and shutil.which(way.submits_with)), LOCAL
     )
 
 
 def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
-    """The facts of the machine that planning needs; asks nvidia-smi or the scheduler's program for its release.
+    """Return what planning needs to know of this machine; asks nvidia-smi, or the scheduler's program.
 
-    A dry run for GPUs plans for a scheduler even where there is none.
+    How jobs run is what the request or else the site says; where neither does, it is detected. A dry run for GPUs then
+    plans for a scheduler even where there is none. What does not answer counts as not there.
+
+    Raises:
+        ValueError: the site or the request names no known way of running jobs
+        OSError: nvidia-smi vanished meanwhile
     """
     wanted = request.cluster_type or cluster.cluster_type
     if wanted is None:
         wanted = detect_cluster_type()
+        # People look at a cluster's plans on their laptops.
         if request.dry_run and traits_of(wanted).this_machine:
             large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
             named_by_request = (
@@ -93,6 +108,7 @@ def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
             wanted = next(named_by_request, SLURM if large else wanted)
     traits = traits_of(wanted)
     if not traits.this_machine:
+        # A job for a cluster can be planned where its scheduler is not installed.
         program = shutil.which(traits.submits_with)
         if program is None:
             return Machine(cluster_type=wanted)
@@ -110,15 +126,18 @@ def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
 
 
 def _mpi_types(traits: Traits) -> tuple[str, ...]:
-    """The kinds of MPI (``none``, ``pmix``) that this machine's scheduler can start ranks with."""
+    """Return the kinds of MPI, such as ``none`` or ``pmix``, with which this machine's scheduler can start ranks.
+
+    Empty: it does not say.
+    """
     found: tuple[str, ...] = import_named(traits.mpi_types)()
     return found
 
 
 def _release(program: str) -> tuple[int, int]:
-    """The first two numbers of the release that ``program --version`` says; (0, 0): it says none or is not there.
+    """Return the first two numbers of the release that ``program --version`` prints.
 
-    ``program`` is a path: it is not looked for in PATH.
+    (0, 0) where it prints none or is not there. ``program`` is a path: it is not looked for in PATH.
     """
     try:
         return _query_release(program, Path(program).stat().st_mtime_ns)
@@ -128,9 +147,9 @@ def _release(program: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def _query_release(program: str, changed: int) -> tuple[int, int]:
-    """The release that ``program --version`` says; (0, 0): none. Asked once for many plans.
+    """Return the first two numbers of the release that ``program --version`` prints; (0, 0): it prints none.
 
-    ``changed``: the program's time in nanoseconds, as another release may replace it meanwhile.
+    It is asked once for many plans, and again with another ``changed``: the program file's time in nanoseconds.
     """
     found = re.search(r"([0-9]+)\.([0-9]+)", run_program([program, "--version"], _SECONDS).output)
     return (int(found[1]), int(found[2])) if found else (0, 0)
