@@ -49,8 +49,8 @@ def variables(case: Case) -> dict[str, str]:
 def fast_cores(case: Case) -> tuple[int, int] | None:
     """Return the cores that a job's ranks are held to, as (stride, count); None: any core of their socket.
 
-    Rank r of a node runs on ``count`` cores from r x stride on. None where the user pins cores or declines, and for
-    jobs that NVIDIA's launcher lets run on any core.
+    Rank r of a node runs on ``count`` cores from r x stride on. None without a function, for a small copy of a model,
+    where the user pins cores or declines, and for jobs that NVIDIA's launcher lets run on any core.
     """
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
     if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:

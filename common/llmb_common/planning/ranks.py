@@ -24,7 +24,7 @@ class RankGroup(NamedTuple):
     stride: int
     """How many ranks its members are apart."""
     nodes: int
-    """Nodes that the first group spans."""
+    """Number of nodes that the first group spans."""
 
 
 def groups(plan: JobPlan) -> list[RankGroup]:

@@ -61,8 +61,8 @@ def usual(
     """Return the median of ``values`` and the limit below which one of them is slow.
 
     None for fewer than three values. From six values on the limit is ``times`` robust deviations below the median; for
-    fewer, or ``by_ratio``, it is ``ratio`` of the median. Where the values are clearly of two kinds, the faster one
-    counts as usual unless it is by far the smaller. ``sure``: widen a spread that may be small by chance, so that
+    fewer, or ``by_ratio``, it is ``ratio`` of the median. Where the values are clearly of two kinds, only the faster
+    one counts as usual, if four in ten or more are of it. ``sure``: widen a spread that may be small by chance, so that
     healthy ones do not count as slow.
     """
     if len(values) < RATIO_FROM:
@@ -102,8 +102,8 @@ _NOISE = 0.0015
 def _split_by_kind(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """Return (faster values, slower values) where ``values`` are clearly of two kinds; else (all values, none).
 
-    Both are sorted from the fastest down. Each kind has at least three values and a fifth of all. At least three values
-    must be given.
+    Both are sorted from the fastest down. Each kind has at least three values and a fifth of all. ``values`` must not
+    be empty.
     """
     ordered = sorted(values, reverse=True)
     count = len(ordered)

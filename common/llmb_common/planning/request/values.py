@@ -347,7 +347,7 @@ def refuse_twice(name: str, value: str, found: Mapping[str, str], origin: str, c
     A line that says a thing twice was put together wrongly. ``origin`` begins the message.
 
     Raises:
-        RequestError: with ``code``: it has
+        RequestError: with ``code``: ``found`` has the name already
     """
     if name in found:
         remedy = "give it once"

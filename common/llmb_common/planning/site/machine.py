@@ -25,7 +25,8 @@ class Machine:
 
     cluster_type: ClusterType
     gpu_type: str | None = None
-    """Of this machine's GPUs; ``cpu``: it has none; None: not looked for, or no recipe knows the type."""
+    """Of this machine's GPUs; ``cpu``: it has none, or they are not asked for; None: not looked for, or no recipe knows
+    them."""
     gpus: int = 0
     """Number of this machine's GPUs; 0 where they were not looked for."""
     has_nsys: bool = False
