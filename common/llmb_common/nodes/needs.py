@@ -88,7 +88,7 @@ def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partitio
     folder of workloads.
 
     Raises:
-        RequestError: ``slurm.additional_params`` of the configuration is wrong
+        RequestError: ``additional_params`` of the configuration is wrong
         OSError: the installation's folder may not be looked at
     """
     gpu_type = config.gpu_type or ""

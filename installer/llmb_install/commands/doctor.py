@@ -48,7 +48,7 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong or not to be trusted
-        RequestError: an account, a partition or ``slurm.additional_params`` is invalid
+        RequestError: an account, a partition or ``additional_params`` is invalid
         RecipeError: a recipe is wrong
     """
     if (install / FILE_NAME).is_file():

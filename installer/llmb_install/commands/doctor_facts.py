@@ -128,8 +128,7 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
     ``clone``: where the recipes are.
 
     Raises:
-        RecipeError: a recipe is wrong
-        RequestError: ``slurm.additional_params`` is invalid, or Slurm's topology has an unknown form
+        RequestError: ``slurm.additional_params`` is invalid
         OSError: the free space of a folder cannot be told
     """
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
@@ -206,7 +205,7 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
     What does not answer sets no limit. Without ``has_accounting`` only the partition and the topology are asked.
 
     Raises:
-        RequestError: ``slurm.additional_params`` is invalid, or the topology's nodes are no host list
+        RequestError: ``slurm.additional_params`` is invalid
     """
     slurm: SlurmSettings = config.scheduler(SLURM)
     text = (
