@@ -67,7 +67,10 @@ class Column(Generic[Row]):
 
     @property
     def heading(self) -> str:
-        """The column's heading as tables print it: ``head`` and ``unit``, with a blank between; either may be empty."""
+        """The column's heading as tables print it: ``head`` and ``unit``, with a blank between.
+
+        Either may be empty; then the other stands alone, without a blank.
+        """
         return f"{self.head} {self.unit}".strip()
 
     def cell(self, row: Row) -> str:

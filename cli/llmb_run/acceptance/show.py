@@ -291,7 +291,13 @@ def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iter
 
 
 def _verdict_facts(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the verdict of a campaign rests on, by names that say where to look: ``workload 1 run 2 state``."""
+    """Return what the verdict of a campaign rests on, by names that say where to look: ``workload 1 run 2 state``.
+
+    ``result`` is the campaign's answer. A fact that it lacks is None; the verdict in words is under ``outcome``.
+
+    Raises:
+        KeyError: it lacks ``workloads``, or one of them ``runs`` or ``reruns``, or a run its number
+    """
     found: dict[str, Any] = {"outcome": headline({**result})}
     for number, workload in enumerate(result["workloads"], 1):
         about = f"workload {number}"

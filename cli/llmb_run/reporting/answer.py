@@ -163,7 +163,10 @@ def conclude(
 def of_campaign(campaign: Mapping[str, Any]) -> Answer:
     """Return the answer of an acceptance campaign for a report: its verdict, and its worst workload's speed.
 
-    ``campaign`` is as ``for_report`` makes it. Without a timed workload, ``figure`` and ``reference`` are empty.
+    ``campaign`` is as ``for_report`` makes it. The worst timed workload is the one whose performance is the least above
+    what is required of it, or the most below; where nothing is required, 0 counts. ``figure`` is its share of the
+    reference's speed, ``reference`` the share that is required. Both are empty without a timed workload; ``reference``
+    also where the worst has no requirement. The word is ``PASS``, ``FAIL``, or ``OPEN`` for any other outcome.
     """
     words: dict[str, Word] = {"accepted": "PASS", "not accepted": "FAIL"}
     timed = [item for item in campaign["workloads"] if item["performance"] is not None]

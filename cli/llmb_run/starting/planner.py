@@ -183,7 +183,10 @@ def _require_queue(kind: ClusterType) -> None:
 
 
 def _means_all_scales(scales: Sequence[str]) -> bool:
-    """Return whether ``scales`` ask, by the word ``all`` in any case, for all that the recipe documents."""
+    """Return whether any of ``scales`` is the word ``all``, in any case: it asks for all that the recipe documents.
+
+    False without scales. Other scales beside that word do not matter.
+    """
     return any(scale.lower() == "all" for scale in scales)
 
 

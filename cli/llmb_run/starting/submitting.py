@@ -145,7 +145,11 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
 
 
 def say_doubts(plans: Iterable[JobPlan]) -> None:
-    """Print a notice for each thing that may go wrong with the jobs of ``plans``, which are about to be submitted."""
+    """Give a ``notice`` for each thing that may go wrong with the jobs of ``plans``, which are about to be
+    submitted.
+
+    None where nothing is in doubt. It stops no submission.
+    """
     for doubt in submission_doubts(plans):
         notice(doubt)
 

@@ -131,6 +131,7 @@ def one_by_one(changes: Mapping[str, str]) -> dict[str, str]:
     """Return ``changes`` with one setting in each: a value that sets several becomes several entries.
 
     Such a value is joined by semicolons. ``selective;NAME=VALUE`` sets the entry's own setting and the setting NAME.
+    Where one is set twice, the later counts. An entry whose name is not a setting's stays as it is.
 
     Raises:
         RequestError: a part of such a value is not ``NAME=VALUE``

@@ -239,7 +239,8 @@ class Tuning:
     def _proof(self, leader: int, runs: Runs) -> InTurns:
         """Return the strategy that compares the candidate at position ``leader`` with the base by whole runs.
 
-        It may spend what the other runs have left of the budget.
+        It may spend the budget less the hours of those of ``runs`` that are not of this comparison; without limit where
+        the budget has none.
         """
         others = sum(run.hours for _, run in with_arms(runs) if not _is_of_proof(run, leader))
         budget = self.budget - others if math.isfinite(self.budget) else None

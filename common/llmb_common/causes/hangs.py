@@ -232,8 +232,14 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
     except OSError:
         return []
     read = [found for found in map(_read_rank_file, files) if found is not None]
-    last = max((start for start, _ in read), default=())
+    last = max((start for start, _ in read), key=_in_order_of_starts, default=())
     return sorted((item for start, item in read if start == last), key=lambda item: item.rank)
+
+
+def _in_order_of_starts(start: tuple[str, int]) -> tuple[int, int]:
+    """Return what the starts of a run, each its (job id, restart), are sorted by; an id that is no number comes first."""
+    job, restart = start
+    return int(job) if job.isdecimal() else 0, restart
 
 
 def _read_rank_file(file: Path) -> tuple[tuple[str, int], RankFile] | None:

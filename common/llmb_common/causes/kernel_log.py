@@ -132,9 +132,12 @@ def _level_of_sxid(known: FailureSignature) -> Weight | None:
 
 
 def _level_of_xid(known: FailureSignature, number: int) -> Weight | None:
-    """Return how much the Xid ``number`` of a GPU counts against its node: ``fail``, ``warn`` or None for not at all.
+    """Return how much the Xid ``number`` of a GPU counts against its node: ``fail``, ``warn`` or None for not at
+    all.
 
-    None, for example, for an application's own fault. ``known`` is the signature of that number.
+    ``known`` is the signature of that number. If it names a certain fault of the node as the root: ``fail``, or
+    ``warn`` where what NVIDIA advises leaves the GPU as it was, or its table lacks the number. Otherwise ``warn`` for a
+    few numbers that are not to be overlooked, and None for all others, such as an application's own fault.
     """
     action = next((item.nvidia for item in driver_tables().xids if item.xid == number), "IGNORE")
     if known.role == "root" and known.fault == "node" and known.sure == "certain":

@@ -234,7 +234,7 @@ def _sxid_signature(found: FailureSignature, number: int, rest: str) -> FailureS
     if known:
         _, name, severity = known
     else:
-        name = ""
+        name = "unknown to NVIDIA's table"
         severity = "fatal" if rest.startswith("Fatal") else "not fatal"
     role: Role = "noise" if severity == "not fatal" else "root"
     return msgspec.structs.replace(

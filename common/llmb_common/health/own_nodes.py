@@ -136,10 +136,10 @@ def main(words: Sequence[str]) -> int:
     try:
         record = load_record(Path(folder))
         found = check(record, job_id, expand(nodes))
+        decision = decide(record, found, read_events(record.paths.events).left_out)
     except LLMBError as error:
         _print_line(f"check before training: {error.message}")
         return 1
-    decision = decide(record, found, read_events(record.paths.events).left_out)
     try:
         write_json(record.paths.folder / f"fabric-{restart}.json", _as_json_values(found, decision))
     except RecordError as error:

@@ -78,7 +78,8 @@ def old_driver(node: NodeFacts, needs: Needs) -> str:
 def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if a process may lock less than 32 GiB of memory on a node with network adapters.
 
-    Empty: it may lock as much, which adapters need, or the limit is not known.
+    Empty: it may lock as much, which adapters need, the limit is not known, or the node has no adapters. ``needs`` is
+    not looked at.
     """
     limit = node.system.memlock
     is_little = limit is not None and limit < MEMLOCK and bool(node.machine.adapters)
@@ -153,7 +154,10 @@ _IDLE_OFF = "idle states of the CPU are off: busy cores cannot reach boost clock
 
 
 def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's clock is not synchronized over the network; empty: it is, or it is not known."""
+    """Return a clause if the node's clock is not synchronized over the network; empty: it is, or it is not known.
+
+    ``needs`` is not looked at.
+    """
     return "its clock is not synchronized" if node.services.get("time", {}).get("NTPSynchronized") == "no" else ""
 
 

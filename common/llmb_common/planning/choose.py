@@ -563,7 +563,7 @@ def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: li
         # At the scale that is asked for, if it has any.
         here = [row for row in rows if given.request.gpus in (None, *row.scales)] or rows
         own = given.recipe.variant(rows[0].variant).fp8_recipe
-        known = [row.fp8_recipe for row in here if row.fp8_recipe is not None]
+        known = [row.fp8_recipe for row in here if row.fp8_recipe is not None] or known
         requested = own if own in known else known[0]
     return [row for row in rows if row.fp8_recipe == requested]
 

@@ -225,6 +225,10 @@ def value_of(text: str, kinds: list[str], origin: str) -> Any:
     )
 
 
+_MOST_NESTED = 20
+"""Lists within each other; whatever has more is a text."""
+
+
 def _possible_values(text: str) -> Iterator[Any]:
     """Yield the values that ``text`` may stand for, the narrowest type first and the text itself last."""
     if text.lower() in _WORDS:
@@ -235,7 +239,7 @@ def _possible_values(text: str) -> Iterator[Any]:
     with contextlib.suppress(ValueError):
         if math.isfinite(number := float(text)):
             yield number
-    if text[:1] + text[-1:] == "[]":
+    if text[:1] + text[-1:] == "[]" and not text.startswith("[" * _MOST_NESTED):
         yield [next(_possible_values(part.strip().strip("\"'"))) for part in text[1:-1].split(",") if part.strip()]
     if text[:1] == "{":
         with contextlib.suppress(ValueError):

@@ -127,7 +127,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def of_release(self, release: str | None) -> Recipe:
         """Return this recipe with the functions of ``release`` of Megatron-Bridge.
 
-        The recipe itself for None, and for a release that it has no catalogue of.
+        The recipe itself for None, and for a release that it has no catalogue of; so also where it has no catalogue at
+        all.
 
         Raises:
             RecipeError: the recipe's own catalogue cannot be read

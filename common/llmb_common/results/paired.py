@@ -66,7 +66,9 @@ class Block:
     """A few runs of two sides, A and B, one right after the other.
 
     ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, None where it is lost. ``work``: the
-    natural logarithm of B's tokens per step and GPU over A's, 0 where the steps do the same work.
+    natural logarithm of B's tokens per step and GPU over A's, 0 where the steps do the same work. ``turns`` are the
+    positions of the runs that have a step time, ``steady`` the logarithms of their time per token but for a constant,
+    and ``of`` gives the step times of one side.
     """
 
     order: str

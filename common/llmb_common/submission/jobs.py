@@ -185,14 +185,17 @@ class SubmissionContext:
     def check(self, plan: JobPlan) -> None:
         """Raise unless all that the job of ``plan`` needs is there: installation, disk space, checkpoint, executor.
 
-        Plans that differ only in name and number of steps are checked once; a plan that failed is checked again.
+        Plans that differ only in name and, without checkpoints, in their number of steps are checked once; a plan that
+        failed is checked again.
 
         Raises:
             RequestError: the checkpoint to load is not one, or the installation does not exist
             EnvironmentLacks: a program or disk space is lacking
             LLMBError: the executor's own check found something else
         """
-        same = msgspec.structs.replace(plan, experiment_name="", max_steps=0)
+        # By its steps a checkpoint has something left to train, and the disk takes what is saved.
+        steps = plan.max_steps if plan.checkpoint.is_used else 0
+        same = msgspec.structs.replace(plan, experiment_name="", max_steps=steps)
         # One thread at a time, so that plans with the same needs are not checked side by side.
         with self._checking:
             if same not in self._checked:

@@ -64,7 +64,11 @@ class Environment(Content, Artefact):
         return f"{self.kind} environment {self.link} with Python {self.python} from {self.lock}"
 
     def room(self) -> list[Room]:
-        """Return the disk space that building the environment takes, by an estimate for its class."""
+        """Return the disk space that building the environment takes, by an estimate for its class.
+
+        Always one entry, whether or not the environment is built already; it is for the folder of the environment's
+        link.
+        """
         return [Room(self.link.parent, self.disk, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:

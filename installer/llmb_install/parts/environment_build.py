@@ -479,7 +479,11 @@ def conda_program(environment: str) -> str:
 
 
 def _smoke_argv(environment: Content, folder: Path) -> list[str]:
-    """Return the command line that imports the packages that the environment in ``folder`` must have; not run here."""
+    """Return the command line that imports the packages that the environment in ``folder`` must have; not run here.
+
+    It runs the Python of ``folder``, isolated from the current folder; ``environment`` names the packages. The command
+    fails at the first package that cannot be imported.
+    """
     program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     # -I: a json.py in the current folder is not the environment's.
     return [str(folder / "bin" / "python"), "-I", "-c", program, *environment.smoke]

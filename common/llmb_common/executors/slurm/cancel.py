@@ -6,6 +6,7 @@ runs is to go on; else single runs of it are ended, and not the others.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -32,17 +33,20 @@ _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
     """Return the ids of the jobs of series (runs that take turns in one Slurm job) that can be cancelled as a whole.
 
-    Those are the jobs all of whose unfinished runs are among ``records``, which must be runs of series with a job.
-
-    Raises:
-        OSError: the folder of a series cannot be read
+    Those are the jobs all of whose unfinished runs are among ``records``, which must be runs of series with a job. A
+    series whose folder cannot be read is not among them.
     """
     wanted: dict[tuple[str, Path], set[Path]] = {}
     for record in records:
         assert record.job_id is not None
         assert record.shared is not None
         wanted.setdefault((record.job_id, record.shared.folder), set()).add(record.paths.folder.resolve())
-    return {job for (job, series), these in wanted.items() if _live_folders(series, job) <= these}
+    found = set()
+    for (job, series), these in wanted.items():
+        with contextlib.suppress(OSError):
+            if _live_folders(series, job) <= these:
+                found.add(job)
+    return found
 
 
 def _live_folders(series: Path, job: str) -> set[Path]:
@@ -132,10 +136,8 @@ _ENDED = r"Invalid job id|already completing"
 def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     """Cancel the Slurm jobs of runs; return by run id the record of a run that surely ended, or why it was not ended.
 
-    Runs that are missing in the answer were told to end. Of a series in which others go on, only these runs are ended.
-
-    Raises:
-        OSError: the folder of a series cannot be read
+    Runs that are missing in the answer were told to end. Of a series in which others go on, or of which that cannot be
+    told, only these runs are ended.
     """
     results: dict[str, RunRecord | LLMBError] = {}
     series_jobs = _cancellable_series([record for record in records if record.submission.in_series])

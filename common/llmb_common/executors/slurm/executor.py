@@ -126,9 +126,6 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
 
     Empty where they may well see it, or nothing tells. ``root`` is the folder under which the lists of NFS exports are
     looked for.
-
-    Raises:
-        RequestError: the user named a file with nodes, and it cannot be read
     """
     slurm = slurm_of(plan)
     try:
@@ -137,8 +134,8 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
         if kind not in _OWN_DISKS or _is_exported(folder, root):
             return []
         nodes = nodes_of_jobs(slurm.effective_partition, slurm.nodelist)
-    except (OSError, SchedulerError):
-        return []  # whoever writes there will say so
+    except (OSError, SchedulerError, RequestError):
+        return []  # whoever writes there, or reads a file with nodes, will say so
     other = next((name for name, address in nodes if not _is_this_machine(name) and not _is_this_machine(address)), "")
     if not other:
         return []

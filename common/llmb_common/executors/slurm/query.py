@@ -285,11 +285,8 @@ def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
         having.setdefault(partition, set()).add(node)
     fitting = [name for name, found in having.items() if found >= set(nodes)]
     if not fitting:
-        raise RequestError(
-            f"no partition has all of {compress(nodes)}",
-            remedy=f"one of {', '.join(having)} at a time",
-            code="no-nodes",
-        )
+        remedy = f"one of {', '.join(having)} at a time" if having else "sinfo --Node lists the nodes that there are"
+        raise RequestError(f"no partition has all of {compress(nodes)}", remedy=remedy, code="no-nodes")
     return preferred if preferred in fitting else fitting[0]
 
 

@@ -351,14 +351,15 @@ def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> S
 
 
 def _result_column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column | None:
-    """Return the figures in one half (out of place or in place) of a row; None where a word is no number.
+    """Return the figures in one half (out of place or in place) of a row; None where a word is missing or no number.
 
     ``values`` are its words: time in ``unit`` (so many seconds), algorithm and bus bandwidth, errors. ``names`` are the
     headings of both halves. Older releases print the largest error, not a count of wrong values: ``wrong`` is then
     None.
     """
-    numbers = [_finite_number(value) for value in values[:3]]
-    time, algbw, busbw = numbers
+    if len(values) < 4 or len(names) < 4:
+        return None
+    time, algbw, busbw = [_finite_number(value) for value in values[:3]]
     if time is None or algbw is None or busbw is None or time <= 0:
         return None
     # Older releases print the largest error instead, of which a little is rounding.

@@ -103,9 +103,9 @@ class Reader:
         return str(self.path(name)) if is_file else value
 
     def positive(self, name: str, *, remedy: str = "a whole number, at least 1") -> int | None:
-        """Return the whole number, at least 1, in the variable ``name``; None where it is not set or empty.
+        """Return the whole number, from 1 to 999999999, in the variable ``name``; None where it is not set or empty.
 
-        ``remedy`` is for variables that have none of their own.
+        ``remedy`` is what the error advises for variables that have none of their own.
 
         Raises:
             RequestError: it is no such number
@@ -135,10 +135,10 @@ class Reader:
     def _number(self, name: str, least: int, remedy: str) -> int | None:
         """Return the whole number, from ``least`` to 999999999, in the variable ``name``.
 
-        None where it is not set or empty.
+        None where it is not set or empty. ``remedy`` is what the error advises.
 
         Raises:
-            RequestError: it is no such number
+            RequestError: it is no such number; a sign, a blank or a point is none
         """
         value = self.text(name)
         if value is None:

@@ -55,7 +55,9 @@ def index_file(install: Path) -> Path:
 
 @contextlib.contextmanager
 def read_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a read-only connection to the installation's index of runs, which keeps no writer waiting.
+    """Yield, for the length of a ``with`` block, a read-only connection to the installation's index of runs.
+
+    It keeps no writer waiting.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
