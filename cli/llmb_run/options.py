@@ -212,10 +212,8 @@ def _found_runs(install: Path) -> list[tuple[str, str]]:
 def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return what a shell offers for a suite: verbs and LLMB's suites that begin with ``incomplete``.
 
-    Where none does, the shell is told to offer files.
-
-    Raises:
-        RecipeError: a recipe, from which suites are made, cannot be read
+    Where none does, the shell is told to offer files. Where a recipe, from which suites are made, cannot be read, no
+    suite is offered, and nothing is raised.
     """
     from click.shell_completion import CompletionItem
 

@@ -209,9 +209,10 @@ def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callabl
 
 
 def print_header(job: Job | FunctionJob, engine: Engine) -> None:
-    """Print the head of the job's log: one ``LLMB manifest: {json}`` line, and one line for each notice.
+    """Print the head of the job's log to standard output: ``LLMB manifest: {json}``, and a line for each notice.
 
-    The run's record takes the manifest from there.
+    The manifest is printed by every caller, notices only on the job's first rank. The run's record takes the manifest
+    from there.
     """
     print("LLMB manifest: " + json.dumps(_manifest(job, engine), sort_keys=True), flush=True)
     for text in refusals.notices(job, engine):

@@ -385,7 +385,11 @@ def _rerun_text(item: dict[str, Any]) -> str:
 
 
 def _workload_remarks(item: dict[str, Any]) -> list[str]:
-    """Return what is odd about the runs of a workload, a line each, whatever the verdict is; empty: nothing."""
+    """Return what is odd about the runs of a workload, a line each, whatever the verdict is; empty: nothing.
+
+    ``item`` is one of ``workloads`` in a campaign's result. A line begins with the workload's title, the run's number
+    and its id.
+    """
     found = []
     for run in item["runs"]:
         about = [text for text in (run["fault"], run["failure"]) if text]

@@ -162,7 +162,9 @@ def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
 class HistoryRow:
     """One run in the history of a configuration: a row of ``results --history``.
 
-    ``shift``: the lasting change of step times that begins with this run; None: none does.
+    ``line`` is the history that the run ``moment`` is in. ``ratio``: its step time over that of the configuration's
+    oldest run; 1.02 is 2 % slower. ``shift``: the lasting change of step times that begins with this run; None: none
+    does.
     """
 
     line: History

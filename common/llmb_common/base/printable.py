@@ -200,7 +200,7 @@ class _Printable:
 class _ErrorTolerant(_Printable):
     """Standard error with non-printable characters escaped, which goes silent for good when it cannot be written.
 
-    So a full disk there does not end a command's work.
+    So a full disk there does not end a command's work: ``write`` does not raise, and returns the length of its text.
     """
 
     def write(self, text: str) -> int:

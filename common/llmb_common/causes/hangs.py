@@ -237,7 +237,7 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
 
 
 def _in_order_of_starts(start: tuple[str, int]) -> tuple[int, int]:
-    """Return what the starts of a run, each its (job id, restart), are sorted by; an id that is no number comes first."""
+    """Return what starts of a run, each a (job id, restart), are sorted by; an id that is no number comes first."""
     job, restart = start
     return int(job) if job.isdecimal() else 0, restart
 

@@ -25,7 +25,10 @@ _ORDER = ("fail", "warn", "unknown")
 
 
 class NodeVerdict(msgspec.Struct, frozen=True):
-    """The verdict of a health check on one node: its status, and the remarks that led to it, the worst first."""
+    """The verdict of a health check on one node: its status, and the remarks that led to it, the worst first.
+
+    ``reason`` is why it is not to be used: its failures, else all remarks, as one text; empty where there are none.
+    """
 
     node: str
     status: Status

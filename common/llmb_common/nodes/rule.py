@@ -183,7 +183,11 @@ def usual_value(values: Iterable[T | None]) -> T | None:
 
 
 def as_text(value: object) -> str:
-    """Return ``value`` as text for messages, cut to 80 characters; numbers without superfluous zeros."""
+    """Return ``value`` as text for messages: a float with up to six significant digits, all else cut to 80
+    characters.
+
+    A float has no superfluous zeros, ``1.5``, and a large one has an exponent: ``1.23457e+06``.
+    """
     return f"{value:g}" if isinstance(value, float) else str(value)[:80]
 
 

@@ -138,7 +138,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def containers(self) -> bool:
-        """Whether the site wants its jobs in containers, where their way of running can have any."""
+        """Whether the site wants its jobs in containers; True in this base class, also where the way of running has
+        none.
+        """
         return True
 
     def problems(self) -> Iterable[tuple[str, str, str]]:

@@ -189,8 +189,9 @@ def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
 def _variance_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
     """Return (variance, degrees of freedom) of the scaled inverse chi-square that ``variances`` seem to come from.
 
-    Where runs are of two kinds (two clusters, a slow node), most small groups meet only one of them and hardly scatter,
-    and an average of logarithms follows them. The plain average is used there, and few quiet runs do not talk it down.
+    Both are finite. Where runs are of two kinds (two clusters, a slow node), most small groups meet only one of them
+    and hardly scatter, and an average of logarithms follows them. Where the plain average of the variances, without the
+    largest tenth of them, is larger, it is returned instead, with at least ``_STATED_DEGREES``.
 
     Args:
         variances: (variance, its degrees of freedom) of each configuration, at least one

@@ -165,7 +165,14 @@ class _Step:
 
 
 class _Member:
-    """One rank in a group of nodes whose all-reduces are timed: its place, where ranks meet, and the buffer sizes."""
+    """One rank in a group of nodes whose all-reduces are timed, as ``spec`` and ``order`` of the measurement have
+    it.
+
+    ``group`` are the nodes' names, whose first one's ``port`` is where ranks meet; ``rank`` counts within the group, or
+    among the ranks of the same index where rails are timed, and ``index`` within the node. ``step`` is what the rank
+    counts its steps with, and ``log`` the file for NCCL's lines. ``bytes`` are the buffer sizes, and ``patience`` how
+    long the ranks wait for each other.
+    """
 
     def __init__(
         self,

@@ -97,7 +97,11 @@ class Image(Artefact):
         return Inspector(self.prefix)
 
     def receipt_path(self) -> Path:
-        """Return where to write the image's receipt: beside it or, if that folder is not writable, in ``receipts``."""
+        """Return where to write the image's receipt: beside it or, if that folder is not writable, in its
+        ``receipts``.
+
+        In both folders it has the name of the image with ``.receipt.json`` behind it.
+        """
         beside, own = self._receipt_paths()
         return beside if os.access(self.path.parent, os.W_OK) else own
 

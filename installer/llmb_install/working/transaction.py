@@ -296,7 +296,10 @@ class _Lease:
         """Return whether ``owner`` has ended: its process is gone, or its lease stood still for too long.
 
         The latter, ``_SILENCE`` seconds, is for an owner on another host, and seen only by asking again: the first look
-        begins to count.
+        begins to count. False for such an owner also where the file of the lease is gone.
+
+        Raises:
+            OSError: the file of the lease of such an owner cannot be looked at
         """
         alive = _lives(owner)
         if alive is not None:

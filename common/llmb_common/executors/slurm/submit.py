@@ -277,16 +277,18 @@ def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
 
 
 def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Submit runs in state SUBMITTING as one Slurm job in which they take turns; return their saved records in order.
+    """Submit runs in state SUBMITTING as one Slurm job in which they take turns; return their records, now
+    SUBMITTED.
 
-    The folder of the series is made, and removed where the job is refused.
+    They are in the order of ``records``, saved, with the job's id. The folder of the series is made, and removed where
+    the job is refused.
 
     Raises:
-        AnswerLost: nobody knows whether there is a job, or it could not be recorded, or another process has given a
-            run up; the records stay as they are
+        AnswerLost: nobody knows whether there is a job: the runs stay SUBMITTING, with this error as their detail; or
+            there is one, but a run's record could not be saved; or another process has given a run up, and none exists
         SchedulerError: there is no job; the caller removes the runs
         RecordError: the folder of the series, or a record, cannot be written
-        RequestError: a path or a value cannot be expressed for Slurm
+        RequestError: a path or a value cannot be expressed for Slurm; no folder is made
     """
     first = records[0]
     series = first.shared

@@ -166,10 +166,13 @@ def find_markers(
 
 
 def find_pieces(file: FileIO, markers: Sequence[bytes], start: int = 0, end: int | None = None) -> Iterator[Piece]:
-    """Yield the parts of ``file`` in which ``markers`` are, in the order of the file, with the text around them.
+    """Yield the parts of ``file`` in which ``markers`` (at least one) are, in the order of the file, with text
+    around.
 
-    Only markers wholly between the offsets ``start`` and ``end`` (None: the end of the file) count. The text has
-    ``REACH`` bytes before each marker and ``RECORD_BYTES`` from its beginning on, where the file has so many.
+    All markers of a block of about ``BLOCK`` bytes are in one part. Only those wholly between the offsets ``start`` and
+    ``end`` (None: the end of the file) count, and no text from outside them is in a part. The text has ``REACH`` bytes
+    before each marker and ``RECORD_BYTES`` from its beginning on, where there are so many between these offsets. Texts
+    of successive parts may overlap; each marker is told of once.
 
     A marker in ``RECORD_HAS`` may be left out if the text around it lacks some of the bytes listed there: it belongs to
     no whole record. A file that grows is read up to its length at the start. ``markers`` is looked at anew for every
