@@ -27,10 +27,17 @@ STUCK = (
 
 
 def write_rank(
-    folder: Path, rank: int, frames: tuple[tuple[str, int, str], ...] = (), host: str = "", restart: int = 0
+    folder: Path,
+    rank: int,
+    frames: tuple[tuple[str, int, str], ...] = (),
+    host: str = "",
+    restart: int = 0,
+    job: str = "7",
 ) -> None:
     """As llmb_train's rank and Python's faulthandler write it."""
-    lines = [f"rank {rank} local {rank % 2} host {host or f'gpu{rank // 2}'} pid {470 + rank} job 7 restart {restart}"]
+    lines = [
+        f"rank {rank} local {rank % 2} host {host or f'gpu{rank // 2}'} pid {470 + rank} job {job} restart {restart}"
+    ]
     if frames:
         lines += [
             "Thread 0x00007fd1abd6a6c0 (most recent call first):",
@@ -119,6 +126,8 @@ def test_only_the_last_start_of_a_job_counts(tmp_path: Path) -> None:
     write_rank(tmp_path, 0, host="old1")
     write_rank(tmp_path, 1, host="new1", restart=1)
     assert [item.host for item in read_ranks(tmp_path)] == ["new1"]
+    write_rank(tmp_path, 2, host="newest1", job="10")
+    assert [item.host for item in read_ranks(tmp_path)] == ["newest1"], "10 comes after 7"
 
 
 def test_a_process_that_torchrun_names_is_a_rank(tmp_path: Path, texts: Texts) -> None:

@@ -96,6 +96,17 @@ def test_no_byte_makes_it_raise(cut: int) -> None:
     parse_nccl_tests(TEXT[:cut] + "\x00\ufffd -nan # Avg bus bandwidth : nan \n" + TEXT[cut:])
 
 
+@pytest.mark.parametrize("names", range(8))
+def test_a_truncated_heading_takes_no_row_for_a_result(names: int) -> None:
+    """Whatever is left of the heading, a row of as many words, and of half as many, must not end the parsing."""
+    heading = next(line for line in TEXT.splitlines() if line.lstrip("# ").startswith("size"))
+    words = heading.split()
+    shorter = " ".join(words[: len(words) - names])
+    for row in TEXT.splitlines():
+        for count in range(len(row.split())):
+            parse_nccl_tests(TEXT.replace(heading, shorter).replace(row, " ".join(row.split()[:count])))
+
+
 @pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", " 0: ", "12: "])
 def test_prefixes_of_mpirun_and_srun(prefix: str) -> None:
     assert parsed("".join(f"{prefix}{line}\n" for line in TEXT.splitlines())) == parsed(TEXT)

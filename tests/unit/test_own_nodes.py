@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.base.errors import EnvironmentLacks, SchedulerError
+from llmb_common.base.errors import EnvironmentLacks, RequestError, SchedulerError
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm import own_jobs
@@ -184,6 +184,16 @@ def test_what_cannot_be_asked_is_not_judged(
     assert status not in (TRAIN, WITHOUT, END)
     texts(capsys.readouterr().err)
     assert not exclusions(tmp_path)
+
+
+def test_where_nothing_can_be_decided_the_job_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run(tmp_path)
+
+    def unreadable(*asked: Any) -> Any:
+        raise RequestError("the file with nodes cannot be read")
+
+    monkeypatch.setattr(own_nodes, "decide", unreadable)
+    assert checked(record, monkeypatch, found({"n2": SLOW})) == 1
 
 
 def test_where_the_fabric_cannot_be_measured_the_look_at_the_nodes_counts(

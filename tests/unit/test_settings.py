@@ -82,6 +82,11 @@ def test_what_megatron_would_refuse_is_refused_before_the_queue(settings: str) -
     assert message in refusal("mbridge", **asked, MEGATRON_SETTINGS=settings.strip())
 
 
+def test_lists_within_lists_have_an_end() -> None:
+    deep = "[" * 2000 + "]" * 2000
+    assert refusal("mbridge", **DEEPSEEK, MEGATRON_SETTINGS=f"ddp.bucket_size={deep}")
+
+
 def test_memory_with_settings_is_not_validated() -> None:
     fits = {"JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "bf16"}
     assert plan(**fits).preflight.memory.knowledge == "validated"  # type: ignore[union-attr]

@@ -49,6 +49,10 @@ def machine(tmp_path: Path, plan: JobPlan, fake: FakeSlurm, monkeypatch: pytest.
     return Machine(tmp_path / "root", plan, fake)
 
 
+def test_a_file_with_nodes_that_cannot_be_read_is_no_doubt(machine: Machine) -> None:
+    assert machine.doubts("/home/me/llmb", additional=(("nodelist", "/none/nodes"),)) == []
+
+
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "xfs", "ext4", "tmpfs", ""])
 def test_a_disk_of_this_machine_is_doubted(machine: Machine, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(executor, "file_system_of", lambda folder: kind)

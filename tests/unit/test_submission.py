@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.base.errors import AnswerLost, LLMBError, RecordError, RequestError
+from llmb_common.base.errors import AnswerLost, EnvironmentLacks, LLMBError, RecordError, RequestError
 from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.manifest import hash_of_packed, make_manifest
@@ -95,6 +95,24 @@ def test_requeue_is_requested_and_the_user_has_the_last_word(site: RunSite) -> N
     script = submit(site.plan(ADDITIONAL_SLURM_PARAMS="no-requeue"), RECIPE).paths.script.read_text()
     assert "#SBATCH --no-requeue\n" in script
     assert "#SBATCH --requeue\n" not in script
+
+
+def test_a_checkpoint_is_looked_at_for_each_number_of_steps(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+    monkeypatch.setattr("llmb_common.submission.jobs.check_job", lambda plan: checked.append(plan.max_steps))
+    submit_many([JobToSubmit(site.plan(MAX_STEPS=steps), RECIPE) for steps in ("60", "61")])
+    assert checked == [60], "nothing depends on the steps"
+    saving = {"ENABLE_CHECKPOINT": "true", "CHECKPOINT_DIR": str(site.install)}
+    submit_many([JobToSubmit(site.plan(MAX_STEPS=steps, **saving), RECIPE) for steps in ("60", "61")])
+    assert checked == [60, 60, 61]
+
+
+def test_a_recipe_that_is_gone_stops_no_other_job(site: RunSite, fake: FakeSlurm, tmp_path: Path) -> None:
+    jobs = [JobToSubmit(site.plan(), folder) for folder in (tmp_path / "gone", RECIPE)]
+    (_, refused), (_, record) = submit_many(jobs)
+    assert isinstance(refused, EnvironmentLacks)
+    assert isinstance(record, RunRecord)
+    assert len(fake.jobs()) == 1
 
 
 def test_many_at_once_in_order_and_a_refused_one_stops_nobody(site: RunSite, fake: FakeSlurm) -> None:

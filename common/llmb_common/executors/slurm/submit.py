@@ -324,16 +324,14 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
         made = True
         for turn, record in enumerate(records):
             (series.folder / str(turn)).symlink_to(os.path.relpath(record.paths.folder, series.folder))
-        write_atomic(series.script, text, mode=0o755)
-    except (OSError, RecordError) as error:
+    except OSError as error:
         if made:  # one that was there before is another job's
             shutil.rmtree(series.folder, ignore_errors=True)
-        if isinstance(error, RecordError):
-            raise
         raise RecordError(
             f"cannot write {series.folder}: {error.strerror or error}",
             remedy=f"{remedy_for(error)}; then run the same command again",
         ) from error
+    write_atomic(series.script, text, mode=0o755)
 
 
 def _still_submitting(found: RunRecord) -> RunRecord:
