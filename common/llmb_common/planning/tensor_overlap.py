@@ -33,9 +33,10 @@ _BACKENDS = ("comm_overlap.tp_comm_bootstrap_backend", "model.tp_comm_bootstrap_
 def overlaps_tensors(case: Case, c: Layout) -> bool:
     """Return whether the job's ranks overlap tensor parallelism's exchange with matrix products at the layout ``c``.
 
-    False on CPUs and where TP is 1, as Megatron-Bridge switches the overlap off there. Else the user's Megatron
-    settings decide, then the settings of the function that the job calls; a job without a function overlaps unless it
-    is in NVFP4. Text that is not ``false`` counts as on.
+    False on CPUs and where TP is 1, as Megatron-Bridge switches the overlap off there. Else these decide in turn: the
+    user's Megatron setting ``tp_comm_overlap`` of ``comm_overlap`` (off only if it is ``false``, in any case), that of
+    ``model`` if it is ``true``, the settings of the function that the job calls. A job without a function overlaps
+    unless it is in NVFP4.
     """
     if case.on_cpu or c.tp == 1:
         return False
@@ -51,7 +52,7 @@ def overlaps_tensors(case: Case, c: Layout) -> bool:
 
 
 def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
-    """Yield (problem, remedy) for each limit of the tensor-parallel overlap that the layout ``c`` breaks.
+    """Yield (problem, remedy) for each limit of the tensor-parallel overlap that the layout ``c`` breaks, as clauses.
 
     The limits: TP stays inside one NVLink domain, and in MXFP8 each rank has a multiple of 128 tokens. Nothing is
     yielded where the overlap is off (``overlaps_tensors``).

@@ -22,19 +22,20 @@ SLURM_LONGEST_SIGNAL = 65535
 def save_seconds(parameters: int, gb_per_second: float) -> int:
     """Return the seconds to allow a job for saving one checkpoint of a model with ``parameters`` weights.
 
-    ``gb_per_second`` is the speed of the file system in 10^9 bytes/s. Two minutes are added for what happens beside the
-    writing. At most 65535, which is the longest warning that Slurm's ``--signal`` can give.
+    ``gb_per_second`` is the speed of the file system in 10^9 bytes/s, above 0. The writing takes 14 bytes per weight;
+    two minutes are added for what happens beside it. The sum is rounded up, and at most 65535, which is the longest
+    warning that Slurm's ``--signal`` can give.
     """
     writing = parameters * CHECKPOINT_BYTES_PER_PARAMETER / (gb_per_second * 1e9)
     return min(SAVE_BASE_SECONDS + math.ceil(writing), SLURM_LONGEST_SIGNAL)
 
 
 def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
-    """Return one notice where the job's time limit looks too short, else an empty list.
+    """Return one notice, a clause, where the job's time limit looks too short, else an empty list.
 
-    Too short: start, expected steps and checkpoint do not fit; or, where no step time is known, saving the checkpoint
-    may take more than half of the limit. Not judged, so empty: a job without a scheduler, or one whose limit LLMB does
-    not set. ``say`` names variables as the front end in use does.
+    Too short: start, expected steps and, if the job saves one, a checkpoint do not fit; or, where no step time is
+    known, saving the checkpoint may take more than half of the limit. Not judged, so empty: a job without a scheduler,
+    or one whose limit LLMB does not set. ``say`` names variables as the front end in use does.
 
     Raises:
         RequestError: saving the checkpoint may take the whole limit, so that nothing would be trained
@@ -74,5 +75,5 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
 
 
 def _minutes_text(seconds: int) -> str:
-    """Return ``seconds`` as text in whole minutes, rounded up: ``7 minutes``."""
+    """Return ``seconds`` as text in whole minutes, rounded up: ``1 minute``, ``7 minutes``."""
     return counted(math.ceil(seconds / 60), "minute")

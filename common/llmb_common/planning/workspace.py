@@ -24,13 +24,14 @@ if TYPE_CHECKING:  # imported where they are needed
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
     """Return the folder of the installation to use: ``LLMB_INSTALL``, else the current folder, else None.
 
-    ``LLMB_INSTALL``, from ``variables``, is returned as an absolute path whether or not it exists. The current folder,
-    or ``here``, counts only if it has a cluster_config.yaml that somebody trusted wrote: that file names programs and
-    variables of jobs, and anybody can put one into a shared folder such as ``/tmp``. One that is not trusted gives None
-    and a notice on stderr.
+    ``LLMB_INSTALL``, from ``variables``, is returned as an absolute path with ``~`` replaced, whether or not it exists;
+    a blank one counts as not set. The current folder, or ``here``, is returned as it is, and counts only if it has a
+    cluster_config.yaml that somebody trusted wrote: that file names programs and variables of jobs, and anybody can put
+    one into a shared folder such as ``/tmp``. One that is not trusted gives None and a notice on stderr.
 
     Raises:
-        RequestError: ``LLMB_INSTALL`` has characters that no path may have here, or names a home that does not exist
+        RequestError: ``LLMB_INSTALL`` has characters that no path may have here, or names a home that does not
+            exist
     """
     if named := variables.get("LLMB_INSTALL", "").strip():
         check_argument("LLMB_INSTALL", named)
@@ -69,7 +70,9 @@ def _is_readable(recipe: Recipe) -> bool:
 class Workspace:
     """What one command sees of the installation: its folder, its cluster configuration and its recipes.
 
-    Everything is read on first use and then kept. ``install`` None: the one that ``find_install`` finds, if any.
+    ``install`` is the installation's folder, which need not exist; None: the one that ``find_install`` finds, if any.
+    The folder is found at once, and ``install_or_none`` has it, or None; everything else is read on first use and then
+    kept. Besides, ``planned_for`` keeps the GPU type that a dry run chose for its first job, for its other jobs.
 
     Raises:
         RequestError: ``LLMB_INSTALL`` cannot be used as a path
@@ -113,6 +116,8 @@ class Workspace:
     def cluster(self) -> ClusterConfig:
         """The content of cluster_config.yaml, read once; the defaults without an installation or file.
 
+        A notice on stderr tells of each key that has no effect any more.
+
         Raises:
             ConfigError: the file cannot be read, is wrong (with file and line), or was written by somebody who is not
                 trusted
@@ -123,7 +128,9 @@ class Workspace:
 
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
-        """All recipes that can be read, sorted by folder name, read once. A notice names each one that cannot.
+        """All recipes that can be read, sorted by folder name, read once.
+
+        A notice on stderr names each one that cannot be read.
 
         Raises:
             ConfigError: cluster_config.yaml cannot be used
@@ -167,10 +174,11 @@ class Workspace:
         return recipe_folders(recipes_root())
 
     def adopted(self, recipe: Recipe) -> dict[str, Recipe]:
-        """Return a copy of ``recipe`` for each release of Megatron-Bridge that this site has adopted, by release.
+        """Return a copy of ``recipe`` for each release of Megatron-Bridge that this site has adopted a catalogue of.
 
-        Each copy has that release's functions. Empty: the site adopted none, or the recipe's jobs call no functions. A
-        catalogue that cannot be read is left out with a notice.
+        The keys are the releases as cluster_config.yaml has them (``0.7.0``), and each copy has that release's
+        functions. Empty: the site adopted none, or the recipe's jobs call no functions. A catalogue that cannot be read
+        is left out with a notice.
 
         Raises:
             ConfigError: cluster_config.yaml cannot be used
@@ -182,6 +190,9 @@ class Workspace:
 
     def workload(self, name: str) -> CatalogEntry:
         """Return the recipe whose workload (``pretrain_grok1``) or name (``grok1``) is ``name``, in any case.
+
+        Of several recipes with that name, the first in the order of folders counts; one that cannot be read is passed
+        over with a notice.
 
         Raises:
             RequestError: code ``unknown-workload``: no recipe has that name; the remedy suggests near ones, or lists
@@ -220,7 +231,7 @@ class Workspace:
 
     @cached_property
     def _folder_of(self) -> dict[str, Path]:
-        """Each recipe's folder, by its own name and by its workload's name; the first of a name counts.
+        """Each recipe's folder, by the folder's own name and by its workload's name; the first of a name counts.
 
         Of each recipe.yaml only the line with the workload is read, so a folder here may hold a recipe that is wrong.
 
@@ -237,9 +248,11 @@ class Workspace:
         return found
 
     def nearest_model(self, name: str) -> str:
-        """Return a remedy for a user who gave the model ``name`` as a workload: what to run instead.
+        """Return a remedy, a clause, for a user who gave the model ``name`` as a workload: what to run instead.
 
-        It is a clause, as a rule with an ``llmb-run plan`` command. Empty where nothing is known of such a model.
+        Where ``name`` is a model size of a recipe (``llama3_70b``, in any case), it has the command that plans it; else
+        that of the model most like it, on the site's GPU type if possible. Empty where nothing is known of such a
+        model.
 
         Raises:
             RecipeError: a recipe's catalogue, validation or results file cannot be read

@@ -36,8 +36,9 @@ _PRECISIONS = {
 class FunctionName(msgspec.Struct, frozen=True, array_like=True):
     """One entry of a catalogue's index: what the name of a Megatron-Bridge function says.
 
-    ``name`` is the whole name, ``gpus`` the number of GPUs of the whole job, ``gpu`` their type, ``suffix`` the rest of
-    the name (None: nothing left).
+    ``name`` is the whole name, ``model`` the model size in a recipe, ``gpus`` the number of GPUs of the whole job,
+    ``gpu`` their type, ``suffix`` the rest of the name (None: nothing left). ``variant`` gives the CONFIG_VARIANT that
+    selects the function, where plain pretraining is called ``base``.
     """
 
     name: str
@@ -61,7 +62,7 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
     def variant(self, base: str) -> str:
         """Return the CONFIG_VARIANT that selects the function: its task and suffix, joined by ``_``.
 
-        Plain pretraining, which has neither, is ``base``.
+        The task ``pretrain`` is left out; plain pretraining, which has no suffix either, is ``base``.
         """
         words = [word for word in (self.task if self.task != "pretrain" else None, self.suffix) if word]
         return "_".join(words) or base
@@ -70,7 +71,8 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
 class Chunks(msgspec.Struct, frozen=True, array_like=True):
     """NVIDIA's own division of a model's layers among ``pp`` pipeline stages of ``vp`` chunks each.
 
-    ``layers`` is the number of layers of each chunk, in the model's order. ``vp`` 1: no virtual stages.
+    ``layers`` is the number of layers of each of the ``pp`` x ``vp`` chunks, in the model's order. ``vp`` 1: no virtual
+    stages.
     """
 
     pp: int
@@ -84,10 +86,11 @@ class Chunks(msgspec.Struct, frozen=True, array_like=True):
 class Function(msgspec.Struct, frozen=True, kw_only=True):
     """One function of Megatron-Bridge as a catalogue describes it: its layout columns, model and settings.
 
-    FLOPs are those of one training step per token: ``flops_per_token`` is Megatron-Bridge's count,
-    ``own_flops_per_token`` LLMB's. None there and in ``parameters``: not known. ``stages``: the function assigns its
-    layers to pipeline stages itself. ``settings`` are further Megatron settings by name, ``env`` environment variables
-    that it sets. ``hugging_face``: the model there whose configuration it asks for; None: none.
+    ``columns`` are those at the number of GPUs in the function's name. FLOPs are those of one training step per token,
+    at ``sequence_length``: ``flops_per_token`` is Megatron-Bridge's count, ``own_flops_per_token`` LLMB's. None there
+    and in ``parameters``: not known. ``stages``: the function assigns its layers to pipeline stages itself.
+    ``settings`` are further Megatron settings by name, ``env`` environment variables that it sets. ``hugging_face``:
+    the model there whose configuration it asks for; None: none.
     """
 
     columns: Columns[int]
@@ -141,7 +144,10 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
     own: tuple[float, float] | None = None
 
     def flops(self, function: Function, length: int) -> Flops:
-        """Return the FLOPs per token of ``function`` on sequences of ``length`` tokens; below ``least``, both None."""
+        """Return the FLOPs per token of ``function`` on sequences of ``length`` tokens; below ``least``, both None.
+
+        A count is also None where the function has none at its own length, or its growth with the length is not known.
+        """
         if length < self.least:
             return Flops()
 
@@ -202,9 +208,10 @@ def _read_catalogue(path: Path) -> _CatalogueFile:
 class Catalogue:
     """The functions of one release of Megatron-Bridge, read from the catalogue's file ``path`` on construction.
 
-    ``base`` is the variant of plain pretraining. ``index`` lists what each function's name says, in the file's order; a
-    function's own line is decoded only when it is asked for, and a damaged line is noticed only then.
-    ``configurations`` and ``rows`` give the functions as parts of a recipe.
+    ``base`` is the variant of plain pretraining. ``release``, ``sha256``, ``date``, ``assumed`` and ``missing`` are
+    those of the file, and ``index`` lists what each function's name says, in the file's order. A function's own line is
+    decoded only when it is asked for, and a damaged line is noticed only then. ``entry``, ``function`` and ``flops``
+    take a function's exact name; ``configurations`` and ``rows`` give the functions as parts of a recipe.
 
     Raises:
         RecipeError: the file, or the one that it builds on, cannot be read
@@ -229,7 +236,7 @@ class Catalogue:
         self._decoded: dict[str, Function] = {}
 
     def is_intact(self) -> bool:
-        """Return whether the lines of all functions still have the SHA-256 that the catalogue's file states.
+        """Return whether the lines of all the catalogue's functions, as read, have the SHA-256 that its file states.
 
         False also where a function of the index is missing or is not UTF-8.
         """
@@ -241,7 +248,7 @@ class Catalogue:
         return hashlib.sha256(",\n".join(lines).encode()).hexdigest() == self.sha256
 
     def entry(self, name: str) -> FunctionName:
-        """Return the index entry of the function ``name``: its model, task, GPUs and precision, as its name says them.
+        """Return the index entry of the function of exactly this ``name``: its model, task, GPUs and precision.
 
         Raises:
             RecipeError: the catalogue has no such function; the message suggests a near name
@@ -271,7 +278,8 @@ class Catalogue:
     def flops(self, name: str, sequence_length: int) -> Flops:
         """Return the FLOPs per token of the function ``name``, trained on sequences of ``sequence_length`` tokens.
 
-        A count that is not known for this length is None.
+        At the function's own length they are the catalogue's counts, at another one they follow from these. A count
+        that is not known for this length is None.
 
         Raises:
             RecipeError: the catalogue has no such function, or its line is damaged
@@ -288,7 +296,9 @@ class Catalogue:
         return tuple(dict.fromkeys(entry.model for entry in self.index))
 
     def model(self, size: str) -> Model:
-        """Return the model ``size``, which must be one of ``sizes``, with the sequence length of its first function.
+        """Return the model ``size``, which must be one of ``sizes``, as its first function in the file has it.
+
+        It has that function's number of parameters and sequence length, and no ``architecture``.
 
         Raises:
             RecipeError: the line of that function is damaged
@@ -301,7 +311,8 @@ class Catalogue:
     def variants(self) -> tuple[Variant, ...]:
         """The catalogue's variants beside plain pretraining, sorted by name; empty where there are none.
 
-        Each is a copy of the base variant under its own name, and runs only where CONFIG_VARIANT names it.
+        Each is a copy of the base variant under its own name, which also ends the names of its runs, and jobs are of it
+        only where CONFIG_VARIANT names it.
         """
         names = dict.fromkeys(sorted(entry.variant(self._base.name) for entry in self.index))
         return tuple(
@@ -319,8 +330,8 @@ class Catalogue:
     def configurations(self, in_image: Catalogue) -> Iterator[Configuration]:
         """Yield what selects each function: model, GPU type, precision, variant and GPU count; in the file's order.
 
-        Only the index is read. ``in_image`` is the catalogue of the recipe's own image; a function that it lacks gets
-        this catalogue's release, any other None.
+        Only the index is read. ``in_image`` is the catalogue of the recipe's own image. The ``release`` is None for a
+        function that it has, too, else this catalogue's.
         """
         known = {entry.name for entry in in_image.index}
         for entry in self.index:
@@ -338,7 +349,8 @@ class Catalogue:
         """Yield the functions that match, each as a row of a configuration table, in the file's order.
 
         ``gpus`` are GPU types in order of preference: only the first one that the catalogue has functions for counts,
-        and nothing is yielded if it has none for any. An empty ``gpus``, or None for another argument, matches all.
+        and nothing is yielded if it has none for any. ``dtype`` is without the FP8 scaling, and all names are matched
+        exactly. An empty ``gpus``, or None for another argument, matches all.
 
         Raises:
             RecipeError: the line of a matching function is damaged
@@ -379,9 +391,9 @@ class Catalogue:
 
 
 def _gbs_formula(gbs: int, gpus: int) -> str:
-    """Return a formula for the global batch size that keeps the samples per GPU at any scale: ``GPUs*2``, ``GPUs/4``.
+    """Return a formula that keeps the samples per GPU at any scale: ``GPUs``, ``GPUs*2``, ``GPUs/4``, ``GPUs*3/2``.
 
-    ``gbs`` is the batch size at ``gpus`` GPUs.
+    ``gbs`` is the global batch size at ``gpus`` GPUs.
     """
     common = math.gcd(gbs, gpus)
     samples, of_gpus = gbs // common, gpus // common

@@ -38,7 +38,7 @@ Derived = Annotated[T, msgspec.Meta(extra={"role": "derived"})]
 def roles_of(struct: type[msgspec.Struct]) -> dict[str, Role]:
     """Return what each field of ``struct`` is for (``work``, ``speed``, ...), by the field's name.
 
-    The field's annotation declares it; fields that declare none are left out.
+    The field's annotation declares it; fields that declare none are left out. The answer is kept: do not change it.
     """
     found: dict[str, Role] = {}
     for name, hint in get_type_hints(struct, include_extras=True).items():
@@ -84,9 +84,9 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
 
     @property
     def parallelism(self) -> str:
-        """The layout's parallel sizes above 1 as text for people: ``TP8 PP8 VP5 FSDP``. ETP is not shown.
+        """The layout's parallel sizes above 1 as text for people: ``TP8 PP8 VP5 FSDP``.
 
-        Empty where all are 1 and FSDP is off.
+        The order is TP, PP, CP, VP, EP, FSDP; ETP is not shown. Empty where all are 1 and FSDP is off.
         """
         sizes = {name: getattr(self, name) or 1 for name in ("tp", "pp", "cp", "vp", "ep")}
         words = [f"{name.upper()}{size}" for name, size in sizes.items() if size > 1]

@@ -21,8 +21,8 @@ def recipe_folders(root: Path) -> Iterator[Path]:
 def recipes_root() -> Path:
     """Return the folder whose subfolders are the recipes, by the first of these that has any.
 
-    ``LLMB_REPO``, if set; the clone of the repository that this library is in; else the copy inside the package, which
-    is not looked at.
+    ``LLMB_REPO``, if set and not empty; the clone of the repository that this library is in; else the copy inside the
+    package, which is not looked at.
 
     Raises:
         RequestError: ``LLMB_REPO`` is set and contains no recipe

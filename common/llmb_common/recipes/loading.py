@@ -30,6 +30,9 @@ from llmb_common.recipes.rows import PublishedResult, Row, precision
 def load_recipe(folder: Path) -> Recipe:
     """Return the checked recipe in ``folder``; the same object as long as its recipe.yaml has the same text.
 
+    The last 16 recipes are kept. A recipe.json beside it that was made from exactly that text is read in its place, as
+    that is faster. Names of files in the recipe become absolute paths.
+
     Raises:
         RecipeError: there is no recipe.yaml, or it cannot be read or is wrong; the message has file and line where
             known
@@ -86,7 +89,9 @@ class _Compiled(msgspec.Struct, frozen=True, array_like=True):
 
 
 def compiled(path: Path) -> str:
-    """Return the JSON text of the recipe.json that belongs to the recipe.yaml at ``path``; nothing is written.
+    """Return the JSON text, with a final newline, of the recipe.json that belongs to the recipe.yaml at ``path``.
+
+    Nothing is written.
 
     Raises:
         RecipeError: the recipe.yaml cannot be read or is wrong; the message has file and line where known
@@ -178,7 +183,10 @@ def _result_identity(recipe: Recipe, result: PublishedResult) -> str:
 
 
 def _row_title(item: Row | PublishedResult) -> str:
-    """Return how messages name a row or a published result: ``row 70b on h100 (llama3.md:41)``."""
+    """Return how messages name a row or a published result: ``row 70b on h100 (llama3.md:41)``.
+
+    Of a result, the first word is ``result``.
+    """
     return f"{'row' if isinstance(item, Row) else 'result'} {item.size} on {item.gpu} ({item.source})"
 
 
@@ -192,8 +200,8 @@ def _duplicate_names(kind: str, names: list[str]) -> Problems:
 def _problems_of_rows(recipe: Recipe) -> Problems:
     """Yield (problem, remedy) for what is wrong in the rows that recipe.yaml lists; nothing where all are right.
 
-    That is: a range of GPUs that does not end on a doubling, neither function nor architecture, a function without a
-    catalogue, and two rows that the same request selects.
+    That is: a range of GPUs that does not end on a doubling of its beginning, a row with no function whose model has no
+    architecture, a function without a catalogue, and two rows that the same request selects.
     """
     seen: dict[tuple[str, str, str, str, int], Row] = {}
     for row in recipe.listed_rows:
@@ -213,8 +221,8 @@ def _problems_of_rows(recipe: Recipe) -> Problems:
 def _problems_of_result(recipe: Recipe, result: PublishedResult) -> Problems:
     """Yield (problem, remedy) for what is wrong in one published ``result``; nothing where it is right.
 
-    That is: a correction without a reason or the reverse, an unknown document, no container, and no row of the recipe
-    that it was measured with.
+    That is: a correction without a reason or the reverse, an unknown document, a container that neither result nor
+    document names, and no row of the recipe that it was measured with.
 
     Raises:
         RecipeError: the recipe names a catalogue, and that cannot be read

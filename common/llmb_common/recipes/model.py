@@ -23,8 +23,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     """The experts of a mixture-of-experts model.
 
     ``experts`` are in each MoE layer, of which each token goes to ``top_k``. ``ffn`` is the width of one,
-    ``shared_ffn`` that of the shared expert (None: not known, or there is none). ``every`` 2: every second layer is
-    MoE, starting with the second; catalogues do not say it.
+    ``shared_ffn`` that of the shared expert (None: not known, or there is none). ``every`` 1: all layers are MoE; 2:
+    every second layer is, starting with the second. Catalogues do not say it.
     """
 
     experts: Positive
@@ -127,10 +127,10 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     """The layers of a model in order, and the sizes inside them.
 
     ``order`` is run lengths of letters from ``kinds``: ``3a58b`` is three layers of kind a, then 58 of kind b.
-    ``latent``: ranks of queries and keys, then widths per head of the plain part, the positions and the value.
-    ``mamba``: heads, their width, groups, state. ``delta``: key heads, their width, value heads, their width. None: the
-    model has no such layers. ``encoder``: weights that only the first pipeline stage has. ``norm``: weights of a norm
-    per hidden element (2 with a bias).
+    ``expert_hidden``: the width of the experts' input; None: the model's hidden width. ``latent``: ranks of queries and
+    keys, then widths per head of the plain part, the positions and the value. ``mamba``: heads, their width, groups,
+    state. ``delta``: key heads, their width, value heads, their width. None: the model has no such layers. ``encoder``:
+    weights that only the first pipeline stage has. ``norm``: weights of a norm per hidden element (2 with a bias).
     """
 
     order: str
@@ -155,7 +155,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     def first(self, ffn: int) -> int:
         """Return the output elements, per token, of the first matrix product of an MLP of width ``ffn``.
 
-        That is twice ``ffn`` where the MLP is gated.
+        That is twice ``ffn`` where the model's MLPs are gated, else ``ffn``.
         """
         return ffn * (2 if self.gated else 1)
 
@@ -224,7 +224,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def listed(self) -> Architecture:
         """The architecture that recipe.yaml lists for this model.
 
-        It must not be asked for where a catalogue's function describes the model (``architecture`` None).
+        It must not be asked for where a catalogue's function describes the model (``architecture`` None): an assertion
+        fails then.
         """
         assert self.architecture is not None, f"{self.size} is described by a function"
         return self.architecture
@@ -250,7 +251,8 @@ def layers_of(a: Architecture) -> Layers:
 def count_parameters(a: Architecture) -> int:
     """Return the number of weights of the model of architecture ``a``, with its vocabulary unpadded.
 
-    Input and output embeddings count separately. Tests compare it with the real model, built on the meta device.
+    Input and output embeddings count separately, also where the model ties them. Tests compare it with the real model,
+    built on the meta device.
     """
     layers = layers_of(a)
     inside = sum(kind.divided + kind.routed + kind.whole for kind in layers.in_order)
@@ -283,8 +285,9 @@ def model_flops(
 ) -> ModelFlops:
     """Return the FLOPs of a training step on one sequence, as NVIDIA's documents count them.
 
-    Per token they are 6 per weight of a matrix product, and 12 x heads x head size per key that a query meets, which is
-    every key of the sequence (``full``) or half of them (``causal``).
+    Per token they are 6 per weight of a matrix product, and in each layer 12 x heads x head size per key that a query
+    meets, which is every key of the sequence (``full``) or half of them (``causal``), also where attention is local.
+    Router, norms and activations do not count.
     """
     width = model.heads * model.head_dim
     groups_width = model.query_groups * model.head_dim

@@ -31,10 +31,10 @@ _NO_MODELS = ("instruct", "base", "chat", "hf", "it")
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model as its name describes it, in the search for one that is like it.
+    """A model as its name describes it, in the search for one that is like it: the one asked for, or a recipe's.
 
-    ``name``: the words of its name, joined by ``_``. ``parameters``: the number of its weights; None where neither the
-    name nor library.json says it. ``experts``: whether it is a mixture of experts.
+    ``name``: the words of its name in lower case, joined by ``_``. ``parameters``: the number of its weights; None
+    where neither the name nor library.json says it. ``experts``: whether it is a mixture of experts.
     """
 
     name: str
@@ -49,12 +49,18 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def takes_images(self) -> bool:
-        """Whether the model takes images or sound besides text, as a word of its name tells (``vl``, ``omni``)."""
+        """Whether the model takes images or sound besides text, as a word of its name tells.
+
+        Such words are ``vl``, ``omni``, ``vision``, ``audio`` and ``45v``.
+        """
         return bool({"vl", "omni", "vision", "audio", "45v"} & {*_name_words(self.name)})
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """One model that a recipe has, as a candidate to run in place of a model that no recipe has."""
+    """One model that a recipe has, as a candidate to run in place of a model that no recipe has.
+
+    The name of ``model`` is its model size in ``recipe``.
+    """
 
     recipe: Recipe
     model: Model
@@ -69,6 +75,7 @@ class Nearest(msgspec.Struct, frozen=True):
 def model_named(name: str) -> Model:
     """Return what the model's ``name`` says of it: with ``8x7b`` in it, there are experts, and 56 billion weights.
 
+    A number with ``m``, ``b`` or ``t`` is that of the weights (the last one counts), and ``235b_a22b`` has experts.
     library.json completes it, and its number of weights comes before the name's.
     """
     words = _name_words(name)
@@ -89,7 +96,8 @@ def model_named(name: str) -> Model:
 def in_library(name: str) -> str | None:
     """Return Megatron-Bridge's name of the model ``name``, if its library trains it without a performance recipe.
 
-    Case, punctuation and words such as ``instruct`` at the end are ignored. None: library.json does not list it.
+    Case, punctuation and the words ``instruct``, ``base``, ``chat``, ``hf`` and ``it`` at the end are ignored. None:
+    library.json does not list it.
     """
     plain = _without_punctuation(name)
     return next((known for known in _read_library()["models"] if _without_punctuation(known) == plain), None)
@@ -99,8 +107,9 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
     """Return the model of ``recipes`` that is most like the model called ``name``; None where there is no candidate.
 
     These decide in turn: dense or experts; the number of parameters, in steps of a factor of about 1.4; images or not;
-    the family; the exact number. Where nothing tells the number of parameters of ``name``, it is the largest model of
-    the same family. ``gpu_type``: only models with a configuration for it count; None: all.
+    the family; the exact number; a catalogue in its recipe; the earlier recipe. Where nothing tells the number of
+    parameters of ``name``, it is the largest model of the same family. ``gpu_type``: only models with a configuration
+    for it count; None: all.
 
     Raises:
         RecipeError: a recipe's catalogue or validation file cannot be read
@@ -125,7 +134,7 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
 
 
 def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
-    """Return a remedy for a user who asked for the model ``name``, which no recipe has: what can be run instead.
+    """Return a remedy, clauses without a period, for a user who asked for the model ``name``, which no recipe has.
 
     It has the command that plans the nearest model, on the GPU type asked for if possible, and says whether
     Megatron-Bridge trains ``name``. ``job`` are keyword arguments of ``plan_command``. Empty where nothing is known.
@@ -162,8 +171,9 @@ def plan_command(
 ) -> str:
     """Return the shell command ``llmb-run plan ...`` for a job of the model ``size``, which ``recipe`` must have.
 
-    GPU type, dtype and number of GPUs are those given, or where the recipe has no such job, the nearest that it has.
-    None: the recipe's choice, BF16, and the smallest scale.
+    GPU type, dtype and number of GPUs are those given, or where the recipe has no such job, the nearest that it has:
+    the GPU type gives way last, the number of GPUs first. None: the recipe's choice, BF16, and the smallest scale. A
+    variant that runs only by its name is taken, and named, only where there is no other.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -190,9 +200,8 @@ def plan_command(
 def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> str | None:
     """Return the GPU type to plan a job of the model ``size`` for where the user names none.
 
-    It is the recipe's default if it has such a job, else the first type that has one, with a published result if any
-    does. A type with ``dtype`` is preferred to one with the number of ``gpus``; None for either: any. None: no GPU runs
-    ``size``.
+    Types with ``dtype`` are preferred, then those with the number of ``gpus``; None for either: any. Of these it is the
+    recipe's default, else the first with a published result, else the first. None: no GPU runs ``size``.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -285,7 +294,8 @@ def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
 def _name_words(name: str) -> list[str]:
     """Return the words of a model's name in lower case, without those at its end that say how it was trained.
 
-    Such words are ``instruct`` and ``chat``. Words are split at ``-``, ``_``, ``/`` and blanks; the first always stays.
+    Such words are ``instruct``, ``base``, ``chat``, ``hf`` and ``it``. Words are split at ``-``, ``_``, ``/`` and
+    blanks; the first always stays.
     """
     words = re.split(r"[-_/ ]+", name.lower())
     while len(words) > 1 and words[-1] in _NO_MODELS:
@@ -296,7 +306,7 @@ def _name_words(name: str) -> list[str]:
 def _without_punctuation(name: str) -> str:
     """Return a model's name in lower case with only letters and digits, so that ``qwen2.5-72b`` equals ``qwen25_72b``.
 
-    Words such as ``instruct`` at its end are dropped.
+    The words ``instruct``, ``base``, ``chat``, ``hf`` and ``it`` at its end are dropped.
     """
     return re.sub(r"[^a-z0-9]", "", "".join(_name_words(name)))
 

@@ -44,7 +44,8 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Functions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The files that describe the functions of one release of Megatron-Bridge: catalogue and validation.
 
-    They are names beside the recipe's own catalogue. ``validation`` None: that release was not validated.
+    They are file names in the folder of the recipe's own catalogue. ``validation`` None: that release was not
+    validated.
     """
 
     catalogue: str
@@ -52,7 +53,10 @@ class Functions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FunctionNotice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sentence, ``says``, for users of functions whose names contain ``functions``, with its ``source``."""
+    """A sentence, ``says``, for users of functions whose names contain the text ``functions``, with its ``source``.
+
+    The text is compared with case, and all notices that fit a function apply.
+    """
 
     functions: str
     says: str
@@ -64,6 +68,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     ``models``, ``variants``, ``rows`` and ``results`` join what recipe.yaml lists with what its other files have. Those
     files are read when first asked for, so most properties and methods raise RecipeError where one cannot be read.
+    ``catalogue``, ``refusal`` and ``function`` are of the recipe's own release; ``of_release`` gives the recipe with
+    another one's.
     """
 
     schema: Literal[1]
@@ -104,7 +110,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def releases(self) -> dict[str, Recipe]:
         """This recipe with the functions of each release, by the exact release of Megatron-Bridge (``0.6.0``).
 
-        Empty where the recipe has a catalogue for one release only, or none.
+        The recipe's own release comes first. Empty where the recipe has a catalogue for one release only, or none.
 
         Raises:
             RecipeError: the recipe's own catalogue cannot be read
@@ -125,7 +131,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return {self.catalogue.release: self, **others}
 
     def of_release(self, release: str | None) -> Recipe:
-        """Return this recipe with the functions of ``release`` of Megatron-Bridge.
+        """Return this recipe with the functions of the exact ``release`` (``0.6.0``) of Megatron-Bridge.
 
         The recipe itself for None, and for a release that it has no catalogue of; so also where it has no catalogue at
         all.
@@ -211,7 +217,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the configuration rows that jobs on ``gpu_type`` may run, in the order of the recipe's variants.
 
         They are the rows of that type, of the type whose rows it shares, and those for any GPU; of a catalogue, those
-        of the first type that has functions. None for another argument: any. Empty: no row matches.
+        of the first type that has functions. Of one variant, the rows that recipe.yaml lists come first. All names are
+        matched exactly; None for another argument: any. Empty: no row matches.
 
         Raises:
             RecipeError: the catalogue's file cannot be read, or is damaged
@@ -234,7 +241,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def configurations(self) -> Iterator[Configuration]:
         """Yields what selects each row (model size, GPU type, precision, variant), with the row's numbers of GPUs.
 
-        Of a catalogue only the index is read.
+        A row with several dtypes gives one for each. The rows of recipe.yaml come first; of a catalogue only the index
+        is read.
 
         Raises:
             RecipeError: a catalogue's file cannot be read
@@ -253,7 +261,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ``among`` serves the message alone: the sizes to suggest; empty: all.
 
         Raises:
-            RequestError: the recipe has no such size
+            RequestError: the recipe has no such size; for ``8b-smoke`` it says which size is the small copy of ``8b``
             RecipeError: the catalogue's file cannot be read, or is damaged
         """
         for model in self.listed_models:
@@ -272,7 +280,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         raise self._unknown_name_error("model size", size, "MODEL_SIZE", self.sizes, among)
 
     def smoke_of(self, size: str) -> str | None:
-        """Return the size that is a small copy of the model ``size``, to train without GPUs; None: there is none."""
+        """Return the size that is a small copy of the model ``size``, to train without GPUs; None: there is none.
+
+        ``size`` is in lower case. A recipe whose small model calls no function has that one for every ``size``.
+        """
         for row in self.listed_rows:
             # Without a function, the row is of the recipe's one small model; else of a copy of that function's model.
             if row.gpu == "any" and (row.function is None or row.function.startswith(f"{size}_pretrain_")):
@@ -317,9 +328,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.catalogue.function(row.function)
 
     def document(self, result: PublishedResult) -> Document:
-        """Return the document that published ``result``, with the container that this result was measured in.
+        """Return a copy of the document that published ``result``, with the container that this result was measured in.
 
-        ``result`` must be one of this recipe's. ``container`` stays None where neither names one.
+        ``container`` stays None where neither names one.
+
+        Raises:
+            KeyError: the recipe does not have the document that ``result`` names; it does for each of its own results
         """
         document = self.documents[result.source.partition(":")[0]]
         return msgspec.structs.replace(document, container=result.container or document.container)
@@ -359,7 +373,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def measured_as(self, variant: str) -> Variant:
         """Return the variant by whose rules runs of ``variant`` are measured.
 
-        That is the variant itself if recipe.yaml lists it; else, for a catalogue's, the first one listed.
+        That is the variant itself if recipe.yaml lists exactly that name; for any other, such as a catalogue's, it is
+        the first one listed.
         """
         return next((known for known in self.listed_variants if known.name == variant), self.listed_variants[0])
 
@@ -367,7 +382,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def find_row(recipe: Recipe, result: PublishedResult) -> Row | None:
     """Return the configuration row that ``result`` was measured with; None where the recipe has none.
 
-    It must fit GPU type and number of GPUs, model size, variant and precision; the first that fits counts.
+    It must fit GPU type and number of GPUs, model size, variant and dtype, and the FP8 scaling where row and result
+    both name one; the first that fits counts. The functions are those of the result's release.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or is damaged

@@ -57,7 +57,7 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What a variant's Nsight Systems profile covers by default: steps ``start`` to ``stop``, and the ranks.
 
     ``ranks`` is ``all`` or a range as text (``0-8``), ``file`` a pattern for the report's name; ``suffix`` is appended
-    to the run's name.
+    to the run's name. ``start`` is less than ``stop``.
     """
 
     start: Positive
@@ -70,7 +70,7 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The iterations, ``first`` to ``last``, whose step times give a run's result; numbered as the log numbers them.
+    """The iterations, ``first`` to ``last`` (included), whose step times give a run's result; numbered as in the log.
 
     ``statistic`` is ``mean`` over them, or ``last``: the last step's time, with the mean shown beside it.
     """
@@ -83,7 +83,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def of_second_half(cls, steps: int) -> Measurement:
         """Return the window for a run of only ``steps`` steps, too few for the documents' window: its second half.
 
-        The first half is warm-up.
+        The first half is warm-up; of 5 steps, 3 to 5 are measured.
         """
         return cls(first=steps // 2 + 1, last=steps)
 
@@ -98,8 +98,8 @@ class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One generation of a recipe's configuration rows: where it comes from, and how its runs are named and measured.
 
-    Users choose it with CONFIG_VARIANT. ``experiment_name`` is a pattern for the names of runs, ``max_steps`` the
-    number of steps of a run, ``time_limit`` that of the job.
+    Users choose it with CONFIG_VARIANT. ``experiment_name`` is a pattern for the names of runs, with ``{model_size}``,
+    ``{gpus}`` and the like replaced; ``max_steps`` is the number of steps of a run, ``time_limit`` that of the job.
     """
 
     name: Name
@@ -123,9 +123,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of a recipe's configuration table: the layout for a GPU type, model size and range of GPU counts.
 
-    ``gbs`` is a number, or a formula of GPUs: ``GPUs``, ``GPUs*2``, ``GPUs/2``. ``gpu`` may be ``any``. ``layers``: how
-    many layers its jobs build; None: all of the model's. ``time_limit`` None: the variant's. ``min_memory_gb``: GPU
-    memory that the table asks for. ``source``: file and line of the printed table.
+    ``scales`` are the counts from ``gpus_min`` to ``gpus_max``, each twice the one before. ``gbs`` is a number, or a
+    formula of GPUs (``GPUs``, ``GPUs*2``, ``GPUs/2``), which ``global_batch_size`` evaluates. ``gpu`` may be ``any``.
+    ``layers``: how many layers its jobs build; None: all of the model's. ``time_limit`` None: the variant's.
+    ``min_memory_gb``: GPU memory that the table asks for. ``source``: file and line of the printed table.
     """
 
     variant: Name
@@ -158,6 +159,8 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def global_batch_size(self, gpus: int) -> int:
         """Return the row's global batch size, in samples, for a job on ``gpus`` GPUs, by its ``gbs``.
 
+        A ``gbs`` that is a number is the same for any ``gpus``.
+
         Raises:
             RequestError: ``gbs`` is a formula that gives no whole number for ``gpus``
         """
@@ -177,7 +180,7 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Configuration(NamedTuple):
     """What selects a configuration row of a recipe, and the numbers of GPUs that the row is documented for.
 
-    ``size`` names the model, ``gpu`` the GPU type. ``fp8_recipe`` None: not in FP8.
+    ``size`` names the model, ``gpu`` the GPU type (or ``any``). ``fp8_recipe`` is the FP8 scaling; None: not in FP8.
     """
 
     size: str
@@ -193,7 +196,8 @@ class Configuration(NamedTuple):
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A publication of NVIDIA's with configurations or results, and the software that it measured.
 
-    ``date`` is that of the publication, ``YYYY-MM-DD``.
+    ``release`` is the publication's own, such as ``25.04``; empty: it has none. ``date`` is that of the publication,
+    ``YYYY-MM-DD``.
     """
 
     title: str
@@ -207,7 +211,10 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def software(self) -> str:
-        """The framework and container release that the document measured, as text: ``Megatron-Bridge, nemo:26.08``."""
+        """The framework and container release that the document measured, as text: ``Megatron-Bridge, nemo:26.08``.
+
+        It needs a ``container``, which ``Recipe.document`` fills in.
+        """
         return f"{self.framework}, nemo:{self.container}"
 
 
@@ -242,7 +249,10 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     source: str
 
     def value(self, figure: Figure) -> float | None:
-        """Return the published ``figure``, corrected where the document misprints it; None: it was not published."""
+        """Return the published ``figure`` of this result, corrected where it was misprinted; None: not published.
+
+        ``figure`` is the field's name, such as ``mfu_percent``.
+        """
         printed: float | None = getattr(self, figure)
         return self.corrected.get(figure, printed)
 
@@ -307,8 +317,11 @@ def read_published(path: Path) -> tuple[PublishedRow, ...]:
 def read_results(path: Path) -> tuple[PublishedResult, ...]:
     """Return those rows of the results file ``path`` that belong to a function, as results to compare runs with.
 
+    They are in the file's order.
+
     Raises:
-        RecipeError: the file is missing, unreadable or damaged, or a function's row lacks its variant, size or dtype
+        RecipeError: the file is missing, unreadable or damaged, or a function's row lacks its variant, size or
+            dtype
     """
     rows = [row for row in read_published(path) if row.function is not None]
     together: dict[str | None, list[PublishedRow]] = defaultdict(list)
@@ -324,7 +337,7 @@ _AS_PRINTED = tuple(name for name in PublishedResult.__struct_fields__ if name i
 def _as_result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
     """Return the printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
 
-    A note tells where its step time is far from those of neighboring releases.
+    A note tells where its step time is far from those of neighboring releases: by more than 25 % from both.
 
     Raises:
         RecipeError: the row lacks its variant, size or dtype

@@ -42,7 +42,7 @@ EVIDENCE = tuple(
 class Change:
     """How the step time of a second side of runs compares with the first side's: a ``ratio`` of 1.02 is 2 % slower.
 
-    ``low`` and ``high`` bound that ratio.
+    ``low`` and ``high`` bound that ratio at a verdict's confidence (97.7 %).
     """
 
     ratio: float
@@ -51,7 +51,7 @@ class Change:
 
     @property
     def is_real(self) -> bool:
-        """Whether the two sides certainly differ: the interval of the ratio does not contain 1."""
+        """Whether the two sides certainly differ: 1 is neither inside the ratio's interval nor one of its bounds."""
         return not self.low <= 1 <= self.high
 
 
@@ -60,8 +60,9 @@ def compare_times(
 ) -> Change:
     """Return the second side's mean step time over the first's, stalls included, with its interval.
 
-    The interval pools how much the runs of both sides differ with what ``scatter`` says of it. Where that shows no
-    difference, a rank test of the days, which needs no such knowledge, may still show one.
+    Above 1 the second side is slower. The interval pools how much the runs of both sides differ with what ``scatter``
+    says of it. Where that shows no difference, a rank test of the days, which needs no such knowledge, may still show
+    one.
 
     Args:
         first: the step time of each run of the first side, at least one
@@ -104,11 +105,11 @@ _MOST_RANKED = 40
 
 
 def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
-    """Return (low, high) bounds of how much larger the ``second`` values are than the ``first``, for any distribution.
+    """Return (low, high) bounds of how much more the ``second`` values are than the ``first``, for any distribution.
 
-    By ranks: Hodges and Lehmann (1963). None where the values are too few to say it at ``_RANK_RATE`` (five a side are
-    enough where all of one side are above the other's), or more than ``_MOST_RANKED`` on a side, where ranks add
-    nothing.
+    They are bounds of a difference. By ranks: Hodges and Lehmann (1963). None where the values are too few to say it at
+    ``_RANK_RATE`` (five a side are enough where all of one side are above the other's), or more than ``_MOST_RANKED``
+    on a side, where ranks add nothing.
     """
     if max(len(first), len(second)) > _MOST_RANKED:
         return None
@@ -140,9 +141,11 @@ def _rank_sums(first: int, second: int) -> list[int]:
 
 
 def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) -> tuple[int, float] | None:
-    """Return where other runs' losses differ most from the first run's: (iteration, share of that loss).
+    """Return where other runs' losses differ most from the first run's, as (iteration, difference).
 
-    Only iterations of which both runs have a finite loss count. None where there are none.
+    The difference is a share of the first run's loss, and never negative: 0.01 is 1 %; of equal ones the last iteration
+    counts. Iterations are matched by their numbers, and only those of which both runs have a finite loss count, the
+    first run's not being 0. None where there are none.
     """
     # Of a loss of 0 no difference is a share.
     known = {
@@ -160,10 +163,11 @@ def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) ->
 
 
 def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
-    """Return the facts in which two sides of runs differ, as rows (name, first side's value, second side's value).
+    """Return the facts that are not the same for all runs of two sides, as rows (name, first side's value, second's).
 
     The plan's facts come first, then software, image and nodes. Where the runs of one side differ among themselves, its
-    text has each value with the number of runs: ``a (2) / b (1)``; ``-``: not known. Empty: no fact differs.
+    text has each value with the number of runs, the most frequent first: ``a (2) / b (1)``; ``-``: not known. Empty: no
+    fact differs.
     """
     one = [facts(record) for record in first]
     other = [facts(record) for record in second]
@@ -190,8 +194,8 @@ def _side_value(side: Sequence[dict[str, str]], name: str) -> str:
 def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
     """Return the names of the plan's fields that decide how much work a step is and differ between two plans.
 
-    Empty: the steps of both do equal work. The variant counts where functions of a catalogue are called, as it is the
-    kind of training there.
+    They are in the order of the plan's fields. Empty: the steps of both do equal work. The variant, which comes last,
+    counts where functions of a catalogue are called, as it is the kind of training there.
     """
     names = list(fields_of(JobPlan, "work"))
     if first.function or second.function:
@@ -223,7 +227,8 @@ _NOT_SHOWN = {"overridden"}
 def facts_of_plan(plan: JobPlan) -> dict[str, str]:
     """Return those ``facts`` of a run that its plan alone tells, before it runs, as text by name.
 
-    Names, folders and limits are left out, and what has no value.
+    Names, folders and limits are left out, and what has no value. What is nested has the names of its keys, joined by
+    dots; an environment variable is called ``env NAME``.
     """
     left_out = {*fields_of(JobPlan, "bookkeeping"), *_NOT_SHOWN}
     kept = {name: value for name, value in plan_as_dict(plan).items() if name not in left_out}
@@ -254,7 +259,7 @@ class Contender:
     """One entry of a ranking of configurations, with the step times of its runs, at least one.
 
     ``of`` is whatever the caller ranks, and not looked at. ``tokens`` is the number of tokens that one GPU trains on in
-    a step.
+    a step. ``scatter`` is how much repeats of it differ.
     """
 
     of: Any
@@ -271,8 +276,8 @@ class Contender:
 def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change | None]]:
     """Return (contender, place, change against the fastest) for each contender, the fastest per token first.
 
-    Those that cannot be told apart share a place, from 1 on (see the module). A change of 1.02 is 2 % slower than the
-    fastest of all, which itself has None.
+    Those that cannot be told apart from the fastest of their place share it; places count contenders, from 1 on: 1, 1,
+    3. A change of 1.02 is 2 % slower per token than the fastest of all, which itself has None.
     """
     found: list[tuple[Contender, int, Change | None]] = []
     ordered = sorted(contenders, key=lambda item: item.seconds)

@@ -47,7 +47,8 @@ _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
 def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
     """Return the values of the plan's fields that have one of ``roles`` (``recipes.columns``), by the field's name.
 
-    A field in ``_ASPECTS`` counts with one aspect only, under that aspect's name.
+    Of a field in ``_ASPECTS`` only what matters to speed counts, under a name of its own: of ``profile`` the tool, as
+    ``profiled``.
     """
     known = (_ASPECTS.get(name, (name, attrgetter(name))) for name in fields_of(JobPlan, *roles))
     return {called: aspect(plan) for called, aspect in known}
@@ -56,8 +57,8 @@ def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
 def configuration(plan: JobPlan) -> dict[str, Any]:
     """Return everything of a plan that decides a step's work and speed, by name; equal for runs that are repeats.
 
-    Names, paths, limits and accounts are left out. A variable that the user set counts: ``NCCL_ALGO=Ring`` makes
-    another configuration.
+    Names, paths, limits, accounts, the image and the engine are left out. A variable that the user set counts:
+    ``NCCL_ALGO=Ring`` makes another configuration.
     """
     return aspects(plan, "work", "division", "speed")
 
@@ -66,7 +67,8 @@ def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     """Return the settings in which ``plans`` differ: by name, each plan's value in order (``-``: none).
 
     Names are those of layout columns, variables and Megatron settings, then ``engine`` and ``image``, of which one is
-    dropped where it tells nothing more. Empty where the plans are alike.
+    dropped where it tells nothing more. Images are given as file names where these tell them apart. Empty where the
+    plans are alike, or fewer than two.
     """
     values = [values_of(plan) for plan in plans]
     names = dict.fromkeys(chain.from_iterable(values))
@@ -106,8 +108,8 @@ def _short_names(images: list[str]) -> list[str]:
 def distinguishing_settings(plans: Iterable[JobPlan | None]) -> list[str]:
     """Return, for each plan in order, what tells it from others of its ``kind_of_job``: ``tp=2, NCCL_ALGO=Ring``.
 
-    The number of GPUs and settings that a plan lacks are left out; long ones are cut. Empty text for None, for the only
-    plan of its kind, and where nothing differs.
+    The number of GPUs and settings that a plan lacks are left out; each of more than 40 characters is cut. Empty text
+    for None, for the only plan of its kind, and where nothing differs.
     """
     listed = list(plans)
     kinds: dict[str, dict[int, JobPlan]] = {}
@@ -142,7 +144,7 @@ def kind_of_job(plan: JobPlan) -> str:
 def title_of(plan: JobPlan) -> str:
     """Return a line that names a plan's configuration: ``llama3.1 405b mbridge fp8 (cs) on 128 gb200, tp=4``.
 
-    What follows the GPU type is what differs from the recipe's documents (``deviations``).
+    What follows the GPU type is what differs from the recipe's documents (``deviations``). It has no period.
     """
     return f"{kind_of_job(plan)} on {plan.gpus} {plan.gpu_type}{deviations(plan)}"
 
@@ -150,8 +152,8 @@ def title_of(plan: JobPlan) -> str:
 def deviations(plan: JobPlan) -> str:
     """Return what of a plan differs from its recipe's documents, to append to a title: ``, tp=4, NCCL_ALGO=Ring``.
 
-    That is overridden columns, Megatron settings, variables that the user set, switches, a profiler, checkpoints.
-    Empty: nothing differs.
+    That is overridden columns, Megatron settings, variables that the user set, switches, a profiler, checkpoints, in
+    this order; each of more than 40 characters is cut. Empty: nothing differs.
     """
     found = [f"{name}={as_written(getattr(plan, name))}" for name in plan.overridden]
     found += [f"{name}={as_written(value)}" for name, value in sorted(plan.megatron.items())]
@@ -163,7 +165,7 @@ def deviations(plan: JobPlan) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Return ``text``, cut to ``_LONGEST`` characters plus three dots if it is longer."""
+    """Return ``text``, cut to ``_LONGEST`` characters, with three dots added to these, if it is longer."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
@@ -200,8 +202,8 @@ def configuration_of(record: RunRecord) -> str:
 def memory_key(plan: JobPlan, kind: str) -> str:
     """Return the key under which measured GPU memory of runs like ``plan`` is stored: ``kind`` and software.
 
-    ``kind`` is what ``planning.memory`` makes of the plan. Outside containers the engine's release stands for the
-    software.
+    ``kind`` is the text that ``planning.memory`` makes of the plan. Outside containers the engine's release stands for
+    the software.
     """
     return f"{kind} | {software_of_plan(plan) or plan.engine}"
 
@@ -215,7 +217,10 @@ def software_of_plan(plan: JobPlan) -> str:
 
 
 def software_of_image(image: str) -> str:
-    """Return the software of a container image: ``nemo:26.02.01``, or its file name; empty for an empty path."""
+    """Return the software of a container image: ``nemo:26.02.01``, or its file name; empty for an empty path.
+
+    The former for NVIDIA's NeMo images, whose path or reference has the release, such as ``nvidia+nemo+26.02.01.sqsh``.
+    """
     release = container_release(image)
     return f"nemo:{release}" if release else Path(image).name
 
@@ -223,7 +228,7 @@ def software_of_image(image: str) -> str:
 class RunImage(NamedTuple):
     """A run's container image: ``image`` is its path or reference, ``content`` identifies the file's content.
 
-    ``content`` is the recorded digest, ``sha256:`` and twelve digits. Either is empty where there is none.
+    ``content`` is the recorded digest, ``sha256:`` and its first twelve digits. Either is empty where there is none.
     """
 
     image: str
@@ -246,8 +251,9 @@ def image_of(record: RunRecord) -> RunImage:
 def image_marks(images: Sequence[RunImage]) -> list[str]:
     """Return, for each image in order, text to append to its software's name that tells it from others of that name.
 
-    It begins with a blank: `` (sha256:1a2b3c4d5e6f)`` or `` (/a/x.sqsh)``. Empty where the name stands for one image
-    only, such as for one digest in several folders, or a path whose digest was not recorded for every run.
+    It begins with a blank: `` (sha256:1a2b3c4d5e6f)`` or `` (/a/x.sqsh)``. Only the images given are compared. Empty
+    where the name stands for one image only, such as for one digest in several folders, or a path whose digest was not
+    recorded for every run.
     """
     digests: dict[str, set[str]] = {}
     for image, content in set(images):

@@ -36,8 +36,9 @@ Answer: TypeAlias = Literal["pass", "fail", "open"]
 class Decision(msgspec.Struct, frozen=True):
     """The verdict on runs of one configuration against a reference, and what would decide it where it is open.
 
-    Ratios are of step times: 1.02 is 2 % slower than the reference. ``runs`` is how many were judged. ``source`` says
-    who knows how runs differ, and ``scattered`` that they differ more than this site's record says.
+    ``answer`` is ``pass`` (the slowest ratio that is likely is within the limit), ``fail`` (the fastest is not) or
+    ``open``. Ratios are of step times: 1.02 is 2 % slower than the reference. ``runs`` is how many were judged.
+    ``source`` says who knows how runs differ, and ``scattered`` that they differ more than this site's record says.
     """
 
     answer: Answer
@@ -73,7 +74,7 @@ class Decision(msgspec.Struct, frozen=True):
     def resolution(self) -> float:
         """The distance from ``ratio`` to the farther end of its interval, as a share of the reference's step time.
 
-        These runs are sure to see a difference from the limit that is larger.
+        These runs are sure to see a difference from ``limit`` that is larger.
         """
         return max(self.high - self.ratio, self.ratio - self.low)
 
@@ -84,15 +85,18 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def rarest_stall(self) -> int:
-        """The rarest kind of stall that these runs see in 19 of 20 cases: one in so many steps.
+        """The rarest kind of stall that these runs see at least once in 19 of 20 cases: one in so many steps.
 
-        That is a third of the runs' steps, at least 1.
+        That is a third of the runs' steps, rounded down, at least 1.
         """
         return max(self.steps // 3, 1)
 
     @property
     def steady_answer(self) -> Answer:
-        """The verdict that the steady steps alone, without stalls, would get: ``pass``, ``fail`` or ``open``."""
+        """The verdict that these runs' steady steps alone would get, without stalls.
+
+        ``pass`` where the upper bound is at most ``limit``, ``fail`` where the lower one is above it, else ``open``.
+        """
         if self.steady + self.steady_half <= self.limit:
             return "pass"
         return "fail" if self.steady - self.steady_half > self.limit else "open"
@@ -101,8 +105,8 @@ class Decision(msgspec.Struct, frozen=True):
 def runs_at_last_look(count: int) -> int:
     """Return how many of ``count`` runs, the earliest first, a verdict is given over.
 
-    That is the largest of ``LOOKS``, which go on doubling, up to ``count``; 0 for no runs. So it does not matter when
-    or how often somebody asks.
+    That is the largest of 1, 3, 5, 10, 20, 40 and so on, doubling, that is at most ``count``; 0 for no runs. So it does
+    not matter when or how often somebody asks.
     """
     return max(itertools.takewhile(lambda size: size <= count, doubling(LOOKS)), default=0)
 
@@ -125,6 +129,9 @@ def decide(
 ) -> Decision:
     """Return the verdict on ``runs`` of one configuration: within ``tolerance`` of the ``reference``, slower, or open.
 
+    All ``runs`` are judged: ``runs_at_last_look`` tells how many to give. It is ``pass`` where the upper bound of their
+    ratio is at most 1 + ``tolerance``, ``fail`` where the lower one is above that, else ``open``.
+
     Args:
         runs: the step time of each, at least one
         reference: the step time to compare with, in seconds
@@ -133,7 +140,8 @@ def decide(
         error_rate: how often each of the two wrong answers may be given
         scatter: how much repeats differ, as stated or as this site's runs have shown
         earlier: of other runs of the configuration, which say how it scatters and not how fast it is
-        waiting: further runs that have ended already, and count at the next look only
+        waiting: further runs that have ended already, and count at the next look only; they tell how many more it
+            takes
 
     Raises:
         ValueError: no runs, or a reference that is not positive

@@ -66,7 +66,10 @@ _NOTHING_KNOWN = Prior(0.0, 0.0)
 
 
 def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
-    """Return what ``scatter`` says of how the means of days scatter, for days of ``runs`` runs each."""
+    """Return what ``scatter`` says of how the means of days scatter.
+
+    ``runs`` has the number of runs of each day, for at least one day.
+    """
     day, run = scatter.day**2, scatter.run**2 * fmean(1 / count for count in runs)
     degrees = summed_degrees(day, scatter.day_degrees, run, scatter.run_degrees)
     return Prior(math.sqrt(day + run), degrees if scatter.learned else min(degrees, _STATED_DEGREES))
@@ -76,7 +79,8 @@ def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
 class LevelChange:
     """One lasting change in a series of days: from day ``at`` on (a position from 0), values are larger by ``shift``.
 
-    Values are natural logarithms of step times, so a positive shift is slower.
+    Values are natural logarithms of step times, so a positive ``shift`` is slower, and ``shift`` and ``reach`` are
+    logarithms of ratios.
     """
 
     at: int
@@ -100,6 +104,8 @@ class _Split(NamedTuple):
 def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE) -> tuple[LevelChange, ...]:
     """Return every lasting change of level in a series of days, in order; empty where none is certain.
 
+    Each side of a change has at least two days, so fewer than four days have none.
+
     Args:
         days: for each day the mean natural logarithm of its step times, in order
         prior: what is known beforehand of how days scatter
@@ -115,7 +121,8 @@ def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE
 def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChange | None:
     """Return the last of ``changes`` that made steps slower and of which at most half has been undone since.
 
-    None where there is none. ``days`` are the means of the days' logarithms, in order.
+    None where there is none. ``days`` are the means of the days' logarithms, in order, and ``changes`` their
+    ``level_changes``.
     """
     edges = [0, *(change.at for change in changes)]
     now = fmean(days[edges[-1] :]) if days else 0.0
@@ -144,7 +151,7 @@ def _likeliest_change(days: Sequence[float], prior: Prior, rate: float) -> int |
     """Return the position in ``days`` of the likeliest change of level; None where none is certain.
 
     It is sought in the whole series and in its last parts. Not certain: the chance to be mere scatter is above
-    ``rate``. None also where the days are too few.
+    ``rate``. None also for fewer than four days.
     """
     found = []
     for size, share in _searched_lengths(len(days)):
@@ -179,7 +186,7 @@ def _searched_lengths(count: int) -> list[tuple[int, float]]:
 
 
 def _splits(values: Sequence[float]) -> Iterator[_Split]:
-    """Yield every way to cut the series in two with at least ``_LEAST`` days a side; nothing for a shorter one."""
+    """Yield every way to cut the series in two with at least two days a side; nothing for fewer than four days."""
     first = values[0]
     sums = list(itertools.accumulate(value - first for value in values))
     squares = math.fsum((value - first) ** 2 for value in values)
@@ -222,8 +229,7 @@ def _day_variance(split: _Split, count: int, prior: Prior) -> float:
 def _side_agrees(values: Sequence[float], split: _Split) -> bool:
     """Return whether each day of a split's shorter side is off the other side's mean as the shift says.
 
-    Each must be off by half of the shift or more. True without a look where the shorter side has more than ``_FEW``
-    days.
+    Each must be off by half of the shift or more. True without a look where the shorter side has more than four days.
     """
     early = 2 * split.at < len(values)
     short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
@@ -237,14 +243,17 @@ def _side_agrees(values: Sequence[float], split: _Split) -> bool:
 
 
 def _needs_no_prior(at: int, count: int) -> bool:
-    """Return whether a series of ``count`` days has enough days on both sides of ``at`` to show how days scatter."""
+    """Return whether a series of ``count`` days has enough days on both sides of ``at`` to show how days scatter.
+
+    Enough are five.
+    """
     return min(at, count - at) >= SETTLED
 
 
 def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
     """Return the factor, at least 1, by which autocorrelation of the days widens the error of a shift at ``at``.
 
-    It is 1 for a series of fewer than ``_SHORTEST`` days.
+    It is 1 for a series of fewer than eight days.
     """
     count = len(values)
     if count < _SHORTEST:
@@ -305,8 +314,9 @@ class DatedRun:
 class Shift:
     """A lasting change in a configuration's history: from run ``run_id`` on, steps take ``ratio`` times as long.
 
-    ``low`` and ``high`` bound the ratio at a verdict's confidence. ``since`` is when that run began; the change may as
-    well lie anywhere from the day of ``earliest`` to that of ``latest``. All three are Unix times.
+    Above 1 they are slower. ``low`` and ``high`` bound the ratio at a verdict's confidence. ``since`` is when that run
+    began; the change may as well lie anywhere from the day of ``earliest`` to that of ``latest``. All three are Unix
+    times.
     """
 
     run_id: str
@@ -386,12 +396,13 @@ def histories(
 ) -> list[History]:
     """Return a history for each configuration among ``runs``, in the order in which ``runs`` has them first.
 
-    Runs of one configuration with different software share a history. Empty: no runs.
+    Runs of one configuration with different software share a history, whose title is that of its first run by date.
+    Empty: no runs.
 
     Args:
         runs: in any order
         rate: how often a history without a change may be said to have one
-        scatter_of: how much repeats differ, for the text of ``configuration_of``
+        scatter_of: how much repeats differ, for the text of ``configuration_of``; asked with that of the newest run
     """
     together: dict[str, list[Observed]] = {}
     for run in runs:

@@ -71,9 +71,10 @@ class Spread(NamedTuple):
     """The runs scatter more than the site's record says."""
 
     def half(self, error_rate: float, extra_error: float) -> float:
-        """Return half the interval of the mean, as a natural logarithm; each bound is wrong at ``error_rate``.
+        """Return half the interval of the mean step time, as a natural logarithm.
 
-        ``extra_error`` is a further relative standard error, such as that of a reference.
+        Each bound is wrong at ``error_rate``, a probability such as 0.01. ``extra_error`` is a further relative
+        standard error, such as that of a reference; 0: none.
         """
         return t_quantile(error_rate, self.degrees) * math.sqrt(self.variance + extra_error**2)
 
@@ -182,7 +183,7 @@ def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squ
 def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
     """Return ``total`` minus the sum of ``parts``; all of these and the result are (low, estimate, high).
 
-    The bounds are those of MOVER: Zou and Donner, 2008.
+    The estimates are independent of each other. The bounds are those of MOVER: Zou and Donner, 2008.
     """
     middle = total[1] - sum(part[1] for part in parts)
     below = math.hypot(total[1] - total[0], *(part[2] - part[1] for part in parts))
@@ -198,7 +199,7 @@ def _mean_of_days(runs: Sequence[StepTime]) -> float:
 def day_means(runs: Sequence[StepTime]) -> list[float]:
     """Return, for each of the ``batches`` of ``runs``, the mean natural logarithm of its step times, stalls included.
 
-    A batch is usually the runs of one day.
+    A batch is usually the runs of one day; they are in no order to rely on.
     """
     return [statistics.fmean(run.mean_log for run in batch) for batch in batches(runs)]
 
@@ -245,8 +246,9 @@ def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated
 def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
     """Return (variance, degrees of freedom, whether they conflict) of a prior variance joined with an observed one.
 
-    ``squared`` is a sum of squared deviations with ``degrees`` degrees of freedom. Where it is too large to have come
-    from the prior, the prior is dropped and the last element is True.
+    ``squared`` is a sum of squared deviations with ``degrees`` degrees of freedom; 0 of these: nothing was observed.
+    Where it is so large that the prior would give as much in less than 10 % of cases, the prior is dropped and the last
+    element is True.
     """
     if degrees and squared / degrees > prior:
         ratio = squared / degrees / prior if prior else math.inf

@@ -60,7 +60,8 @@ def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
     """Return the node that seems to slow down some of the ``runs``, all of one configuration.
 
     That is: all clearly slow runs had it and no other run did, or else runs with it are slower in the mean. None where
-    no node is suspected, also where chance alone might show as much.
+    no node is suspected, also where chance alone shows as much in more than 1 % of cases, or there are fewer than four
+    runs.
     """
     parts = _two_kinds(runs)
     if parts is not None:
@@ -91,7 +92,8 @@ def _slow_node_of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequen
 def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]] | None:
     """Return the runs as (fast, slow), each sorted by step time, where they are clearly of two kinds.
 
-    That is: the gap between the kinds is far wider than either scatters. None where it is not, or the runs are too few.
+    That is: the gap between the kinds is at least 1 %, and three times the range of either. None where it is not, or
+    there are fewer than four runs.
     """
     if len(runs) < _FEWEST:
         return None
@@ -105,9 +107,10 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
 
 
 def odd_runs_sentence(runs: Sequence[StepTime]) -> str:
-    """Return a sentence about the minority of runs that are far from the rest, with nodes that only they had.
+    """Return a clause about the minority of runs that are far from the rest, with nodes that only they had.
 
-    Empty where all runs are of one kind. It has no period.
+    They may be the slower or the faster ones; of two halves it is the slower. Empty where all runs are of one kind, or
+    there are fewer than four.
     """
     parts = _two_kinds(runs)
     if parts is None:
@@ -148,9 +151,10 @@ def _nodes(run: StepTime) -> frozenset[str]:
 
 
 def slow_node_sentence(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
-    """Return a sentence that names the node with which runs are slower than without; it has no period.
+    """Return a clause that names the node with which runs are slower than without.
 
-    Empty where chance would show as much, or the runs are too few to tell.
+    ``trials`` is how often the runs are shuffled to see what chance shows. Empty where that is as much in more than 1 %
+    of cases, or the runs are too few to tell.
     """
     found = _slowest_node(tuple(runs), trials)
     if found is None:
@@ -168,7 +172,7 @@ def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collect
     """Return (node, positions of the runs that had it) of the node with which runs are slower than without.
 
     It has the largest Student's t of all nodes that at least two runs had and two had not. None where shuffling the
-    runs ``trials`` times reaches that t too often, or the runs are too few to tell.
+    runs ``trials`` times reaches that t in more than 1 % of cases, or the runs are too few to tell.
     """
     sets = [_nodes(run) for run in runs]
     counts = Counter(itertools.chain.from_iterable(sets))

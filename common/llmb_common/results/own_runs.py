@@ -19,8 +19,8 @@ _NEWEST = 40
 def own_runs_lookup(install: Path | None) -> Look:
     """Return a function that looks up what the runs on record in ``install`` say of a plan: step time and GPU memory.
 
-    Only runs whose logs ``results`` or ``show`` has read count. It finds nothing where ``install`` is None or has no
-    index.
+    Only runs whose logs ``llmb-run results`` or ``llmb-run show`` has read count. It finds nothing, and raises nothing,
+    where ``install`` is None or has no index that can be read.
     """
 
     def lookup(plan: JobPlan) -> OwnRuns:

@@ -65,10 +65,10 @@ Answer: TypeAlias = Literal["faster", "slower", "no difference", "open"]
 class Block:
     """A few runs of two sides, A and B, one right after the other.
 
-    ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, None where it is lost. ``work``: the
-    natural logarithm of B's tokens per step and GPU over A's, 0 where the steps do the same work. ``turns`` are the
-    positions of the runs that have a step time, ``steady`` the logarithms of their time per token but for a constant,
-    and ``of`` gives the step times of one side.
+    ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, None where it is lost, and as many.
+    ``work``: the natural logarithm of B's tokens per step and GPU over A's, 0 where the steps do the same work.
+    ``turns`` are the positions of the runs that have a step time, ``steady`` the logarithms of their time per token but
+    for a constant, and ``of`` gives the step times of one side.
     """
 
     order: str
@@ -99,11 +99,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How B's step time compares with A's in paired runs, as natural logarithms: above 0, B is slower.
+    """How B's time per token compares with A's in paired runs, as natural logarithms: above 0, B is slower.
 
-    ``difference``, with bounds ``low`` and ``high``, is of the steady steps. ``pairs`` is half the number of runs,
-    ``noise`` the standard deviation of the difference of two runs, and ``drift`` how much slower each run is than the
-    one before.
+    ``difference``, with bounds ``low`` and ``high``, is of the steady steps plus ``stalls``. ``pairs`` is half the
+    number of runs, ``noise`` the standard deviation of the difference of two runs, and ``drift`` how much slower each
+    run is than the one before.
     """
 
     pairs: int
@@ -116,9 +116,10 @@ class Comparison:
     """What B loses to stalls beyond what A does; 0 where these runs do not show that one does."""
 
     def answer(self, resolution: float = RESOLUTION) -> Answer:
-        """Return whether B is ``faster`` or ``slower`` for certain, or there is ``no difference``; else ``open``.
+        """Return whether B is ``faster`` or ``slower`` than A, or there is ``no difference``; else ``open``.
 
-        No difference: none larger than ``resolution``, a share of the step time.
+        Faster and slower: both bounds are on one side of 0, however small the difference. No difference: both bounds
+        are within ``resolution``, a share of the step time.
         """
         if self.high < 0 or self.low > 0:
             return "faster" if self.high < 0 else "slower"
@@ -129,25 +130,33 @@ class Comparison:
 def order(block: int, seed: str) -> str:
     """Return the order of the four runs of a block, such as ``ABBA``, drawn at random from ``ORDERS``.
 
-    The same ``block`` number (from 1) and ``seed`` always give the same order.
+    Each of the six orders has two runs of either side. The same ``block`` number (from 1) and ``seed`` always give the
+    same one.
     """
     return random.Random(f"{seed} {block}").choice(ORDERS)
 
 
 def blocks_at_last_look(blocks: int, most: int) -> int:
-    """Return how many of the ``blocks`` that have ended the answer is given over, of ``most`` planned; 0: too few."""
+    """Return how many of the ``blocks`` that have ended the answer is given over, of ``most`` planned; 0: too few.
+
+    That is the largest of ``look_schedule`` that is at most ``blocks``.
+    """
     return max((size for size in look_schedule(most) if size <= blocks), default=0)
 
 
 def look_schedule(most: int) -> list[int]:
-    """Return the numbers of blocks after which an answer is given, in ascending order; the last is ``most``."""
+    """Return the numbers of blocks after which an answer is given, in ascending order; the last is ``most``.
+
+    Before it they are those of 3, 5, 8, 12, 24 and so on, doubling, that are less.
+    """
     return [*itertools.takewhile(lambda size: size < most, doubling(LOOKS)), most]
 
 
 def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
     """Return how B compares with A over ``blocks``; None where they are too few for bounds that sure.
 
-    Each bound is wrong at ``RATE``, or less often with more blocks than the last of ``LOOKS``.
+    Two are always too few. Each bound is wrong at ``RATE`` (0.5 %), or less often with more blocks than the last of
+    ``LOOKS``.
     """
     rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
     design, steady = _Design(blocks), [block.steady for block in blocks]

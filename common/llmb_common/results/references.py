@@ -44,8 +44,8 @@ from llmb_common.runs.record import RunRecord
 class Spread(msgspec.Struct, frozen=True):
     """How much step times changed from one release of NVIDIA's software to the next, as relative changes.
 
-    A change is the newer time over the older one, less 1. The three figures are of ``pairs`` pairs of published
-    results.
+    A change is the newer time over the older one, less 1: below 0 is faster. ``fastest`` is the 5th percentile over
+    ``pairs`` pairs of published results, ``slowest`` the 95th.
     """
 
     fastest: float
@@ -65,7 +65,7 @@ class Reference:
     """A step time, in seconds, to compare a run's with: a published result, or a baseline of this site.
 
     ``software`` is what it was measured with, ``source`` says for people where it comes from. ``error`` is its relative
-    standard error, 0 where that is not known. ``result``: the published result; None for a baseline.
+    standard error, 0 where that is not known. ``result``: the published result; None for any other kind.
     """
 
     kind: Kind
@@ -78,7 +78,7 @@ class Reference:
     result: PublishedResult | None = None
     """The published one."""
     notes: tuple[str, ...] = ()
-    """What must be known of it, whatever the verdict."""
+    """What must be known of it, whatever the verdict, as clauses."""
 
     def __str__(self) -> str:
         return f"{self.seconds:g} s ({self.source}; {self.software})"
@@ -95,7 +95,8 @@ def by_preference(known: Iterable[Reference]) -> list[Reference]:
 def same_software(image: str | None, document: Document) -> bool:
     """Return whether jobs in ``image`` train with the framework and container release that ``document`` measured.
 
-    False where ``image`` is None or its release is not known, and for documents of NeMo 2.
+    ``25.09`` and ``25.09.00`` are the same release. False where ``image`` is None or its release is not known, and for
+    documents of NeMo 2.
     """
     return document.framework == "Megatron-Bridge" and same_release(container_release(image), document.container)
 
@@ -103,7 +104,7 @@ def same_software(image: str | None, document: Document) -> bool:
 def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
     """Return the results that NVIDIA published for exactly the plan's configuration, the nearest software first.
 
-    Empty: nothing was published for it.
+    Each has the notes that were published with it. Empty: nothing was published for it.
 
     Raises:
         RecipeError: the recipe's results file or catalogue cannot be read, or is damaged
@@ -157,7 +158,8 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """This site's own reference for one configuration and software: some runs that a user chose.
 
-    ``key`` is the ``configuration_key``, ``title`` what people call it, ``added`` the Unix time at which it was made.
+    ``key`` is the ``configuration_key``, ``title`` the line that names the configuration, ``added`` the Unix time at
+    which it was made. A site has at most one for each ``key`` and ``software``.
     """
 
     key: str
@@ -223,13 +225,13 @@ def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
     """Make ``runs`` the baselines of their configurations and software, repeats together; return the new ones.
 
-    The installation's list of baselines is written: one of the same configuration and software is replaced, others
-    stay. Nothing is written where an error is raised.
+    They are sorted by title, then software. The installation's list of baselines is written: one of the same
+    configuration and software is replaced, with all its runs; others stay. Nothing is written where an error is raised.
 
     Raises:
         RequestError: there are no runs, or repeats with several images of one name
         RecordError: the list cannot be read or written, or another process does not finish its own change of it
-        OSError: the folder ``.llmb`` is missing and cannot be created
+        OSError: the list cannot be locked for another reason
     """
     if not runs:
         raise RequestError("no run to make a baseline from", remedy="name successful runs: llmb-run results lists them")
@@ -274,12 +276,14 @@ def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTi
 
 
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
-    """Remove the baselines whose configuration has one of ``keys`` from the installation; return those removed.
+    """Remove the baselines whose configuration has one of ``keys``, whatever their software; return those removed.
+
+    They are sorted by title, then software. The installation's list of baselines is written.
 
     Raises:
         RequestError: a key that no baseline has; nothing is removed then
         RecordError: the list cannot be read or written, or another process does not finish its own change of it
-        OSError: the folder ``.llmb`` is missing and cannot be created
+        OSError: the list cannot be locked for another reason
     """
     removed: list[Baseline] = []
 
@@ -304,8 +308,8 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
 def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
     """Return the baselines to compare a run with, that of its own software first; empty where there is none.
 
-    They are those of its configuration, without any that the run is part of. Where none is known, the run's log is not
-    read for its software.
+    They are those of ``known`` that are of its configuration, in their order there, without any that the run is part
+    of. Where none is known, the run's log is not read for its software.
     """
     if not known:
         return []  # to say what a run's software is may mean to read its log
@@ -321,8 +325,8 @@ def _has_run(item: Baseline, record: RunRecord) -> bool:
 def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Baseline]) -> list[NodeFinding]:
     """Return how a run's nodes differ from those of a baseline, one finding per fact; empty where nothing differs.
 
-    The baseline is that of the run's configuration, else the newest, among those with the same GPUs. Empty also where
-    there is none, or the run is itself part of one of them.
+    The baseline is that of the run's configuration, else any, the newest of several, among those with the same GPUs.
+    Empty also where there is none, or the run is itself part of one of these.
     """
     if any(_has_run(item, record) for item in _with_same_gpus(account, known)):
         return []
@@ -332,8 +336,8 @@ def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Ba
 def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") -> list[NodeFinding]:
     """Return how the nodes of ``account`` differ from those of a baseline, one finding per fact.
 
-    The baseline is that of the configuration ``key``, else the newest, among those with the same GPUs. Empty where
-    nothing differs, or there is none.
+    The baseline is that of the configuration ``key``, else any (``key`` empty: any), the newest of several, among those
+    with the same GPUs. Empty where nothing differs, or there is none.
     """
     item = max(_with_same_gpus(account, known), key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
@@ -350,9 +354,10 @@ def _with_same_gpus(account: NodeSummary, known: Sequence[Baseline]) -> list[Bas
 
 
 def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
-    """Return the baselines of the plan's configuration as references, that of the same ``software`` first.
+    """Return those of ``known`` that are of the plan's configuration as references.
 
-    Empty: there is none. ``past`` are the site's runs, which say how much repeats differ.
+    That of the same ``software`` comes first. The others keep their order. Empty: there is none. ``past`` are the
+    site's runs, which say how much repeats differ.
     """
     key = configuration_key(plan)
     return by_preference(
@@ -379,9 +384,10 @@ _CONTAINER = "container"
 
 
 class Worth(msgspec.Struct, frozen=True):
-    """What a change of configuration did to published times per token, as shares: -0.05 is 5 % less time.
+    """What a change of configuration did to published GPU times per sample, as shares: -0.05 is 5 % less time.
 
-    ``of`` says for people what was compared, and ``pairs`` how many pairs of results the three figures are from.
+    ``low`` is the least of the changes, ``high`` the greatest, of ``pairs`` pairs of results; for a change of the
+    container alone they are the 5th and 95th percentile. ``of`` says for people what was compared.
     """
 
     low: float
@@ -400,9 +406,10 @@ class Worth(msgspec.Struct, frozen=True):
 def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
     """Return how published GPU times per sample changed with exactly the change from ``before`` to ``after``.
 
-    Pairs of results of the same model are compared, those on the plan's GPU type if there are any. For a change of
-    nothing but the container, of which no pair is published, it is ``release_spread``. None: nothing is published for
-    this change, the plans are alike, or one has a sequence length of its own.
+    Below 0, ``after`` is faster. Pairs of results of the same model are compared, those on the GPU type of ``before``
+    if there are any. For a change of nothing but the container, of which no pair is published, it is
+    ``release_spread``. None: nothing is published for this change, the plans are alike, or one has a sequence length of
+    its own.
 
     Raises:
         RecipeError: the recipe's results file or catalogue cannot be read, or is damaged

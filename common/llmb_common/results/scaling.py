@@ -35,8 +35,8 @@ Kind: TypeAlias = Literal["weak", "strong"]
 class ScaledRun(NamedTuple):
     """One successful run that may become part of a scaling line: its plan, recipe, software, and step time.
 
-    ``seconds`` is the step time; ``time`` has it with its error, None where that is not known. ``scatter`` is how much
-    repeats differ at this site.
+    ``seconds`` is the steady step time; ``time`` has it with its error and its stalls, None where these are not known.
+    ``scatter`` is how much repeats differ at this site.
     """
 
     plan: JobPlan
@@ -56,8 +56,9 @@ class ScaledRun(NamedTuple):
 class PublishedPoint:
     """A result that NVIDIA published at one number of GPUs, for the same kind of job as a scaling line.
 
-    ``tokens_per_second`` is that of the whole job. ``efficiency`` is a fraction, against the published result at the
-    line's smallest scale; None where there is none.
+    ``tokens_per_second`` is that of the whole job. ``efficiency`` is tokens/s per GPU as a fraction of those of the
+    published result at the line's smallest scale; None where there is none. ``source`` says for people where it was
+    published.
     """
 
     gpus: int
@@ -70,9 +71,10 @@ class PublishedPoint:
 class ScalePoint:
     """One number of GPUs on a scaling line: the mean over ``runs`` runs, and the efficiency.
 
-    ``seconds`` is the mean step time, ``tokens_per_second`` that of the whole job. The efficiency is a fraction,
-    against the line's smallest scale, with bounds at a verdict's confidence; the smallest scale has 1.0 without bounds.
-    ``published`` None: nothing was published at this scale.
+    ``gbs`` is the global batch size in samples, ``seconds`` the mean of the runs' step times, ``tokens_per_second``
+    that of the whole job. The efficiency is tokens/s per GPU as a fraction of those at the line's smallest scale, with
+    bounds at a verdict's confidence; the smallest scale has 1.0 without bounds. ``published`` None: nothing was
+    published at this scale.
     """
 
     gpus: int
@@ -90,8 +92,8 @@ class ScalePoint:
 class ScalingLine:
     """How one kind of job scales: its ``points`` at two or more numbers of GPUs, the smallest first.
 
-    ``kind`` weak: the batch per GPU is the same; strong: the whole batch is. ``published`` also has scales that were
-    not run; empty for strong lines.
+    ``title`` names the job without its scale. ``kind`` weak: the batch per GPU is the same; strong: the whole batch is.
+    ``published`` also has scales that were not run; empty for strong lines.
     """
 
     title: str
@@ -102,10 +104,11 @@ class ScalingLine:
 
 
 def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
-    """Return the scaling lines that ``runs`` make, in the order of their first runs.
+    """Return the scaling lines that ``runs`` make, in the order of the first runs of each kind of job.
 
-    Runs belong together if they differ in nothing but scale, layout and batch size. Empty where no kind of job ran at
-    two scales.
+    Of one kind, weak lines come before strong ones. Runs belong together if they ran with the same software and differ
+    in nothing but scale, layout and batch size; a layout column that somebody overrode must be the same, too. A run may
+    be on a weak and on a strong line. Empty where no kind of job ran at two scales.
 
     Raises:
         RecipeError: a file of a run's recipe cannot be read, or is damaged

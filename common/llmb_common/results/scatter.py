@@ -100,8 +100,9 @@ NOTHING_SEEN = Squares()
 def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
     """Return ``runs`` in groups that share conditions which repeating does not average out: a day, or nodes.
 
-    Where all runs had the same nodes, these are the system itself, and only days make groups; else days with a set of
-    nodes in common are one group. A run without a day is a group of its own unless such nodes join it to another.
+    Where all runs had the same nodes, these are the system itself, and only days make groups; else days with exactly
+    the same set of nodes in one of their runs are one group. A run without a day is a group of its own unless such
+    nodes join it to another. The groups are in no order to rely on.
     """
     days: dict[str, list[StepTime]] = {}
     for at, run in enumerate(runs):
@@ -154,7 +155,8 @@ def _mean(values: Sequence[float]) -> float:
 def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
     """Return how much repeats differ at a site, learned from its runs: one sequence of step times per configuration.
 
-    Where these are too few, it is ``STATED`` with the number of runs.
+    Where these are too few (fewer than eight degrees of freedom both within and between days), it is ``STATED`` with
+    the number of runs.
     """
     groups = [(runs, squares(batches(runs))) for runs in history]
     count = sum(len(runs) for runs, _ in groups)
@@ -258,8 +260,9 @@ class PastRun(NamedTuple):
 class PastRuns:
     """The step times on record at a site, by configuration, to learn how much repeats differ there.
 
-    A run that is given twice counts once. The newest runs of a configuration must come first: only the first
-    ``_NEWEST`` say how that configuration scatters.
+    It is made from ``PastRun`` entries. A run that is given twice counts once, with its last step time. The newest runs
+    of a configuration must come first: only the first ``_NEWEST`` say, in ``squares_without``, how that configuration
+    scatters.
     """
 
     def __init__(self, runs: Iterable[PastRun] = ()) -> None:
@@ -273,8 +276,8 @@ class PastRuns:
     def scatter(self, configuration: str) -> Scatter:
         """Return how much repeats differ at this site, by the runs of all configurations but ``configuration``.
 
-        Its own runs are left out because they speak for themselves elsewhere; with more than ``_MANY`` configurations
-        they are not.
+        Its own runs are left out because they speak for themselves elsewhere; with more than 50 configurations they are
+        not. A ``configuration`` without runs is no error.
         """
         if len(self._by_configuration) > _MANY:
             return self._of_all
@@ -291,7 +294,8 @@ class PastRuns:
     def squares_without(self, configuration: str, than: Collection[str]) -> Squares:
         """Return the squared deviations of the configuration's runs on record, without runs whose ID is in ``than``.
 
-        Only its newest ``_NEWEST`` runs count. All 0 where none is left.
+        Only its newest 40 runs count, those in ``than`` among them. All 0 where none is left, or the configuration is
+        not on record.
         """
         if configuration not in self._batches:
             known = self._by_configuration.get(configuration, {})

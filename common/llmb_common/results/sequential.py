@@ -30,7 +30,7 @@ of the reference does."""
 def tolerance_of(required: float) -> float:
     """Return how much slower a step may be, as a share, where performance must exceed ``required`` of the reference.
 
-    0.95 gives 0.0526.
+    ``required`` is a share above 0: 0.95 gives 0.0526.
     """
     return 1 / required - 1
 
@@ -44,8 +44,8 @@ class SuiteAttempt:
     """How one run of a campaign ended: with a step time, a fault that is not the system's, or a failure that is.
 
     ``time`` None: there is none, or only success counts. ``fault`` says why the run tells nothing of the system (a node
-    died, somebody canceled it); another run replaces it. ``failure`` says why the run failed. ``bad_nodes``: nodes that
-    its end speaks against.
+    died, somebody canceled it); another run replaces it. ``failure`` says why the run failed, and goes before
+    ``fault``. Both empty: it succeeded. ``bad_nodes``: nodes that its end speaks against.
     """
 
     time: StepTime | None = None
@@ -58,7 +58,8 @@ class SuiteAttempt:
 class Rerun:
     """A run that a campaign adds: its number ``attempt`` from 1, the reason, and in how many ``days`` it should start.
 
-    ``replaces`` is the number of the run that tells nothing and whose place it takes; None: it is one more.
+    ``days`` count from when it is added; 0: at once. ``replaces`` is the number of the run that tells nothing and whose
+    place it takes; None: it is one more.
     """
 
     attempt: int
@@ -82,8 +83,9 @@ class Needs:
 class SequentialDecision:
     """Where one workload of a campaign stands: how many runs it needs in all, and its answer after these.
 
-    ``answer`` None: not yet. ``decision`` is that of the last look; ``trouble`` says why there is none, or why it does
-    not count. ``needs`` is what would decide a campaign that ends open; None: nothing known would.
+    ``attempts`` counts all runs, the ended ones and ``reruns`` among them. ``answer`` None: not yet, runs are waited
+    for. ``decision`` is that of the last look; ``trouble`` says why there is none, or why it does not count. ``needs``
+    is what would decide a campaign that ends open; None: nothing known would.
     """
 
     attempts: int
@@ -104,13 +106,13 @@ def next_decision(
 ) -> SequentialDecision:
     """Return what comes next for a workload of a campaign: to wait for runs, or its answer.
 
-    It depends on the arguments alone, so a campaign that was killed need not remember what it meant to do, and can
-    always tell why there was a rerun.
+    A run that failed makes the answer ``fail``, as soon as none is running any more. It depends on the arguments alone,
+    so a campaign that was killed need not remember what it meant to do, and can always tell why there was a rerun.
 
     Args:
         ended: how the runs ended, in the order of their numbers, as far as there are runs; None: not yet
         repeats: runs before the first look
-        reruns: how many runs may be added, for whatever reason
+        reruns: how many runs may be added in all, for whatever reason, those that replace others among them
         judge: makes the decision over step times; None: it is enough that the runs succeed
         spread: whether runs can start on other days; else none is added that would help only there
     """
@@ -180,10 +182,11 @@ def may_decide(
     *,
     further_days: bool,
 ) -> bool:
-    """Return whether at most ``left`` further runs could give an answer at any look of a campaign.
+    """Return whether at most ``left`` further runs, at least one, could give an answer at any look of a campaign.
 
-    They could not if it stays open with each as fast as the fastest so far, as slow as the slowest, or like the middle
-    one. ``further_days``: each has a day of its own; else all share the day of the last run.
+    They could not if it stays open with each as fast as the fastest of ``times`` so far (at least one), as slow as the
+    slowest, or like the middle one. ``further_days``: each has a day of its own; else all share the day of the last
+    run.
     """
     ordered = sorted(times, key=_mean_seconds)
     # Fewer runs do not show how much they differ.
@@ -197,9 +200,10 @@ def may_decide(
 
 
 def what_would_decide(judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime]) -> Needs | None:
-    """Return the fewest further runs, each like the middle one of ``times``, with which a look decides.
+    """Return the fewest further runs, each like the middle one of ``times`` (at least one), with which a look decides.
 
-    Runs on the same day are preferred to as many on further days. None: no look up to the last would decide.
+    Runs on the same day are preferred to as many on further days. None: no look up to the last, at 40 runs, would
+    decide.
     """
     like = sorted(times, key=_mean_seconds)[len(times) // 2]
     for count in [size - len(times) for size in LOOKS if size > len(times)]:

@@ -54,9 +54,9 @@ class Witness(NamedTuple):
     """What repeats say of a node: they are ``slower`` with it, they are ``not slower``, or ``nothing``.
 
     ``with_it`` and ``without`` count the runs with the node and those of the same configurations without it. ``share``:
-    how much slower the former are in the mean (0.1: a tenth); for ``not slower``, how much they may be at most.
-    ``together``: other nodes in exactly the same slower runs, any of which may be the cause. For ``nothing`` all these
-    are 0 or empty.
+    how much slower the former are in the mean (0.1: a tenth); for ``not slower``, how much they may be at the very
+    most, which is 0.05 or less. ``together``: other nodes in exactly the same slower runs, any of which may be the
+    cause. For ``nothing`` all these are 0 or empty.
     """
 
     says: Literal["slower", "not slower", "nothing"]
@@ -77,7 +77,8 @@ class _Total(NamedTuple):
 def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[NodeRun]:
     """Return those of ``runs`` that have repeats, with relative step times; grouped by configuration.
 
-    Each run is given as (configuration, its hosts, its step time).
+    Each run is given as (configuration, its hosts, its step time). The configurations are in the order of their first
+    runs, and a single run of one is left out.
     """
     groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
     for group, hosts, time in runs:
@@ -95,7 +96,8 @@ def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[Nod
 def witnesses(nodes: Collection[str], runs: Sequence[NodeRun]) -> dict[str, Witness]:
     """Return what ``runs`` say of each of a few ``nodes`` that are suspected for another reason, by node.
 
-    A node is not blamed for runs that a slower node explains. Each node has an entry.
+    A node is not blamed for runs that a slower node explains. Each of ``nodes`` has an entry, in no order to rely on;
+    one without runs says ``nothing``.
     """
     found: dict[str, Witness] = {}
     left = NodeRuns(runs)
@@ -123,8 +125,9 @@ def _not_slow(node: str, runs: NodeRuns) -> Witness:
 class NodeRuns:
     """Repeats of some configurations, to find the node with which they are slower than with others.
 
-    Of a node, only its own repeats and those of the same configurations elsewhere are compared, and only of
-    configurations that ran both with and without it.
+    It is made from an answer of ``node_runs``. Of a node, only its own repeats and those of the same configurations
+    elsewhere are compared, and only of configurations that ran both with and without it. ``slowest`` names the node,
+    ``counts`` and ``change`` tell of any one; ``without`` leaves one out.
     """
 
     def __init__(self, every: Sequence[NodeRun]) -> None:
@@ -144,9 +147,9 @@ class NodeRuns:
     def slowest(self, looked_at: int) -> tuple[tuple[str, ...], float] | None:
         """Return (nodes, how much slower runs with them are) for the node that is surely the slowest; 0.1 is a tenth.
 
-        The nodes are that one and all others in exactly the same repeats, which nothing can tell apart. None where no
-        node stands out. ``looked_at`` is how many nodes are tested in all: the more, the surer it must be, as each may
-        seem slow by chance.
+        The nodes are that one and all others in exactly the same repeats, which nothing can tell apart, sorted by name.
+        None where no node stands out: each is slower by less than 2 %, or perhaps by chance. ``looked_at`` is how many
+        nodes are tested in all, at least one: the more, the surer it must be, as each may seem slow by chance.
         """
         sure = {host: self._sureness(host) for host in self.on_host}
         worst = max(sure, key=lambda host: sure[host], default="")
@@ -161,7 +164,10 @@ class NodeRuns:
         return hosts, self._ratio(worst) - 1
 
     def counts(self, host: str) -> tuple[int, int]:
-        """Return (repeats that the node was in, repeats of the same configurations without it)."""
+        """Return (repeats that the node was in, repeats of the same configurations without it).
+
+        Only configurations that have both count, so a node that none of the repeats had gives (0, 0).
+        """
         with_it = self._inside(host)
         return len(with_it), len(self._outside(host, with_it))
 

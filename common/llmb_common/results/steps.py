@@ -53,20 +53,20 @@ class StepTime:
     seconds: float
     error: float
     count: int
-    """Steps that the location is the mean of."""
+    """Steps that ``seconds`` is the mean of; 0: not known."""
     spikes: tuple[int, ...] = ()
-    """Positions in the window of the steps that were set apart."""
+    """Positions in the window, from 0, of the steps that were set apart."""
     correlation: float = 0.0
     """Lag-1 autocorrelation of the steady steps, corrected for its bias; never negative."""
     mean: float = 0.0
-    """The mean of the whole window, stalls included: what the documents print."""
+    """The mean of the whole window in seconds, stalls included, as the documents print it; 0: not known."""
     stalls: tuple[float, ...] = ()
     """What each stall took beyond steady steps, as a share of one: 3.0 is a step of four times the time, or three in a
     row of twice the time, which have one cause. Negative: steps that were faster. Of all ``steps``."""
     steps: int = 0
     """Steps after warm-up, those of the window among them; 0: not known."""
     day: str = ""
-    """When the run started, to the day; runs of one day share its conditions. Empty: shared with no other run."""
+    """When the run started (YYYY-MM-DD); runs of one day share its conditions. Empty: shared with no other run."""
     nodes: str = ""
     """Where it ran: sorted host names, with commas."""
 
@@ -77,12 +77,18 @@ class StepTime:
 
     @property
     def mean_log(self) -> float:
-        """Natural logarithm of the mean step time in seconds: the steady one plus what stalls cost over all steps."""
+        """Natural logarithm of the run's mean step time in seconds: steady, plus what stalls cost over all steps.
+
+        It is made from ``seconds`` and ``stalls``, and not the logarithm of ``mean``, which is of the window alone.
+        """
         return self.log + math.log1p(self.stall_share)
 
     @property
     def stall_share(self) -> float:
-        """What stalls add to a step in the mean, as a share of the steady step time; negative: steps were faster."""
+        """What stalls add to a step in the mean, as a share of the steady step time; negative: steps were faster.
+
+        At least -0.9; 0 where there are no stalls.
+        """
         # No step takes less than no time, however much unusually fast ones seem to have saved.
         return max(math.fsum(self.stalls) / (self.steps or self.count or 1), _LEAST_SHARE)
 
@@ -99,6 +105,8 @@ class StepTime:
 
 def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     """Return the step time of a run from the times of its single steps; far ones are set apart as stalls.
+
+    Far is more than five robust standard deviations from the median, and more than 5 % of it.
 
     Args:
         window: seconds of each measured step, in order; at least one, all finite and positive
@@ -145,7 +153,8 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
 def _usual_range(values: Sequence[float]) -> tuple[float, float]:
     """Return (least, most) that an ordinary step takes: what is not far from the median of ``values``.
 
-    Fewer than three values are all ordinary.
+    Far is more than five robust standard deviations, and more than 5 % of the median. Fewer than three values are all
+    ordinary.
     """
     median = statistics.median(values)
     if len(values) < 3:
@@ -198,8 +207,8 @@ OTHER_WORK = 0.25
 def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
     """Return what is odd in the steps of a run whose window is complete, as clauses for people; empty: nothing is.
 
-    They tell of outliers, warm-up, drift, skipped steps, leaping losses and exploding gradients. ``measured`` is the
-    run's step time.
+    They tell of outliers, warm-up, drift, skipped steps, exploding gradients and leaping losses, in this order.
+    ``measured`` is the run's step time.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -223,8 +232,8 @@ _TO_WARM_UP = 10
 def after_warm_up(timing: RunTiming) -> list[Iteration]:
     """Return the steps of a run that no warm-up slowed, in order; empty for a log without steps.
 
-    Left out are the first steps after each start of the job, and slow ones that follow these. Steps inside the measured
-    window always count.
+    Left out are the first ten steps after each start of the job, and slow ones that follow these. Steps inside the
+    measured window always count.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -252,7 +261,8 @@ _COMPILING = 1.1
 def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
     """Return, for each start of the job whose warm-up exceeds the usual ten steps, its slow steps from the first on.
 
-    Empty where there is no such start, or the log has too few steps to tell.
+    Slow is more than what the last third of the log makes an ordinary step, and in the median at least 1.1 times that
+    third's. Empty where there is no such start, or the log has fewer than 20 steps.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -330,9 +340,10 @@ def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
 
 
 def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
-    """Return a clause where the window starts too early: its first steps fall towards the level of the others.
+    """Return a clause where the window starts too early: its first three steps fall towards the level of the others.
 
-    ``inside`` are the steps of the window. Else empty, also for fewer than seven of them.
+    The first is more than 5 % above the median of the others, the second more than 2.5 %. ``inside`` are the steps of
+    the window. Else empty, also for fewer than seven of them.
     """
     head = [item.seconds for item in inside[:3]]
     rest = [item.seconds for item in inside[3:]]
@@ -348,7 +359,8 @@ def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
 def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
     """Return a clause where the last third of the steps takes more or less time than the first, beyond chance.
 
-    Else empty, also for fewer than twelve steps. ``aside`` are iterations that do not count.
+    That is 2 % or more, and four standard errors or more. Else empty, also for fewer than twelve steps. ``aside`` are
+    the numbers of iterations that do not count.
     """
     kept = [item for item in steady if item.index not in aside]
     third = len(kept) // 3
@@ -370,8 +382,8 @@ def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:
     """Return the TFLOP (10^12 operations) that one GPU does in a step, by the TFLOP/s and times that the log prints.
 
-    ``inside`` are the steps to look at, of which it is the median. None where the log prints no TFLOP/s, or less than
-    1, which is too coarse.
+    ``inside`` are the steps to look at, of which it is the median. Steps whose TFLOP/s are not printed, not finite, or
+    less than 1, which is too coarse, do not count; None where none is left.
     """
     # Small models on CPUs and the like make less than 1, of which a single decimal is printed.
     rates = [item.tflops * item.seconds for item in inside if item.tflops and 1 <= item.tflops < math.inf]
@@ -379,11 +391,10 @@ def logged_tflop(inside: Sequence[Iteration]) -> float | None:
 
 
 def flops_mismatch(logged: float | None, planned: float | None, allowed: float = FLOPS_MISMATCH) -> tuple[str, ...]:
-    """Return a clause, in a tuple of one, where a step's work by the log differs too much from the plan's.
+    """Return a clause, in a tuple of one, where a step's work by the log differs too much from the plan's; else empty.
 
-    The limit is ``allowed``, a share of the planned work.
-
-    ``logged`` and ``planned`` are TFLOP of one GPU per step. Empty where they agree, or one is None (not known).
+    ``logged`` and ``planned`` are TFLOP of one GPU per step; None is not known, and gives no clause. The most that they
+    may differ is ``allowed``, a share of the planned work.
     """
     if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
@@ -394,7 +405,7 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
 
 
 def _steps_text(odd: Sequence[Iteration]) -> str:
-    """Return the numbers of iterations as text, only the first few of many: ``iterations 36, 37``."""
+    """Return the numbers of iterations as text, only the first five of many: ``iterations 36, 37``."""
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
 
@@ -407,7 +418,7 @@ class MeasuredSteps:
 
     time: StepTime | None = None
     remarks: tuple[str, ...] = ()
-    """What is odd about them."""
+    """What is odd about them, as clauses."""
     tflop: float | None = None
     """10^12 operations of one GPU in one step, by the log's own count."""
     training: Training = NOTHING
@@ -427,7 +438,7 @@ def step_time(timing: RunTiming) -> StepTime | None:
 
 
 def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
-    """Return the step time of a run over all steps from its warm-up to the end of its window.
+    """Return the step time of a run over all steps from the end of its warm-up to the end of its window.
 
     That is more steps than ``step_time`` has, for comparisons with nothing that is published. None where the log does
     not have the whole window.
@@ -441,7 +452,10 @@ def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
 
 
 def window_of(plan: JobPlan) -> Window:
-    """Return the iterations over which runs of ``plan`` are measured, as the source of its published results does."""
+    """Return the iterations over which runs of ``plan`` are measured, the last one included, as the plan says.
+
+    They are those of the source of its published results.
+    """
     return Window(plan.measurement.first, plan.measurement.last)
 
 

@@ -50,12 +50,12 @@ _UNSCALING = 24  # steps that FP16 skips at first, while its loss scale comes do
 class Training(NamedTuple):
     """What a log alone says of whether its run trained. Losses are in nats.
 
-    ``start`` and ``end`` are None where the log has too few losses. ``steps`` is the number of records in the log. A
-    tuple, because one is kept for each run, and tuples are the fastest to read.
+    ``start`` and ``end`` are None where the log has fewer than 15 losses. ``steps`` is the number of records in the
+    log. A tuple, because one is kept for each run, and tuples are the fastest to read.
     """
 
     faults: tuple[str, ...] = ()
-    """What no training does, in words."""
+    """What no training does, as clauses."""
     steps: int = 0
     start: float | None = None
     """Median loss of the first three steps."""
@@ -92,7 +92,8 @@ class _LossCourse(msgspec.Struct, frozen=True):
 def training_of(iterations: Sequence[Iteration]) -> Training:
     """Return what the steps of a log say of whether the run trained.
 
-    Its ``faults`` are empty where nothing speaks against that. A log with too few losses has no ``start`` and ``end``.
+    Its ``faults``, clauses, are empty where nothing speaks against that. A log with fewer than 15 losses of steps that
+    were not skipped has no ``start`` and ``end``.
     """
     taken = [item for item in iterations if not item.skipped]
     losses = [item.loss for item in taken if item.loss is not None]
@@ -119,7 +120,8 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
 def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
     """Return why a run of ``plan`` did not train as it should, as clauses; empty where nothing speaks against it.
 
-    A loss that does not fall counts only for a run that starts from scratch and could have learned something.
+    They are the faults of ``training``. Where it has none, a loss that does not fall counts, but only for a run that
+    starts from scratch and could have learned something.
     """
     start, end = training.start, training.end
     if training.faults or training.falls or start is None or end is None:
@@ -139,10 +141,12 @@ def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
 
 
 def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
-    """Return, for each of several repeats of a run, clauses on how its training differs from the others'.
+    """Return, for each of several repeats of a run in order, clauses on how its training differs from the others'.
 
-    Empty where it does not. Repeats are compared with those of as many steps that begin as they do, so jobs of a chain,
-    which save and go on, only with each other; with fewer than three nobody knows which is wrong, and none is named.
+    Empty where it does not. It differs if its loss at the end is off their median by more than a tenth of a loss, and
+    more than theirs scatter, or if its log lacks a loss that most print. Repeats are compared with those of as many
+    steps that begin as they do, so jobs of a chain, which save and go on, only with each other; with fewer than three
+    nobody knows which is wrong, and none is named.
     """
     alike: dict[tuple[int, bool], list[Training]] = {}
     for run in runs:
@@ -222,7 +226,8 @@ def _curve_faults(
 ) -> tuple[str, ...]:
     """Return what the loss called ``name`` does that no training's does: stay at 0, stand still, or rise.
 
-    As clauses; empty where it does none of these. ``course`` None: the log has too few losses to tell whether it rises.
+    As clauses, at most one: it is 0 in more than 5 % of the steps, the same in ten steps in a row, or rises. Empty
+    where it does none of these. ``course`` None: the log has too few losses to tell whether it rises.
     """
     zeros = losses.count(0.0)
     if zeros > _allowed_outliers(losses):
@@ -243,7 +248,11 @@ def _longest_row(values: Sequence[float]) -> tuple[int, float]:
 
 
 def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
-    """Return a clause, in a tuple of one, where a loss rose, or fell and rose again, beyond its noise; else empty."""
+    """Return a clause, in a tuple of one, where a loss rose, or fell and rose again, beyond its noise; else empty.
+
+    It rose by more than a tenth; or it fell by more than a tenth, and then rose by more than a third of that and a
+    tenth of the lowest level.
+    """
     start = course.start
     lowest = course.lowest
     end = course.end
@@ -256,7 +265,10 @@ def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
 
 
 def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
-    """Return clauses about steps that cannot have changed the model: gradients or learning rates of 0; else empty."""
+    """Return clauses about steps that cannot have changed the model; empty where there are few.
+
+    The gradient norm is 0 in more than 5 % of the steps (and in more than one), or the learning rate in more than half.
+    """
     found = []
     flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
     if len(flat) > _allowed_outliers(steps):
@@ -270,7 +282,8 @@ def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
 def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, where more steps were skipped than loss scaling explains; else empty.
 
-    Only FP16 scales its loss, and so skips its first steps until the scale fits; later ones are rare.
+    Only FP16 scales its loss, and so skips its first steps until the scale fits, 24 at most; of later ones 5 %, or one,
+    may be.
     """
     skipped = sum(item.skipped for item in iterations)
     if not skipped:
@@ -320,14 +333,17 @@ _LEAST_LEAP = 0.02
 def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ...]:
     """Return clauses on what training may do and a benchmark does not: exploding gradients, leaps of measured losses.
 
-    Empty where there is nothing of it. They change no verdict.
+    Steps that were skipped do not count. Empty where there is nothing of it. They change no verdict.
     """
     taken = [item for item in iterations if not item.skipped]
     return tuple(text for text in (_gradient_growth_sentence(taken), _loss_jump_sentence(taken, window)) if text)
 
 
 def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
-    """Return a clause where the gradient norm grows by more than healthy training ever shows; else empty."""
+    """Return a clause where the gradient norm grows by more than healthy training ever shows; else empty.
+
+    That is to 30 times its lowest level, or more. Empty also for fewer than 15 norms.
+    """
     norms = [item.grad_norm for item in steps if item.grad_norm is not None]
     fifth = len(norms) // 5
     if len(norms) < _ENOUGH:
@@ -343,7 +359,8 @@ def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
 def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
     """Return a clause on steps of the measured window whose loss is far from that of the steps around them.
 
-    Else empty, also where the log has too few losses to tell.
+    Far is ten standard deviations of one step's loss, and 15 %. Else empty, also where the log has fewer than 15
+    losses.
     """
     known = [(item.index, item.loss) for item in steps if item.loss is not None]
     losses = [loss for _, loss in known]
@@ -375,5 +392,5 @@ def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
 
 
 def _allowed_outliers(steps: Sequence[object]) -> float:
-    """Return how many of ``steps`` may be odd by accident: a fixed share of them, and at least one."""
+    """Return how many of ``steps`` may be odd by accident: 5 % of them, and at least one."""
     return max(1.0, _ACCIDENTS * len(steps))

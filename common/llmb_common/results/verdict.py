@@ -44,8 +44,8 @@ def remarks_on(
 ) -> tuple[str, ...]:
     """Return clauses about ``runs`` as a group, for readers of their verdict; empty where there is nothing to remark.
 
-    They tell when the runs share one day or set of nodes, scatter more than is known of this site, or are slow with one
-    node.
+    They tell when several runs share one day or set of nodes, scatter more than is known of this site, or are slow with
+    one node.
 
     Args:
         runs: the step times that the decision is over
@@ -105,10 +105,11 @@ class Figures(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The judgment of one run, or of repeats of one: its ``kind`` (pass, fail, open, ...) and the text shown for it.
+    """The judgment of one run, or of repeats of one: its ``kind`` and the text shown for it.
 
-    ``decision`` and ``reference`` are None where nothing was compared. ``remarks`` are clauses that a reader must know
-    of the runs. ``not_training`` says why they did not train as planned; with any entry, the verdict is never a pass.
+    ``kind`` is ``pass``, ``fail``, ``open`` (more runs are needed), ``no reference`` or ``not judged``. ``decision``
+    and ``reference`` are None where nothing was compared. ``remarks`` are clauses that a reader must know of the runs.
+    ``not_training`` says why they did not train as planned; with any entry, the verdict is never a pass.
     """
 
     kind: Kind
@@ -120,14 +121,15 @@ class Verdict:
 
     @property
     def difference(self) -> float | None:
-        """The step time over the reference's, less 1: 0.02 is 2 % slower. None where nothing was compared."""
+        """The mean step time over the reference's, less 1: 0.02 is 2 % slower. None where nothing was compared."""
         return self.decision.ratio - 1 if self.decision else None
 
 
 def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
     """Return a run's step time in seconds as its recipe's source states it: the window's mean, or the last step's.
 
-    None where the log does not have it.
+    The mean includes stalls. None where the log does not have the whole window, or, for the last step's time, no step
+    at all.
     """
     if plan.measurement.statistic == "last":
         return timing.last.seconds if timing.last else None
@@ -137,7 +139,7 @@ def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
     """Return the speed of a run of ``plan`` whose steps take ``step_seconds``, in the units that people compare.
 
-    ``timing`` only adds the TFLOP/s that the run's log prints.
+    ``recipe`` says how FLOPs are counted. ``timing`` only adds the TFLOP/s that the run's log prints.
     """
     rate = tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
     tflop = planned_tflop(plan, recipe)
@@ -169,9 +171,9 @@ def judge_result(
 ) -> Verdict:
     """Return the verdict on one run: whether it trained, and how fast it was against a reference.
 
-    References of the run's own software come first, and of these ``baselines`` before published results. A run that did
-    not succeed, or must not be compared, is ``not judged``; without a reference it is ``no reference``. The text says
-    why.
+    It is compared with one reference: those of the run's own software come first, and of these ``baselines`` before
+    published results. A run that did not succeed, or must not be compared, is ``not judged``; without a reference it is
+    ``no reference``, and if it did not train, ``fail``. The text says why.
 
     Args:
         plan: what was run
@@ -229,10 +231,10 @@ def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
 
 
 def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
-    """Return ``verdict``, which is about speed alone, turned into a fail where ``odd`` says that a run did not train.
+    """Return a copy of ``verdict``, which is about speed alone; a fail where ``odd`` says that it did not train.
 
-    ``odd`` are clauses, kept in ``not_training``; empty: all runs trained, and the verdict stands. What was not judged
-    stays so.
+    ``odd`` are clauses, kept in ``not_training``; empty: all runs trained, and the verdict stands. An open verdict and
+    one without a reference become a fail, too; what was not judged stays so.
     """
     if not odd or verdict.kind == "not judged":
         return replace(verdict, not_training=odd)
@@ -269,7 +271,7 @@ def judge_runs(
     earlier: Squares = NOTHING_SEEN,
     waiting: Sequence[StepTime] = (),
 ) -> Verdict:
-    """Return the verdict on the speed of repeats of one configuration, against ``reference``.
+    """Return the verdict on the speed of repeats of one configuration, against ``reference``; it is over all ``runs``.
 
     ``tolerance``, a share of the step time, is widened where the reference was measured with other software. The other
     arguments are those of ``decide``.
@@ -315,7 +317,7 @@ def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
 def own_share(plan: JobPlan) -> float | None:
     """Return LLMB's count of the FLOPs of the plan's function over Megatron-Bridge's count of them.
 
-    None where the two agree to within ``SAME_COUNT``, one is not known, or the plan has no function.
+    None where the two differ by at most 1 %, one is not known, or the plan has no function.
     """
     function = plan.function
     if function is None or not function.flops_per_token or not function.own_flops_per_token:
@@ -377,8 +379,8 @@ def _ratio_text(ratio: float) -> str:
 def widened(tolerance: float, plan: JobPlan, reference: Reference) -> float:
     """Return ``tolerance``, a share of the step time, as it applies to runs of ``plan`` judged by ``reference``.
 
-    It stays as it is for a reference of the run's own software, else it grows by what step times change between
-    releases.
+    It stays as it is for a reference of the run's own software, else it grows by the ``slowest`` of ``release_spread``:
+    both factors, 1 + ``tolerance`` and 1 + that, are multiplied.
     """
     if reference.same_software:
         return tolerance

@@ -33,8 +33,8 @@ def make_account(record: RunRecord) -> NodeSummary:
 def account_of(record: RunRecord) -> NodeSummary:
     """Return the summary of what the run's nodes recorded: as kept in the run's record, else as read from its folder.
 
-    The record keeps it since the run ended. A damaged one is not used, nor one of a run that is still alive. The
-    summary is empty where the nodes recorded nothing.
+    The record keeps it since the run ended. A kept one that is damaged, or of a run that is still alive, is not used:
+    the folder is read then. The summary is empty where the nodes recorded nothing.
     """
     job = record.manifest.get("job")
     kept = job.get(KEY) if isinstance(job, dict) else None

@@ -36,8 +36,9 @@ _MOST_SAVED = 3
 class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A profile that a run was asked for, with the report files that exist of it.
 
-    ``start`` and ``stop`` are the first and last step, ``ranks`` the profiled ranks (None: all). ``files`` are names in
-    ``folder``, empty where there are none yet; ``bytes`` is their total size.
+    ``tool`` is ``nsys`` or ``torch``. ``start`` and ``stop`` are the first and last step, ``ranks`` the profiled ranks
+    (None: all). ``files`` are names in ``folder``, sorted, and empty where there are none yet; ``bytes`` is their total
+    size.
     """
 
     tool: str
@@ -52,8 +53,8 @@ class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that a run finished saving.
 
-    ``seconds`` is the time on the slowest rank; None: the log does not say. ``bytes`` is its size on disk; None: it was
-    deleted since.
+    ``seconds`` is the time on the slowest rank; None: the log does not say. ``folder`` is the checkpoint's own,
+    ``bytes`` its size on disk; None: it was deleted since.
     """
 
     step: int
@@ -81,7 +82,7 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints and profiles of a run.
 
     ``folder`` is the run's own; empty, as all else, where the run was asked for none of these. ``profile`` None: none
-    was asked for.
+    was asked for. ``saved`` and ``loaded`` are in the order of the log; ``lines`` tells all for people.
     """
 
     folder: str = ""
@@ -89,13 +90,13 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     saved: tuple[SavedCheckpoint, ...] = ()
     loaded: tuple[LoadedCheckpoint, ...] = ()
     missing: tuple[str, ...] = ()
-    """What was asked for and is not there, of a run that has ended; in words."""
+    """What was asked for and is not there, as clauses; empty while the run is alive."""
 
     def lines(self) -> list[str]:
         """Return clauses for people on checkpoints loaded, the newest three saved, the profile, and what is missing.
 
-        Paths in the run's folder are relative to it. Empty where the run was asked for none of these, or there is
-        nothing yet.
+        They are in this order, the newest checkpoint last; one more says how many were saved before. Paths in the run's
+        folder are relative to it. Empty where the run was asked for none of these, or there is nothing yet.
         """
         found = [*map(_loaded_line, self.loaded), *map(_saved_line, self.saved[-_MOST_SAVED:])]
         if (more := len(self.saved) - _MOST_SAVED) > 0:

@@ -37,7 +37,10 @@ from llmb_common.runs.timing.job_events import JobEvents, read_events
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """An earlier start of a job that its scheduler queued again. Times are Unix seconds; None: not known."""
+    """An earlier start of a job that its scheduler queued again. Times are Unix seconds; None: not known.
+
+    Host lists are as Slurm writes them: ``n[1-4]``.
+    """
 
     state: str
     """How it ended, in the scheduler's word; empty where it does not say."""
@@ -74,9 +77,10 @@ def attempts_of(record: RunRecord) -> list[Attempt]:
 class Finding:
     """What asking the scheduler, or looking at the process, found out about one run. ``apply`` puts it into a record.
 
-    ``state`` None: no new state; ``since`` is the Unix time of that state. ``unknown`` says why nobody could be asked;
-    empty: the answer holds. ``reason`` says why the run still waits, ``start`` is the Unix time of its expected or
-    actual start. Other fields that are empty or None: nothing new.
+    ``state`` None: no new state; ``since`` is the Unix time of that state, ``detail`` what explains it. ``unknown``
+    says why nobody could be asked; empty: the answer holds. ``reason`` says why the run still waits, ``start`` is the
+    Unix time of its expected or actual start; these, ``stuck`` and ``nodes`` are for people, and not put into the
+    record. Other fields that are empty or None: nothing new.
     """
 
     state: str | None = None
@@ -96,15 +100,19 @@ class Finding:
 
     @property
     def waits_for(self) -> str:
-        """Why the run has no nodes yet, and behind ``: `` what to do if it would wait for ever; may be empty."""
+        """Why the run has no nodes yet, and what to do if it would wait for ever; empty where neither is known.
+
+        The two are joined by ``: ``.
+        """
         return ": ".join(filter(None, (self.reason, self.stuck)))
 
     def apply(self, record: RunRecord) -> RunRecord:
         """Return a copy of ``record`` with this finding in it; nothing is written.
 
-        It is unchanged where nobody could be asked (``unknown``), or the run has ended meanwhile: findings can be late.
-        A job that the scheduler does not know is noted with the time (``missing_since``), and no longer once the
-        scheduler knows it again.
+        It is the record itself where nobody could be asked (``unknown``), or the run has ended meanwhile: findings can
+        be late. State and detail change only where the state is another one; job ID and process are filled in where
+        none is known. A job that the scheduler does not know is noted with the time (``missing_since``), and no longer
+        once the scheduler knows it again.
         """
         if self.unknown or not may_change(record):
             return record
@@ -127,10 +135,9 @@ class Finding:
 def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
     """Return the finding about a job that has ended, from its own record of ``events``.
 
-    The state is COMPLETED with exit code 0, UNFIT where its nodes failed the check before training, TIMEOUT at its own
-    time limit, else FAILED; PREEMPTED for a job that its scheduler was about to take the nodes from. With
-    ``cancelled``, every end but those with exit code 0 or by preemption is CANCELLED. ``remark`` is added to the
-    detail.
+    These decide in turn: PREEMPTED for a job that its scheduler was about to take the nodes from, COMPLETED with exit
+    code 0, CANCELLED if ``cancelled``, TIMEOUT at its own time limit, UNFIT where its nodes failed the check before
+    training; else FAILED. The detail is the exit code, if not 0, what went wrong and ``remark``, joined by ``; ``.
     """
     if events.preempted and not events.over:
         state = PREEMPTED
@@ -180,10 +187,12 @@ def with_job_facts(record: RunRecord) -> RunRecord:
 def give_up(record: RunRecord) -> RunRecord:
     """Write CANCELLED into a run's record, with what its folder tells of the job; return the new record.
 
-    The record of a run that has ended by itself meanwhile stays as it is.
+    The record of a run that has ended by itself meanwhile stays as it is; one that was never submitted becomes
+    CANCELLED, too.
 
     Raises:
         RecordError: the record cannot be read or written, or is another user's
+        OSError: reading run.json fails
     """
 
     def change(found: RunRecord) -> RunRecord:
@@ -198,11 +207,13 @@ def give_up(record: RunRecord) -> RunRecord:
 def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
     """Write into a run's record, with the time, that the scheduler's answer to its submission was lost.
 
-    From now on it must not take long until the job shows, if there is one. The record of a run whose job somebody has
-    found meanwhile stays as it is.
+    Its state is SUBMITTING then, and the first 500 characters of the error its detail. From now on it must not take
+    long until the job shows, if there is one. The record of a run whose job somebody has found meanwhile stays as it
+    is.
 
     Raises:
         RecordError: the record cannot be read or written, or is another user's
+        OSError: reading run.json fails
     """
 
     def change(found: RunRecord) -> RunRecord:
@@ -215,8 +226,8 @@ def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
 def read_manifest_line(log: Path) -> dict[str, Any] | None:
     """Return the JSON object of the last ``LLMB manifest:`` line in the first 16 MiB of a run's ``log``.
 
-    It names the software that the job trained with. None where there is no such line, it is damaged, or the log cannot
-    be read.
+    It names the software that the job trained with. None where there is no such line, that line is damaged, or the log
+    cannot be read.
     """
     with contextlib.suppress(OSError, ValueError, RecursionError):
         with open_plain(log) as stream:

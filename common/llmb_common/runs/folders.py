@@ -30,9 +30,10 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK
 
 
 class OwnRun(NamedTuple):
-    """A run folder of this user's, held open so that nobody can swap it.
+    """A run folder of this user's, held open so that nobody can swap it; ``own_run`` yields one.
 
-    ``descriptor`` is the open folder's, ``owner`` the number of the user to whom everything in it must belong.
+    ``descriptor`` is the open folder's, closed by ``own_run``; ``owner`` is the number of the user to whom everything
+    in it must belong. ``open`` and ``read`` take the name of a file in it, and follow no link.
     """
 
     folder: Path
@@ -82,6 +83,8 @@ class OwnRun(NamedTuple):
 def own_run(folder: Path) -> Iterator[OwnRun]:
     """Yield the run in ``folder``, held open until the context ends, if folder and record belong to this user.
 
+    A ``folder`` that is a symbolic link cannot be opened.
+
     Raises:
         RecordError: it cannot be opened or has no record; code ``not-yours`` if folder or record are another user's
     """
@@ -115,12 +118,18 @@ def refusal(folder: Path) -> RecordError | None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether the run in ``folder`` is this user's to continue or cancel; False where it cannot be opened."""
+    """Return whether the run in ``folder`` is this user's to continue or cancel; False where ``refusal`` has an error.
+
+    That is also where it cannot be opened, or has no record.
+    """
     return refusal(folder) is None
 
 
 def not_yours(what: str, whose: str) -> RecordError:
-    """Return an error, for the caller to raise, that ``what`` belongs to another user, ``whose``."""
+    """Return an error, code ``not-yours``, for the caller to raise, that ``what`` belongs to another user, ``whose``.
+
+    ``what`` is named in the message, such as a path; ``whose`` is the user's name.
+    """
     return RecordError(
         f"{what} belongs to {whose}, not to you ({user_name(effective_user_id())})",
         remedy="only its owner can continue or cancel a run; llmb-run single starts one of your own",
@@ -196,6 +205,8 @@ LOCK_SECONDS = 60.0
 def locked(run: OwnRun) -> Iterator[None]:
     """Hold the lock of ``run``, its file ``.lock``, until the context ends; another holder has up to a minute.
 
+    The lock is exclusive, also within this process; its file stays.
+
     Raises:
         RecordError: the lock cannot be opened or taken, or another process holds it for too long
     """
@@ -246,8 +257,9 @@ _LEFTOVER_SECONDS = 24 * 3600
 def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
     """Create a hidden folder that reserves the name of a new run; return (paths of the run, that folder).
 
-    ``probe`` are the paths with the wanted second as stamp; further runs of the same second get a number. Missing
-    parents are created. At the first run that this process makes there, what killed processes left is removed.
+    The caller fills the folder, and renames it to the run's. ``probe`` are the paths with the wanted second as stamp;
+    further runs of the same second get a number. Missing parents are created. At the first run that this process makes
+    there, what killed processes left is removed.
 
     Raises:
         RecordError: no name is free
@@ -308,7 +320,7 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = Fal
     """Create the file ``path`` with ``content`` and the permissions ``mode``, whatever the umask.
 
     With ``sync`` it returns once the content is on disk. The folder must be one that nobody else sees yet, as others
-    could see half of the file.
+    could see half of the file; a failure may leave such a half.
 
     Raises:
         OSError: the file exists, or cannot be written
@@ -323,9 +335,10 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = Fal
 
 
 def remove_run(paths: RunPaths) -> None:
-    """Remove the folder of a run that was refused before any scheduler knew it, and parents that are empty then.
+    """Remove the folder of a run that was refused before any scheduler knew it.
 
-    What cannot be removed stays, without an error.
+    The folders of its experiment and of all experiments go, too, if they are empty then. What cannot be removed stays,
+    without an error.
     """
     # Under a hidden name first: a kill in the middle must not leave half a run under the run's name.
     hidden = paths.folder.with_name(f"{_MAKING}{paths.name}")

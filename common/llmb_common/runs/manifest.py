@@ -28,11 +28,11 @@ from llmb_common.planning.job_plan import JobPlan
 def make_manifest(
     plan: JobPlan, recipe_folder: Path, code: Path, origin: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the manifest of a run as far as it is known at submission, as JSON values.
+    """Return the manifest of a run as far as it is known at submission, as JSON values; nothing is written.
 
-    It has LLMB's and Python's versions, host, command, commit, hashes, image and the user's own environment variables.
-    The job itself adds driver, NCCL and framework versions to its log. ``origin`` is ``origin_of`` for the same
-    folders, where many jobs share one; None: it is looked up here.
+    It has LLMB's and Python's versions, host, time zone, command, commit, hashes, image and the user's own environment
+    variables. ``code`` is the folder of the training code. The job itself adds driver, NCCL and framework versions to
+    its log. ``origin`` is ``origin_of`` for the same folders, where many jobs share one; None: it is looked up here.
 
     Raises:
         OSError: the recipe, the code or the receipt of the image cannot be read
@@ -151,7 +151,7 @@ def training_code() -> Path:
 def pack_code(code: Path) -> bytes:
     """Return the Python and JSON files of the package in folder ``code`` as a zip archive that Python can import from.
 
-    The same files give the same bytes.
+    Subfolders count, and names in it begin with that of ``code``. The same files give the same bytes.
 
     Raises:
         OSError: a file cannot be read

@@ -16,7 +16,8 @@ class RunPaths(msgspec.Struct, frozen=True):
     """The paths of one run's folder and of the files in it. None of them is looked up or created.
 
     ``experiments`` is the folder of all runs of a workload; ``stamp`` is an answer of ``numbered``, unique within
-    ``experiment_name``.
+    ``experiment_name``; ``run_id`` is LLMB's own ID of the run. ``old_array`` and ``series`` give the paths of a job
+    that several runs share.
     """
 
     experiments: Path
@@ -54,7 +55,10 @@ class RunPaths(msgspec.Struct, frozen=True):
 
     @property
     def script(self) -> Path:
-        """The path of the run's batch script, which ``sbatch`` gets, or the local executor."""
+        """The path of the run's own batch script, which ``sbatch`` gets, or the local executor.
+
+        It is called like the experiment, and lies in the run's folder.
+        """
         return self.folder / f"{self.experiment_name}.sbatch"
 
     @property
@@ -109,14 +113,18 @@ class RunPaths(msgspec.Struct, frozen=True):
         return SharedPaths(self.folder.parent, self.experiment_name, "array", array_id)
 
     def series(self, series_id: str) -> SharedPaths:
-        """Return the paths that all runs of the series ``series_id`` share; these may be of several experiments."""
+        """Return the paths that all runs of the series ``series_id`` share; these may be of several experiments.
+
+        Their folder lies in the experiments folder of this run.
+        """
         return SharedPaths(self.experiments, "llmb", "series", series_id)
 
 
 class SharedPaths(msgspec.Struct, frozen=True):
     """The paths of one Slurm job that runs several runs: a hidden folder, with a link to each run by its number.
 
-    It lies in ``parent`` and in none of the runs' own folders, as removing one run must not harm the others.
+    It lies in ``parent`` and in none of the runs' own folders, as removing one run must not harm the others. The job's
+    name begins with ``title``, and ``shared_id`` is LLMB's own ID of the job.
     """
 
     parent: Path
@@ -126,7 +134,7 @@ class SharedPaths(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> Path:
-        """The hidden folder of the job that several runs share, beside theirs."""
+        """The hidden folder, in ``parent``, of the job that several runs share."""
         return self.parent / f".{self.kind}-{self.shared_id}"
 
     @property
@@ -148,7 +156,7 @@ class SharedPaths(msgspec.Struct, frozen=True):
 def numbered(second: int, number: int) -> str:
     """Return the stamp of the ``number``-th run, from 1, of a Unix ``second``: ``1763776628``, ``1763776628-0002``.
 
-    Stamps sort by time.
+    As texts, stamps sort by time.
     """
     return str(second) if number == 1 else f"{second}-{number:04d}"
 

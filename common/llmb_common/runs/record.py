@@ -108,8 +108,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RunRecord:
     """What run.json keeps of one run: all fields but ``paths``, and some names derived from these.
 
-    ``job_id`` None: no job is known yet. ``states`` are those that were observed, the oldest first. ``manifest`` says
-    what the run was made of, and under ``job`` what its job told. ``results`` None: the record keeps none.
+    A record never changes: ``with_state`` gives a changed copy, ``save`` writes this one, and ``update_record`` does
+    both under the run's lock. ``job_id`` None: no job is known yet. ``states`` are those that were observed, the oldest
+    first. ``manifest`` says what the run was made of, and under ``job`` what its job told. ``results`` None: the record
+    keeps none.
     """
 
     paths: RunPaths
@@ -204,7 +206,9 @@ class RunRecord:
         return replace(self, states=(*self.states, State(state, round(when, 3), detail)))
 
     def save(self) -> None:
-        """Write the record to its run.json, in place of the former one.
+        """Write the record to its run.json, in place of the former one, whatever that says: no lock is taken.
+
+        Changes of a run that others may follow go through ``update_record``.
 
         Raises:
             RecordError: it cannot be written
@@ -328,10 +332,13 @@ def _check_version(file: Path, version: int) -> None:
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
     """Apply ``change`` to the record in ``folder``, write the result if it differs, and return it.
 
-    All this happens under the run's lock, so ``change`` gets what any other process wrote before.
+    All this happens under the run's lock, so ``change`` gets what any other process wrote before. What it raises
+    passes, and nothing is written then.
 
     Raises:
-        RecordError: it cannot be read or written; code ``not-yours`` if it is another user's
+        RecordError: it cannot be read or written, or its folder was moved; code ``not-yours`` if it is another
+            user's
+        OSError: reading run.json fails
     """
     with own_run(folder) as run, locked(run):
         record = load_record(folder, run.read("run.json"))

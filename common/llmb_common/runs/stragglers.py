@@ -38,8 +38,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 class Waits(msgspec.Struct, frozen=True):
     """How long each rank waited for others in each step, as the ranks recorded it.
 
-    ``steps`` are iteration numbers, ``seconds`` what each of them took; ``waited`` has, for each rank and in it for
-    each step, the seconds of these that it waited.
+    ``steps`` are iteration numbers, ``seconds`` what each of them took; ``waited`` has a row for each rank, from rank
+    0, with the seconds of each step that it waited.
     """
 
     schema: Literal[1]
@@ -52,11 +52,11 @@ _Unit: TypeAlias = Literal["rank", "TP group", "node"]
 
 
 class Straggler(msgspec.Struct, frozen=True):
-    """Ranks for which all others waited.
+    """Ranks, sorted, for which all others waited.
 
-    ``what`` they are: a rank, a tensor-parallel group or a node. ``share`` is how much of a step the others waited
-    longer than these ranks, as the trimmed mean over ``steps`` steps. ``node`` is where they ran; None: not known, or
-    more than one. ``experts``: the model is a mixture of experts, whose ranks differ in load.
+    ``what`` they are: a rank, a tensor-parallel group or a node. ``share`` (0.1: a tenth) is how much of a step the
+    others waited longer than these ranks, as the trimmed mean over ``steps`` steps. ``node`` is where they ran; None:
+    not known, or more than one. ``experts``: the model is a mixture of experts, whose ranks differ in load.
     """
 
     ranks: tuple[int, ...]
@@ -120,10 +120,11 @@ def _host_of(rank: int, first: Sequence[tuple[int, str]]) -> str | None:
 def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
     """Return the ranks that wait less than all others, step after step: those that the others wait for.
 
-    None where nobody stands out, there are fewer than three steps, or ``waits`` has not as many ranks as planned. They
-    are the smallest units that stand out: ranks, tensor-parallel groups (which wait as a whole where their ranks meet
-    all the time), or nodes; of each at most a quarter. Stages of a pipeline have pauses of their own, so only ranks of
-    the same stage are compared.
+    The others must surely wait longer, by 5 % of a step or more. None where nobody stands out, there are fewer than
+    three steps or two ranks, or ``waits`` has not as many ranks as planned. They are the smallest units that stand out:
+    ranks, tensor-parallel groups (which wait as a whole where their ranks meet all the time), or nodes; of each at most
+    a quarter. Stages of a pipeline have pauses of their own, so only ranks of the same stage are compared; of several
+    stages with such ranks, that with the largest share counts.
     """
     world = plan.gpus
     if len(waits.waited) != world or len(waits.steps) < FEWEST or world < 2:
@@ -159,7 +160,7 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
     """Return (ranks that all others wait for, for which share of a step), or None where nobody stands out.
 
     Groups of ``size`` consecutive ones of ``ranks`` are compared; fewer than two give None. In the order of their own
-    waits, the slow groups are those before the widest gap.
+    waits, the slow groups, a quarter at most, are those before the widest gap. They stand out from a share of 0.05 on.
     """
     groups = [ranks[at : at + size] for at in range(0, len(ranks), size)]
     # Of a step that took no time there are no shares.

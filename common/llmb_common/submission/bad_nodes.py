@@ -34,8 +34,9 @@ from llmb_common.submission.jobs import JobToSubmit
 class BadNode:
     """A node that the end of a run speaks against.
 
-    ``kind`` is the signature of the cause, ``reason`` says it for people. ``certain``: no setting of the job or the
-    site can cause that. ``time`` is when the run ended, as Unix time.
+    ``kind`` is the signature of the cause (``node-failed``, ``unfit``, ``ecc`` or that of a diagnosis), ``reason`` says
+    it for people, as a clause. ``certain``: no setting of the job or the site can cause that. ``time`` is when the run
+    ended, as Unix time.
     """
 
     node: str
@@ -57,8 +58,8 @@ _UNFIT = "the node failed the check before training"
 def shown_bad(record: RunRecord) -> list[BadNode]:
     """Return the nodes that the end of a run speaks against, with the reasons; a node may be there several times.
 
-    For a run that is alive or succeeded it is only what earlier starts of its job show. Empty also where no scheduler
-    chooses nodes. The log of a failed run is read for its cause.
+    Those of earlier starts of its job come first. For a run that is alive or succeeded there are no others. Empty also
+    where no scheduler chooses nodes. The log of a failed run is read for its cause.
     """
     if record.plan.traits.this_machine:
         return []
@@ -109,9 +110,9 @@ def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
 def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]:
     """Return the nodes that the next runs are kept off by what earlier runs have ``shown``, each once, sorted by name.
 
-    Each has its latest cause. A cause that is not certain, and names another node in another run, is the job's or the
-    site's, and counts against no node. What was shown more than ``REMEMBERED_DAYS`` ago, or before the node was put
-    back (``llmb-run exclude remove``), does not count. Empty: no node is left out.
+    Each has its latest cause. A cause that is not certain, and that ``shown`` has of several nodes, is the job's or the
+    site's, and counts against none. What was shown seven days ago or earlier, or before the node was put back
+    (``llmb-run exclude remove``), does not count. Empty: no node is left out.
 
     Raises:
         RecordError: the list of excluded nodes cannot be read
@@ -131,7 +132,9 @@ def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]
 
 
 def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToSubmit]:
-    """Return copies of ``jobs`` that also avoid the ``bad`` nodes; the same jobs where there are none.
+    """Return copies of ``jobs``, in order, that also avoid the ``bad`` nodes; the same jobs where there are none.
+
+    A job that avoids one of them already gets the new reason.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``: too few nodes are left for one of the jobs
@@ -155,9 +158,10 @@ OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "unknown")
 
 
 def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
-    """Raise where too few nodes in service are left for a job without the ``bad`` ones.
+    """Raise where the ``bad`` nodes leave a job fewer nodes in service than it needs.
 
-    Nothing is raised where the scheduler does not say which nodes there are, or the job names its nodes itself.
+    Nodes that are excluded already do not count as left. Nothing is raised where the scheduler does not say which nodes
+    there are, or the job names its nodes itself.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``; the message has the nodes and why each is bad
@@ -190,5 +194,5 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
 
 
 def as_notice(item: BadNode) -> str:
-    """Return the line that tells a user which node is left out, why, and how to use it again."""
+    """Return the line, without a period, that tells a user which node is left out, why, and how to use it again."""
     return f"{item.node} is left out ({item.why}); to use it again: llmb-run exclude remove {item.node}"

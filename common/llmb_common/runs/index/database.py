@@ -57,7 +57,7 @@ def index_file(install: Path) -> Path:
 def read_index(install: Path) -> Iterator[sqlite3.Connection]:
     """Yield, for the length of a ``with`` block, a read-only connection to the installation's index of runs.
 
-    It keeps no writer waiting.
+    It keeps no writer waiting, and waits up to ten seconds for one that commits.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
@@ -71,8 +71,8 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
 def open_index(install: Path) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the installation's existing index of runs, for changes.
 
-    They are committed when the context ends, and dropped on an error. It waits for whoever else changes the index. The
-    folder ``.llmb`` is created if missing, an index is not.
+    They are committed when the context ends, and dropped on an error. It waits up to 20 seconds for whoever else
+    changes the index. The folder ``.llmb`` is created if missing, an index is not.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
@@ -125,10 +125,13 @@ def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
 def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, instead_of: int | None = None) -> None:
     """Build the installation's index beside the present one, then put it in that one's place.
 
+    An error, also one of ``fill``, leaves the present one as it is.
+
     Args:
         install: the installation
         fill: writes the rows into the new, empty table
-        instead_of: the inode of a file that cannot be used: where another one has taken its place, that stays
+        instead_of: the inode of a file that cannot be used: where another one has taken its place, that stays, and
+            nothing is built; None: the index is built in any case
 
     Raises:
         RecordError, sqlite3.Error, OSError: it cannot be written
@@ -187,7 +190,8 @@ class LogFigures(NamedTuple):
 
     ``folder`` is the run's. ``stamp`` is the caller's mark of the log's version. ``configuration`` is equal for
     repeats. ``step_seconds`` is the mean step time of a run that says how fast its configuration is; None for any
-    other. ``figures`` is what tables of many runs need, ``timing`` the rest.
+    other. ``figures`` is what tables of many runs need, ``timing`` the rest, both as the caller has encoded them. What
+    is read from the index has the first five fields alone.
     """
 
     folder: str
@@ -203,7 +207,10 @@ class LogFigures(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why a run failed by its log, as the index keeps it. ``stamp`` is the caller's mark of the log's version."""
+    """Why a run failed by its log, as the index keeps it. ``stamp`` is the caller's mark of the log's version.
+
+    ``folder`` is the run's, ``content`` the reason as the caller has encoded it.
+    """
 
     folder: str
     stamp: str
@@ -211,7 +218,7 @@ class Reason(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The stored figures of a run that says how fast its configuration is."""
+    """The stored ``figures`` of a run that says how fast its ``configuration`` is, as the caller encoded them."""
 
     configuration: str
     run_id: str
@@ -235,8 +242,8 @@ _REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
     """Return what the installation's index keeps of the logs of the runs in ``folders``, by folder.
 
-    Runs of which it keeps nothing are left out. For more than 200 folders it returns those of all runs. Empty where the
-    index cannot be read or trusted.
+    Folders are named as in the index. Runs of which it keeps nothing are left out. For more than 200 folders it returns
+    those of all runs. Empty where the index cannot be read or trusted.
     """
     return _of(install, _FIGURES, LogFigures, folders)
 

@@ -20,7 +20,7 @@ def real(path: str | Path) -> str:
 def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     """Return the experiments folders of an installation: those inside, those listed outside it, and ``more``.
 
-    By real path, each as the path under which the index knows it.
+    The key is a folder's real path, the value the path under which the index knows it. They need not exist.
 
     Raises:
         RecordError: the list of those outside cannot be read
@@ -36,11 +36,12 @@ def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
 def remember(install: Path, folders: Iterable[str | Path]) -> None:
     """Add those of ``folders`` to the installation's list of experiments folders that exist and are not known yet.
 
-    Folders inside the installation are known. The file is written only if there is something to add.
+    They are added by their real paths. Folders inside the installation are known. The file is written only if there is
+    something to add.
 
     Raises:
         RecordError: the list cannot be read or written
-        OSError: the folder ``.llmb`` is missing and cannot be created
+        OSError: the list cannot be locked
     """
     known = roots(install)
     paths = map(real, folders)
@@ -52,7 +53,7 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
     """Return the paths of all folders that may be a run's, of an installation and of the experiments folders ``more``.
 
-    Whether they contain a record is not looked at.
+    They are the folders two levels below an experiments folder. Whether they contain a record is not looked at.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -70,7 +71,10 @@ def run_folders_in(found: Iterable[str]) -> set[str]:
 
 
 def subfolders(folder: str) -> Iterator[str]:
-    """Yield the paths of the folders in ``folder`` whose names begin with no dot; nothing if it cannot be read."""
+    """Yield the paths of the folders in ``folder`` whose names begin with no dot; nothing if it cannot be read.
+
+    Links to folders count. They are in no particular order.
+    """
     try:
         with os.scandir(folder) as entries:
             yield from [entry.path for entry in entries if entry.name[0] != "." and entry.is_dir()]

@@ -25,9 +25,10 @@ UNREADABLE = "UNREADABLE"
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run as the index lists it. Times are Unix seconds; ``load_record`` of its folder gives everything else.
 
-    ``state_time`` is since when the run is in ``state``, ``detail`` explains the state, ``created`` is when the run was
-    recorded first. ``executor`` is the kind of cluster. ``job_id`` None: no job is known yet. A run whose record cannot
-    be read has state ``UNREADABLE`` and few other fields.
+    ``name`` is that of the run and of its folder. ``state_time`` is since when the run is in ``state``, ``detail``
+    explains the state, ``created`` is when the run was recorded first. ``executor`` is the kind of cluster.
+    ``fp8_recipe`` None: not in FP8. ``job_id`` None: no job is known yet. A run whose record cannot be read has state
+    ``UNREADABLE`` and few other fields.
     """
 
     run_id: str = ""
@@ -77,8 +78,9 @@ def row_of(record: RunRecord) -> RunRow:
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on runs, all of which must hold. An empty tuple or None is no condition.
 
-    ``chain`` is the run ID of a chain's first run, ``key`` the caller's name for a submission. ``limit``: at most so
-    many runs, the newest.
+    Of a tuple, any entry may fit. Texts are compared exactly, with case. ``chain`` is the run ID of a chain's first
+    run, ``key`` the caller's name for a submission. A run whose record cannot be read counts as ended. ``limit``: at
+    most so many runs, the newest.
     """
 
     workloads: tuple[str, ...] = ()
@@ -115,7 +117,8 @@ def name_of_round(beginning: str) -> str:
 def round_named(word: str) -> str:
     """Return what the keys of all jobs of one command begin with, by the name ``word`` that users see for them.
 
-    ``sweep:3f2a9c1e`` for ``sweep-3f2a9c1e``; empty where ``word`` has not the form of such a name.
+    ``sweep:3f2a9c1e`` for ``sweep-3f2a9c1e``; empty where ``word`` has not the form of such a name: ``sweep``,
+    ``submit`` or ``retry``, ``-``, and eight hexadecimal digits in lower case.
     """
     found = _ROUND.fullmatch(word)
     return f"{found[1]}:{found[2]}" if found else ""
@@ -136,7 +139,8 @@ _OPEN = sorted(LIVE_STATES | {"LOST", "NOT_SUBMITTED", UNREADABLE})
 def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> None:
     """Write the present state of the run that ``record`` describes into the index, in place of the former one.
 
-    No stamp is written with it, so unless the run has ended the next query reads its run.json again.
+    ``install`` is the installation of the index behind ``connection``. No stamp is written with it, so unless the run
+    has ended the next query reads its run.json again.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read

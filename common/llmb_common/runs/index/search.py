@@ -34,9 +34,9 @@ _SELECT = f"SELECT {', '.join(FIELDS)} FROM runs"
 def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable[Path] = ()) -> list[RunRow]:
     """Return the runs of an installation that ``wanted`` describes (None: all), the newest first; may be empty.
 
-    The index is brought up to date with the run folders first, or built anew. ``roots`` are experiments folders outside
-    the installation that may not be on its list yet, and are added to it: whoever submitted the first run there may
-    have been killed before that.
+    The index is brought up to date with the run folders first, or built anew; where it cannot be written, the answer is
+    the same, and slower. ``roots`` are experiments folders outside the installation that may not be on its list yet,
+    and are added to it: whoever submitted the first run there may have been killed before that.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -53,10 +53,11 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
 
 
 def find_run(install: Path, word: str) -> RunRow:
-    """Return the run that ``word`` names: a run ID or its beginning, a run's name, a job ID, or a run folder.
+    """Return the run that ``word`` names: a run folder, a run's name, run ID, job ID, or the beginning of a run ID.
 
-    Of several the newest is meant, but this user's before another's. A number is a job ID or a whole run ID, never the
-    beginning of one: the job may be somebody else's, and a run whose ID begins like it has nothing to do with it.
+    They are tried in this order, all but the last exactly. Of several runs the newest of this user's is meant, else the
+    newest of others'. A number is a job ID or a whole run ID, never the beginning of one: the job may be somebody
+    else's, and a run whose ID begins like it has nothing to do with it.
 
     Raises:
         RequestError: code ``no-run``: there is none (with near names); ``ambiguous``: several run IDs begin with it
@@ -101,8 +102,9 @@ def _rows_where(install: Path, column: str, value: str) -> list[RunRow]:
 def index_records(*records: RunRecord) -> bool:
     """Write the present state of ``records``, all of one installation, into its index; return whether that worked.
 
-    True for no records. A failure is made up for later: a run that the index does not know is found by its folder, and
-    one that it has as alive is read again. Experiments folders outside the installation are added to its list.
+    True for no records. Nothing is raised, and a failure is made up for later: a run that the index does not know is
+    found by its folder, and one that it has as alive is read again. Experiments folders outside the installation are
+    added to its list.
     """
     if not records:
         return True
@@ -133,6 +135,8 @@ def _installation_of(record: RunRecord) -> Path:
 
 def rebuild(install: Path) -> int:
     """Build the index of ``install`` again from the run folders; return the number of runs in it.
+
+    It takes the place of the present one.
 
     Raises:
         RecordError: the index cannot be written, or the list of folders outside the installation cannot be used

@@ -65,8 +65,8 @@ class RecordSequence:
     def add(self, offset: int, record: Iteration) -> None:
         """Add the log's next ``record``, found at ``offset`` in the file, and tell from its number what it is.
 
-        It is the next iteration; a line that is printed twice, which is only counted; one that is some lines late,
-        which is put in order; or a restart, which replaces all from its number on.
+        It is the next iteration; a line that is printed twice, which is only counted; one that is at most two lines
+        late, which is put in order; or a restart, which replaces all from its number on.
         """
         kept = self.kept
         if not kept or record.index > kept[-1][1].index:
@@ -92,7 +92,7 @@ _GIB = {b"GB": 1e9 / 2**30, b"MB": 2**-10}
 
 
 class MemoryPrints(NamedTuple):
-    """The peak GPU memory in GiB that Megatron printed, of the ``rank`` that had most.
+    """The peak GPU memory in GiB that Megatron printed, of the ``rank`` that had most ``allocated``.
 
     ``reserved`` None: not printed. ``ranks`` is how many ranks printed theirs.
     """
@@ -139,8 +139,8 @@ _MOST_BYTES = 1 << 24
 class Ending:
     """How a log ends, as far as it matters for a run that was told to end.
 
-    ``told_to_end``: Megatron ended after its last iteration because it was told to. ``saved`` is then the iteration of
-    the newest finished checkpoint; None: there is none, or it was not told to end.
+    ``told_to_end``: the log says that Megatron ended because it was told to, or the caller knew it. ``saved`` is then
+    the iteration of the newest finished checkpoint; None: there is none, or it was not told to end.
     """
 
     saved: int | None = None
@@ -151,8 +151,8 @@ class Ending:
 class LogContent:
     """What a training log tells: its iterations, and what is wrong with it.
 
-    ``iterations`` are those that stand, in order: a restart replaces those that it repeats. ``log_format`` is the
-    engine's.
+    ``iterations`` are those that stand, in order of their numbers: a restart replaces those that it repeats.
+    ``log_format`` is the engine's.
     """
 
     log_format: LogFormat | None
@@ -180,6 +180,8 @@ class LogContent:
 
 class IterationsOnDisk(Sequence[Iteration]):
     """The iterations of a log that was read before: number and last are known, the others are read when asked for.
+
+    It is made from the log's path, the number of iterations and the last one; ``len`` and the index -1 read nothing.
 
     Raises:
         OSError: on access to the others, if the log cannot be read any more
@@ -221,8 +223,8 @@ _READER = RecordReader()
 def read_log(file: FileIO) -> LogContent:
     """Return what a training log tells: its iterations, and what is wrong with it.
 
-    ``file`` is open in binary mode and unbuffered. Where it has no whole record of an iteration, ``iterations`` is
-    empty, or has those of which rank 0 printed the time.
+    ``file`` is open in binary mode and unbuffered; it is read from its beginning, and stays open. Where it has no whole
+    record of an iteration, ``iterations`` is empty, or has those of which rank 0 printed the time.
 
     Raises:
         OSError: the file cannot be read

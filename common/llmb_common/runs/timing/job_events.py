@@ -82,8 +82,8 @@ class JobEvents:
 def read_events(path: Path) -> JobEvents:
     """Return what a job recorded of its last start in ``path``, its events.jsonl, and in events.spare beside that.
 
-    All is empty where the job has not started, or the file cannot be read. Damaged lines are left out; nothing is
-    raised.
+    Every field has its default where the job has not started, or the file cannot be read. Damaged lines are left out;
+    nothing is raised.
     """
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []

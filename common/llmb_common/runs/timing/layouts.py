@@ -82,7 +82,10 @@ class _Layout(NamedTuple):
 
 
 class RecordReader:
-    """Reads records of iterations from a log's text, and remembers how that log lays them out, to be faster."""
+    """Reads records of iterations from a log's text, and remembers how that log lays them out, to be faster.
+
+    One may read any number of logs, one after the other: what it remembers changes no result.
+    """
 
     def __init__(self) -> None:
         self._layout: _Layout | None = None
@@ -91,7 +94,8 @@ class RecordReader:
     def read(self, text: bytes, found: Sequence[tuple[int, bytes]]) -> list[Iteration | None]:
         """Return the iteration around each of ``found``, (position in ``text``, marker), in their order.
 
-        None for a record of which any part that matters is missing or cut.
+        A marker, a key of ``MARKERS``, is the name of an engine's step time. None for a record of which any part that
+        matters is missing or cut.
         """
         records: list[Iteration | None] = []
         layout = self._layout

@@ -36,7 +36,10 @@ _MOST_BYTES = 64 << 30
 
 
 def is_log_name(name: str) -> bool:
-    """Return whether a file called ``name`` is a training log: ``log-NAME.out``, ``.out.gz`` or ``.out.zst``."""
+    """Return whether a file called ``name`` is a training log: ``log-NAME.out``, ``.out.gz`` or ``.out.zst``.
+
+    ``name`` is without folders, and compared with case.
+    """
     return name.startswith("log-") and name.endswith(_SUFFIXES)
 
 
@@ -154,8 +157,8 @@ def find_markers(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (offset in ``file``, marker) for each place where one of ``markers`` is, in the order of the file.
 
-    Only from offset ``start`` to ``end`` (None: the end of the file). Markers that belong to no whole record may be
-    left out, as in ``find_pieces``.
+    Only those wholly between the offsets ``start`` and ``end`` (None: the end of the file) count. Markers of iterations
+    that belong to no whole record may be left out, as in ``find_pieces``.
 
     Raises:
         OSError: the file cannot be read
@@ -166,8 +169,7 @@ def find_markers(
 
 
 def find_pieces(file: FileIO, markers: Sequence[bytes], start: int = 0, end: int | None = None) -> Iterator[Piece]:
-    """Yield the parts of ``file`` in which ``markers`` (at least one) are, in the order of the file, with text
-    around.
+    """Yield the parts of ``file`` in which ``markers`` (at least one) are, in the order of the file, with text around.
 
     All markers of a block of about ``BLOCK`` bytes are in one part. Only those wholly between the offsets ``start`` and
     ``end`` (None: the end of the file) count, and no text from outside them is in a part. The text has ``REACH`` bytes
@@ -262,8 +264,10 @@ class RunFiles:
 def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
     """Return every run at or below ``folder``, sorted by path, each with a name of its own; empty: there is none.
 
-    ``folder`` may also be a log, which is then the only run. A run folder without a log is a run, and a folder that
-    cannot be listed appears as a run with that folder as its log. ``looked`` is called after each folder.
+    ``folder`` may also be a log, which is then the only run, even if it does not exist. A run folder without a log is a
+    run, and a folder that cannot be listed appears as a run with that folder as its log. Hidden folders, links to
+    folders, and folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not searched. ``looked`` is called
+    after each folder.
     """
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]

@@ -20,6 +20,7 @@ _RECENT = 10
 class Progress:
     """How far a run has come, by its training log; ``look`` brings it up to date. Times are in seconds.
 
+    It is made from ``log`` and ``steps``, the number of steps of the run, and knows nothing until the first ``look``.
     ``step`` is the last step that is done, ``step_seconds`` and ``tflops`` (TFLOP/s per GPU) are the last printed;
     None: none yet.
     """
@@ -35,7 +36,10 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds that the remaining steps will take, by the median of the latest ten; None before the first."""
+        """The seconds that the run's remaining steps will take; None before the first step was seen.
+
+        By the median time of the latest ten steps; 0 when all are done.
+        """
         return (self.steps - self.step) * median(sorted(self._recent)) if self._recent else None
 
     def look(self) -> None:

@@ -85,7 +85,7 @@ class Iteration(NamedTuple):
     skipped: int = 0
     """Steps in which the optimizer did nothing: 1 or 0, more where a record is of several steps."""
     nan: bool = False
-    """The engine itself counted a NaN."""
+    """Whether the engine itself counted a NaN."""
     zero_based: bool = False
     """The first iteration is 0, as NeMo counts."""
     not_finite: tuple[str, ...] = ()
@@ -114,7 +114,8 @@ class Iteration(NamedTuple):
 def iterations_in(text: bytes) -> list[Iteration]:
     """Return every whole record of an iteration in ``text``, in order; cut or garbled ones are left out.
 
-    ``text`` is what a log has gained, up to a line break.
+    ``text`` is what a log has gained, up to and including a line break: the last field of a line without one may be
+    half a number, and does not count.
     """
     offsets = [(match.start(), MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
     records = (parse_record(text, at, kind) for at, kind in offsets)

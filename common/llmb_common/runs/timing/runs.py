@@ -70,9 +70,11 @@ _FIGURES = attrgetter("figures")
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a run ended by its log: its state (Success, Failed, ...), with a ``reason`` for programs and a ``message``.
+    """How a run ended by its log: its state, with a ``reason`` for programs and a ``message``, a clause, for people.
 
-    ``reason`` and ``message`` are empty for a Success. ``iteration`` is where it shows; None: it is about none.
+    The states are Success, Trained (every step, but the run ended badly afterwards), Failed, Incomplete (healthy, but
+    not all measured iterations are there) and Running; a reason is one word such as ``nan_loss``. ``reason`` and
+    ``message`` are empty for a Success. ``iteration`` is where it shows; None: it is about none.
     """
 
     state: State
@@ -298,9 +300,10 @@ def _final_index(content: LogContent, planned: Planned) -> int:
 class RunTiming:
     """What one run's log gives: its status, its iterations, and summaries over the measured window.
 
-    ``seconds`` sums up step times, ``tflops`` TFLOP/s per GPU; None unless every iteration of the window has the
-    figure. ``log_format`` None: there is no iteration. ``notices`` are clauses for people. ``iterations`` may be read
-    from the log only when they are asked for, and then raise OSError if that fails.
+    ``window`` is the one that was measured. ``seconds`` sums up step times, stalls included, ``tflops`` TFLOP/s per
+    GPU; None unless every iteration of the window has the figure. ``log_format`` None: there is no iteration.
+    ``notices`` are clauses for people. ``iterations`` may be read from the log only when they are asked for, and then
+    raise OSError if that fails.
     """
 
     files: RunFiles
@@ -335,7 +338,7 @@ def no_garbage() -> Iterator[None]:
     """Switch off Python's search for cyclic garbage until the context ends, for reading many runs.
 
     Nothing there is cyclic, and the search takes as long as all the rest. What was made meanwhile is exempt from it
-    later, too.
+    later, too. Where the search is off already, it stays so.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -352,8 +355,10 @@ def analyse(
 ) -> RunTiming:
     """Return what one run's log gives: its status, iterations and times. No file of the run makes it raise.
 
+    A log that is missing or cannot be read gives the status Failed, for a missing one of a live run Running.
     ``ended_as`` is what is known of the run's state; None: what its run.json says. ``own_steps``: the window of a run
-    that goes on from a checkpoint counts from there, not from the first step of training.
+    that goes on from a checkpoint counts from there, not from the first step of training; the answer has the window
+    moved.
     """
     events = read_events(files.folder / "events.jsonl") if files.folder else JobEvents()
     planned, notices = _planned(files.folder, ended_as, events)

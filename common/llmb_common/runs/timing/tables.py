@@ -26,7 +26,7 @@ _NO_FIGURE = "N/A"
 class Style:
     """One of the two documented analyses of logs: its heading, unit of time, and usual window of iterations.
 
-    ``per_second`` is how many units make a second.
+    ``per_second`` is how many units make a second (1000 for ``ms``).
     """
 
     heading: str
@@ -42,10 +42,11 @@ STYLES = {
 
 
 def render(timings: Iterable[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
-    """Return the table of all runs as text in the format ``output``, with a final newline.
+    """Return the table of all runs, in their order, as text in the format ``output``, with a final newline.
 
-    ``timings`` is taken one by one, and no run is kept when the next one comes. ``full_names`` matters to the format
-    ``table`` alone, which else shortens names.
+    ``timings`` is taken one by one, and no run is kept when the next one comes; without any the table has headings
+    alone. ``window`` is named in the heading, and counted in JSON. ``full_names`` matters to the format ``table``
+    alone, which else shortens names.
     """
     if output == "json":
         return _json(timings, style, window)
@@ -55,7 +56,7 @@ def render(timings: Iterable[RunTiming], style: Style, window: Window, output: T
 
 
 def shorten(name: str, width: int = _NAME_WIDTH) -> str:
-    """Return ``name`` with at most ``width`` characters: a longer one has ``...`` in its middle.
+    """Return ``name`` with at most ``width`` characters, three or more: a longer one has ``...`` in its middle.
 
     So the model at its beginning and the timestamp at its end stay readable.
     """

@@ -14,7 +14,8 @@ from llmb_common.runs.timing.records import Iteration
 class Window:
     """The iterations over which a run is measured, from ``first`` to ``last``, both included.
 
-    They are numbered as the log numbers them.
+    They are numbered as the log numbers them. ``len`` is how many they are, ``in`` takes the number of one, and as text
+    a window is ``35-44``.
     """
 
     first: int
@@ -30,7 +31,7 @@ class Window:
         return f"{self.first}-{self.last}"
 
     def after(self, steps: int) -> Window:
-        """Return this window moved by ``steps``, for a run that goes on from a checkpoint of that step."""
+        """Return this window moved by ``steps`` iterations, for a run that goes on from a checkpoint of that step."""
         return Window(self.first + steps, self.last + steps)
 
     def select(self, iterations: Iterable[Iteration]) -> tuple[Iteration, ...]:
@@ -45,6 +46,8 @@ class Window:
 
 def read_window(text: str) -> Window:
     """Return the window that ``text`` names, as ``--window`` takes it: ``35-44``, both included.
+
+    The two numbers may be equal, and 0; blanks are not allowed.
 
     Raises:
         RequestError: it is not a range of two numbers, or the first is above the last
