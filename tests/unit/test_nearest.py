@@ -97,6 +97,11 @@ def test_so_does_that_for_every_size_of_ours_on_every_gpu_type(recipe: str) -> N
             assert_plans(plan_command(RECIPES[recipe], size, gpu_type=gpu_type))
 
 
+def test_a_tiny_model_is_planned_for_a_machine_that_exists() -> None:
+    command = plan_command(load_recipe(ROOT / "mbridge"), "qwen3_30b_a3b-smoke")
+    assert "--gpu-type cpu" in command
+
+
 def test_an_unknown_model_is_answered_whatever_else_is_missing(texts: Texts) -> None:
     said = refusal("mbridge MODEL_SIZE=qwen2.5_72b")
     texts(said)

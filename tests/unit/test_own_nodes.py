@@ -30,7 +30,7 @@ from llmb_common.planning.request.variables import VARIABLE_NAMES
 from llmb_common.planning.time_limit import check_time_limit
 from llmb_common.runs.finding import Attempt, Finding, end_of
 from llmb_common.runs.record import UNFIT, RunRecord
-from llmb_common.runs.timing.job_events import read_events
+from llmb_common.runs.timing.job_events import JobEvents, read_events
 from llmb_common.submission.bad_nodes import BadNode, shown_bad
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_common.submission.observe import Observation
@@ -311,6 +311,7 @@ def test_a_job_that_is_not_queued_again_has_a_state_of_its_own(
     say(record, START, CHECK, {**UNFIT_EVENT, "nodes": nodes, "exit_code": END}, OVER)
     seen = looked(record, monkeypatch, ("FAILED", 205.0))
     assert (seen.state, end_of(read_events(record.paths.events), cancelled=False).state) == (UNFIT, UNFIT)
+    assert end_of(JobEvents(problem="no node"), cancelled=False).detail == "no node", "without a code that there is not"
     ended = record.with_state(UNFIT, seen.detail)
     assert [(item.node, item.kind) for item in shown_bad(ended)] == [(node, "unfit") for node in bad]
     assert looked(record, monkeypatch, ("CANCELLED", 205.0)).state == "CANCELLED", "while it waited"

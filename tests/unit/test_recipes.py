@@ -169,6 +169,7 @@ FORMS = [
     (Variant, "time_limit", "1-0:00:00", "1-123:00:00"),
     (Variant, "max_steps", 1, 0),
     (Model, "size", "8b", ""),
+    (Model, "size", "70b", "70B"),
     (Recipe, "hugging_face", "meta-llama/Llama@" + "b4d08b7a" * 5, "meta-llama/Llama"),
     (Recipe, "hugging_face", None, "meta-llama/Llama@b4d08b7"),
     (PublishedResult, "container", "25.04.00", "25.4"),

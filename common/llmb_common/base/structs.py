@@ -142,8 +142,8 @@ def change_list(file: Path, name: str, kind: type[T], what: str, change: Callabl
     so that processes do not overwrite each other's changes. ``kind`` and ``what`` are as in ``read_list``.
 
     Raises:
-        RecordError: the file cannot be read or written, is damaged or of another version, or is locked for 20 seconds
-        OSError: the file's folder cannot be created
+        RecordError: the file cannot be read or written, is damaged or of another version, or is locked for 20 seconds;
+            or its folder cannot be created
     """
     import msgspec
 

@@ -16,7 +16,7 @@ import msgspec
 from llmb_common.recipes.columns import Count, Positive
 
 Ratio = Annotated[float, msgspec.Meta(gt=0)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*\Z")]
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):

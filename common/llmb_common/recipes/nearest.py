@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.base.gpus import row_types
+from llmb_common.base.gpus import CPU, row_types
 from llmb_common.recipes.model import AnyShape
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Configuration
@@ -184,8 +184,9 @@ def plan_command(
     known = [one for one in known if not recipe.variant(one.variant).by_name] or known
     here = _whose_rows(recipe, gpu_type)
     if not any(one.gpu in here for one in known):
-        gpu_type = _type_among(known, recipe, dtype, gpus)
+        gpu_type = _type_among([one for one in known if one.gpu != "any"] or known, recipe, dtype, gpus)
         here = (gpu_type,)
+        gpu_type = CPU if gpu_type == "any" else gpu_type  # a tiny model, which has rows for any machine
     known = [one for one in known if one.gpu in here]
     known = [one for one in known if one.dtype == (dtype or "bf16")] or known
     scales = sorted(set(chain.from_iterable(one.scales for one in known)))

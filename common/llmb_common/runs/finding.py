@@ -149,7 +149,7 @@ def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
         state = TIMEOUT
     else:
         state = FAILED if events.unfit is None else UNFIT
-    code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
+    code = f"exit code {events.exit_code}" if events.exit_code else ""
     return Finding(
         state=state,
         detail="; ".join(part for part in (code, events.problem, remark) if part),
