@@ -30,10 +30,13 @@ __all__ = ["LLMBError", "measure", "plan", "submit", "wait"]
 def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **variables: object) -> JobPlan:
     """Return the plan of one job without starting it, the same that ``DRY_RUN=json ./launch.sh`` prints.
 
+    Notices on what planning chose are printed on stderr.
+
     Args:
         workload: a recipe's name (``llama3.1``) or workload (``pretrain_llama3.1``)
         install: the installation's folder; None: ``LLMB_INSTALL``, else the current folder
-        variables: those of ``launch.sh`` (``JOB_TOTAL_GPUS=256``), over the environment's; others go to the job
+        variables: those of ``launch.sh`` (``JOB_TOTAL_GPUS=256``), over the environment's; others go to the job. Values
+            are written as ``str`` writes them, None too: leave out what is not to be set.
 
     Raises:
         LLMBError: the job cannot be planned; message and remedy say why, and what to do
@@ -45,7 +48,8 @@ def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **vari
 def submit(planned: JobPlan) -> str:
     """Submit a planned job to the installation that it was planned for, and return its run id.
 
-    Returns when the job is queued, or, where there is no queue, when it has started; does not wait for its end.
+    Every call starts another run. Returns when the job is queued, or, where there is no queue, when it has started;
+    does not wait for its end.
 
     Raises:
         LLMBError: the installation does not exist, or the job was refused
@@ -58,12 +62,13 @@ def submit(planned: JobPlan) -> str:
 def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: float | None = None) -> dict[str, str]:
     """Wait until ``runs`` have ended, and return the state of each by the word that named it in ``runs``.
 
-    The words are run ids, names, job ids or folders; the states those of ``llmb-run jobs``. After ``timeout`` seconds,
-    returns the states as they are then; None: no limit. Without runs, returns {} at once.
+    Each word names one run: a run id or its beginning, a name, job id or folder. States are in capitals, as the command
+    ``jobs`` lists them; a run that failed raises nothing. After ``timeout`` seconds, returns the states as they are
+    then; None: no limit. Without runs, returns {} at once.
 
     Raises:
-        LLMBError: there is no such run, none of them will ever start, or the scheduler has not answered for a
-            quarter of an hour
+        LLMBError: there is no such run, a word is the beginning of several run ids, none of the runs will ever
+            start, or the scheduler has not answered for a quarter of an hour
     """
     workspace = _workspace(install)
     records = [load_record(one_folder(workspace, run)) for run in runs]
@@ -74,8 +79,8 @@ def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: flo
 def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
     """Return each run's figures and verdict, as the list ``runs`` of ``llmb-run results --json`` has them.
 
-    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation. The list
-    is never empty. docs/reference.md describes the fields.
+    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation. Runs that
+    have failed or not ended are among them. The list is never empty. docs/reference.md describes the fields.
 
     Raises:
         LLMBError: there is no run at all, or a word names none or several
@@ -84,8 +89,8 @@ def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[d
 
 
 def _workspace(install: str | os.PathLike[str] | None) -> Workspace:
-    """Return the workspace of the installation at ``install``, a path that may be relative.
+    """Return the workspace of the installation at ``install``, a path that may be relative to the current folder.
 
-    None: the installation that the environment names. Whether it exists is not checked here.
+    None: the installation that ``LLMB_INSTALL`` names, else the current folder. Whether it exists is not checked here.
     """
     return Workspace(Path(install).absolute() if install is not None else None)

@@ -131,10 +131,12 @@ _JOB_COMMANDS = ("single", "plan")
 def refuse_verb(command: str, words: Sequence[str]) -> None:
     """Refuse lines such as ``archive verify``, which LLMB once had, or ``jobs list``, which other tools have.
 
-    ``words`` are those behind ``command``. Passes without words, and where the first one is an option.
+    ``words`` are those behind ``command``; only the first is looked at. Passes without words, and where the first one
+    begins with ``-``.
 
     Raises:
-        RequestError: the first word is a removed verb, or one of another tool, and no file of that name is here
+        RequestError: the first word is a verb of an earlier release (code ``removed``), or one of another tool and no
+            file of that name is in the current folder (code ``usage``)
     """
     if not words or words[0].startswith("-"):
         return
@@ -152,7 +154,7 @@ class Command(click.Command):
     """One command of ``llmb-run``, whose function returns a ``Result``, which this class prints.
 
     It is printed as text or, with ``--json``, as JSON. Created with ``as_json=False``, the command has no option
-    ``--json``.
+    ``--json``. Before click parses a line, words that click would take but that cannot be meant are refused.
     """
 
     def __init__(self, *arguments: Any, as_json: bool = True, **settings: Any) -> None:
@@ -171,11 +173,13 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``args`` as click does, and return the words left over; before that, refuse what click would take.
 
-        Refused are verbs of other tools or of earlier releases, a workload without ``-w``, and values that are empty or
-        not UTF-8. Nothing is refused while the shell completes a line; with ``--help`` only verbs are.
+        Refused are verbs of other tools or of earlier releases, a bare word where the command takes its workload with
+        ``-w`` and none is given, and values that are empty or not UTF-8. Nothing is refused while the shell completes a
+        line; with ``--help`` only verbs are.
 
         Raises:
             RequestError: there is such a word
+            ConfigError: there is a bare word, and ``cluster_config.yaml``, read for the remedy, is wrong or not trusted
             click.UsageError: as from click: an unknown option, a missing or bad value
         """
         # The shell asks for words, and the line is not finished.
@@ -201,8 +205,8 @@ class Command(click.Command):
     def _refuse_workload(self, name: str, words: list[str]) -> None:
         """Refuse ``plan llama3.1``: a bare word for a command that takes its workload with ``-w``.
 
-        Passes for any other command, and for one that takes words. ``name`` is the command's; ``words``, at least one,
-        are those that it does not take.
+        Passes for any other command, and for one that has an argument besides its options. ``name`` is the command's;
+        ``words``, at least one, are those that it does not take.
 
         Raises:
             RequestError: the command is such a one; the remedy names a workload like the first word, if there is one
@@ -254,7 +258,8 @@ class Command(click.Command):
 class VerbCommand(Command):
     """A command with verbs, such as ``accept show FOLDER``, that also works without one: ``accept SUITE``.
 
-    The first word is a verb if a verb has that name, else it is the command's own argument.
+    The verbs are the commands in ``verbs``, by their names. The first word is a verb if a verb has exactly that name,
+    else it is the command's own argument, also if it is an option.
     """
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
@@ -268,6 +273,7 @@ class VerbCommand(Command):
 
         Raises:
             RequestError: the words behind it are refused, as by ``Command.parse_args``
+            ConfigError: as by ``Command.parse_args``
             click.UsageError: as from click: an unknown option, a missing or bad value
         """
         verb = self.verbs.get(args[0]) if args else None
@@ -301,7 +307,7 @@ class LazyGroup(click.Group):
         return list(chain.from_iterable(COMMANDS.values()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of ``llmb-run`` called ``cmd_name``, importing its module.
+        """Return the command of ``llmb-run`` called ``cmd_name``, in exactly that case, importing its module.
 
         None: there is no such command. Hidden commands are found, too.
         """
@@ -314,9 +320,9 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(commands.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return completions of ``incomplete``, the first word: commands, then options of the group.
+        """Return completions of ``incomplete``, the first word: commands that begin so, then options of the group.
 
-        Empty: nothing begins so. Imports no command.
+        Upper and lower case differ. Empty: nothing begins so. Imports no command.
         """
         from click.shell_completion import CompletionItem
 
@@ -336,7 +342,8 @@ _SHELLS = {
 def _install_completion(context: click.Context) -> None:
     """Install completion for the user's shell: write a script below HOME, and, where needed, a line that loads it.
 
-    The line goes to the end of the shell's own settings file, once. Prints on stdout where the script is.
+    A script that is there is replaced. The line goes to the end of the shell's own settings file unless the file has it
+    already. Prints on stdout where the script is.
 
     Raises:
         RequestError: there is no completion for this shell, or no home

@@ -47,7 +47,8 @@ class Column(Generic[Row]):
 
     ``value`` returns what JSON and CSV hold, None where there is none; ``forms`` are the outputs that show the column.
     ``head`` and ``unit`` make the heading. ``spec`` is how people see the value: a format specification (``.3f``;
-    ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned.
+    ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned. ``cell`` makes what tables
+    show of a row.
     """
 
     key: str
@@ -120,8 +121,8 @@ def item(name: str) -> Callable[[dict[str, Any]], Any]:
 def formatted(value: Any, spec: str) -> str:
     """Return ``value`` as text by the format specification ``spec``; empty for None.
 
-    A ``spec`` that ends with ``%`` takes a share and gives the number in per cent without the sign ``%``: 0.019 by
-    ``+.1%`` is ``+1.9``, and never ``-0.0``.
+    A ``spec`` that ends with ``%``, and says how many digits, takes a share and gives the number in per cent without
+    the sign ``%``: 0.019 by ``+.1%`` is ``+1.9``, and never ``-0.0``.
     """
     if value is None:
         return ""
@@ -135,7 +136,7 @@ def formatted(value: Any, spec: str) -> str:
 def seconds_of(value: float | None) -> str:
     """Return a step time in seconds as text, without a unit: two digits after the point from 10 s on, else three.
 
-    Empty for None.
+    10 itself has two. Empty for None.
     """
     if value is None:
         return ""
@@ -190,7 +191,8 @@ def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tu
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None) -> str:
     """Return the text of the terminal's table of ``rows``, with headings and a final newline; empty without rows.
 
-    It fits the terminal's width, or ``width`` characters. Columns with a ``spec`` are aligned on the right.
+    Only columns that the terminal shows are in it; optional ones without a value in any row are left out. It fits the
+    terminal's width, or ``width`` characters. Columns with a ``spec`` are aligned on the right.
     """
     headings, lines = cells(columns, Form.TABLE, rows)
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec], width)
@@ -207,8 +209,9 @@ def fitting(
     """Return the text of a table of ``rows`` that leaves out columns until it fits in ``width`` characters.
 
     Empty without rows. A column without text in any row is always left out; then those go whose keys are in
-    ``dispensable``, in that order, until the others fit. With ``least``, the last column may be cut off, with dots, as
-    long as the others leave it at least so many characters. The text ends with a newline.
+    ``dispensable``, in that order, until the others fit. With ``least``, every line is cut at ``width``, with dots at
+    its end, and the last column counts as fitting where the others leave it at least so many characters. Without, a
+    table that still does not fit is folded as any table of a terminal. The text ends with a newline.
     """
     shown = [column for column in columns if any(column.cell(row) for row in rows)]
     for key in ("", *dispensable):
@@ -226,10 +229,10 @@ def fitting(
 def of_json(
     columns: Iterable[Column[Any]], texts: Mapping[str, Callable[[dict[str, Any]], str]] | None = None
 ) -> list[Column[dict[str, Any]]]:
-    """Return those of ``columns`` that JSON has, changed to read rows which ``as_dict`` has made, by key.
+    """Return those of ``columns`` that JSON has, as copies that read rows which ``as_dict`` has made, by key.
 
     ``texts`` holds, by a column's key, the function that makes its cells of such a row; other columns are formatted by
-    their ``spec``.
+    their ``spec``, also those that had a function of their own.
     """
     own = texts or {}
     return [
@@ -240,10 +243,11 @@ def of_json(
 
 
 def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
-    """Return the rows as CSV text, a line of column names first; only the columns that CSV shows.
+    """Return the rows as CSV text, a line of column names first; only the columns that CSV shows, in their order.
 
-    For spreadsheets and scripts: numbers are in full, lines end with a newline alone, and no cell is a formula that a
-    spreadsheet would evaluate. Without rows: the names alone.
+    For spreadsheets and scripts: numbers are in full, None is an empty cell, lines end with a newline alone, and no
+    cell is a formula that a spreadsheet would evaluate: an apostrophe stands before such text. Optional columns stay.
+    Without rows: the names alone.
     """
     shown = chosen(columns, Form.CSV)
     text = io.StringIO()
@@ -258,8 +262,8 @@ def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
 def _csv_cell(value: Any) -> Any:
     """Return ``value`` for a cell of a CSV file.
 
-    A truth value is ``true`` or ``false``, a list of texts is joined with ``; ``. A text that a spreadsheet would
-    evaluate is made harmless; numbers and None stay.
+    A truth value is ``true`` or ``false``, a list of texts is joined with ``; ``. An apostrophe is put before text that
+    a spreadsheet would evaluate; numbers and None stay.
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -281,7 +285,7 @@ def column_descriptions(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
 class View(Generic[Row]):
     """A list of rows that a command prints as a table or as CSV, with the same as ``data`` for JSON.
 
-    ``name`` is the key of ``data`` in the JSON output.
+    ``name`` is the key of ``data`` in the JSON output. ``table`` and ``csv`` make the texts.
     """
 
     name: str
@@ -294,9 +298,10 @@ class View(Generic[Row]):
     """Sentences to print above the table, a line each."""
 
     def table(self) -> str:
-        """Return the text for a terminal: the conclusions, an empty line, and the table, with a final newline.
+        """Return this view's text for a terminal: the conclusions, an empty line, and the table.
 
-        Without rows, only the sentence ``empty``, and no conclusions.
+        It ends with a newline. Without conclusions, the table alone. Without rows, only the sentence ``empty``, and no
+        conclusions.
         """
         if not self.rows:
             return f"{self.empty}\n"
@@ -332,7 +337,7 @@ RUN_KEYS = {
 def run_as_json(run: RunRow) -> dict[str, Any]:
     """Return the fields that every command's JSON has of a run, by the names in ``RUN_KEYS``.
 
-    ``folder`` is text. Times are Unix seconds. Commands add what more they know of the run.
+    A new dictionary. ``folder`` is text. Times are Unix seconds. Commands add what more they know of the run.
     """
     return {name: getattr(run, name) for name in RUN_KEYS} | {"folder": str(run.folder)}
 
@@ -340,8 +345,9 @@ def run_as_json(run: RunRow) -> dict[str, Any]:
 def work_of(run: Mapping[str, Any], differing: str | None = None) -> str:
     """Return what a run trains as text for a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx), tp=2``.
 
-    ``run`` is as ``run_as_json`` makes it; a field that is empty or unknown is left out. ``differing``, the settings
-    that tell the run from others, goes behind a comma; None or empty: nothing.
+    That is workload, size, variant and precision. ``run`` is as ``run_as_json`` makes it; a field that is empty or
+    unknown is left out. ``differing``, the settings that tell the run from others, goes behind a comma; None or empty:
+    nothing.
     """
     words = (run["workload"], run["model_size"], run["variant"], precision(run["dtype"], run["fp8_recipe"]))
     work = " ".join(word for word in words if word)  # of a run with a damaged record hardly any is known

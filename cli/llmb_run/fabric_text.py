@@ -17,8 +17,9 @@ MEASURED = ("measured", "of", "median", "lowest", "scatter", "slow below", "algo
 def fabric_text(fabric: Fabric) -> str:
     """Return what a measurement of the network fabric says, as text for people with a final newline.
 
-    First the answer and how fine a difference it can show, then findings that concern no single node, tables of what
-    was measured, remedies (``to do: ...``), and the account of the measurement.
+    First the answer, then findings that concern no single node, and how fine a difference can be seen; below, tables of
+    what was measured, remedies (``to do: ...``), and the account of the measurement. What there is nothing to say of is
+    left out.
     """
     verdict = fabric.verdict
     of_all = [item for item in verdict.findings if not item.hosts or item.level == "note"]
@@ -34,7 +35,7 @@ def fabric_text(fabric: Fabric) -> str:
 
 
 def measured_rows(fabric: Fabric) -> list[list[str]]:
-    """Return the table of a fabric measurement: a row for each kind of measurement.
+    """Return the table of a fabric measurement: a row for each kind of measurement, in the order of the verdict's.
 
     The cells are those named in ``MEASURED``. An empty cell: not known.
     """
@@ -44,8 +45,8 @@ def measured_rows(fabric: Fabric) -> list[list[str]]:
 def _measure_row(item: Measure, measured: FabricMeasurement) -> list[str]:
     """Return one row of the table of a fabric measurement, a text for each heading in ``MEASURED``.
 
-    An empty text: not known. Figures are in the unit of ``item``; scatter is in per cent of the median. Algorithm
-    bandwidth is given for collectives alone.
+    An empty text: not known. Figures are in the unit of ``item``; scatter is the standard deviation in per cent of the
+    median. Algorithm bandwidth is given for collectives alone.
     """
     scatter = f"{100 * item.deviation / item.median:.2f} %" if item.deviation is not None else ""
     slow = f"{item.limit:.4g}" if item.limit is not None else ""
@@ -85,7 +86,7 @@ def _ranks_per_node(measured: FabricMeasurement) -> int:
 def _sizes_table(measured: FabricMeasurement) -> str:
     """Return the bandwidths by message size as a table with the columns of ``all_reduce_perf``: bytes, us, GB/s.
 
-    Sizes without a time are left out; empty where none has one.
+    Sizes stand in the order of the measurement. Those without a time are left out; empty where none has one.
     """
     rows = [
         [str(group.bytes), f"{1e6 * group.seconds:.1f}", f"{group.algbw_gbps:.2f}", f"{group.busbw_gbps:.2f}"]

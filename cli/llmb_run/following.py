@@ -28,7 +28,8 @@ from llmb_run.terminal import local_time_text
 class LiveRun:
     """One run that a command follows: its state as last seen, and its progress by its log.
 
-    ``update_runs`` brings several up to date with one question to the scheduler.
+    Made from an observation of the run. ``update_runs`` brings several up to date with one question to the scheduler,
+    by replacing what each has ``seen``.
     """
 
     seen: Observation
@@ -39,7 +40,8 @@ class LiveRun:
     def progress(self) -> Progress:
         """The run's progress by its log, such as the step that it is at.
 
-        It is as of the last call of its ``look``, which reads on in the log.
+        Always the same object. It is as of the last call of its ``look``, which reads on in the log; before the first
+        one, nothing is known.
         """
         return Progress(self.record.paths.log, self.record.plan.trained_steps)
 
@@ -50,7 +52,7 @@ class LiveRun:
 
     @property
     def live(self) -> bool:
-        """Whether the run has not ended."""
+        """Whether the run has not ended, by its state as last seen."""
         return is_live(self.record.state)
 
     @property
@@ -63,21 +65,25 @@ class LiveRun:
 
     @cached_property
     def trained(self) -> bool:
-        """Whether the run has ended and had trained every step, whatever became of its job after that."""
+        """Whether the run has ended and had trained every step, whatever became of its job after that.
+
+        Found out by the log at the first use, and kept: ask once the run has ended.
+        """
         return not self.live and trained_every_step(self.record)
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds of training that are left, by the duration of the run's latest steps.
+        """The seconds of training that are left of the run, by the duration of its latest steps.
 
         None for a run that has ended, is queued (also one that had begun and was queued again), or has no step yet.
         """
         return self.progress.seconds_left if self.live and not is_waiting(self.record.state) else None
 
     def remark(self) -> str:
-        """Return a remark on the run: why it is queued, where it runs, or how it ended and why.
+        """Return a remark on the run, a fragment: why it is queued, where it runs, or how it ended and why.
 
-        Where the scheduler could not be asked, the remark says so. Empty: nothing is known.
+        Where the scheduler could not be asked, the remark is what is known from before, and why. Empty: nothing is
+        known.
         """
         if self.seen.finding.unknown:
             return f"last known: {self.seen.finding.unknown}"
@@ -92,9 +98,9 @@ class LiveRun:
 
     @cached_property
     def _why(self) -> str:
-        """The cause of an ended run's failure, in a few words; empty: it completed, or no cause was found.
+        """The cause of the run's failure once it has ended, in a few words.
 
-        Looked for once, in its log.
+        Empty: it completed, or no cause was found. Looked for once, in its log.
         """
         if self.record.state == COMPLETED:
             return ""
@@ -104,7 +110,8 @@ class LiveRun:
     def as_dict(self) -> dict[str, Any]:
         """Return the run and its progress as JSON values: ``run_as_json``, with step and seconds left.
 
-        ``start`` is Unix time, ``step_seconds`` the seconds of a step. None is a value that is not known.
+        ``start`` is when it started or is expected to, by the scheduler, as Unix time; ``step`` the step that it is at,
+        of ``steps``; ``step_seconds`` the seconds of a step. None is a value that is not known.
         """
         progress = self.progress
         return {
@@ -133,17 +140,20 @@ def trained_every_step(record: RunRecord) -> bool:
 
 
 class Changes:
-    """Tells of each change of state in runs that are observed again and again, by calling ``say`` with a line."""
+    """Tells of each change of state in runs that are observed again and again, by calling ``say`` with a line.
+
+    One object remembers the state of every run that it has told.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._states: dict[str, str] = {}
 
     def tell(self, seen: Sequence[Observation]) -> None:
-        """Say a line for each run in ``seen`` whose state is not the one told last.
+        """Say a line for each run in ``seen`` whose state is not the one told last, in the order of ``seen``.
 
-        The line has run id, state, and what the run waits for. The states are kept for the next call; at the first one
-        every run is told.
+        The line has run id, state, and what the run waits for, else a detail of its state. The states are kept for the
+        next call; a run that was never told is told.
         """
         for item in seen:
             record = item.record
@@ -156,7 +166,7 @@ def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
     """Return the runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
 
     A state that has changed is written into the run's record. Where the scheduler does not answer, the state is the
-    last known one.
+    last known one, and nothing is raised. Empty for no folders.
 
     Raises:
         RecordError: a record cannot be read

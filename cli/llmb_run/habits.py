@@ -103,7 +103,8 @@ _STARTING = "--slurm-arg"
 def command_instead(name: str) -> str:
     """Return the command line that does what the command ``name`` of another program does (``squeue``).
 
-    It may have words to fill in (``RUN``) and alternatives behind ``;``. Empty: none is known.
+    Upper and lower case are the same. It may have words to fill in (``RUN``) and alternatives behind ``;`` or a comma.
+    Empty: none is known.
     """
     return COMMANDS.get(name.lower(), "").format(name=name)
 
@@ -111,6 +112,7 @@ def command_instead(name: str) -> str:
 def verb_instead(verb: str) -> str:
     """Return the command line meant by ``verb``, a command and a word that names no run (``jobs list``).
 
+    One blank is between the two. Upper and lower case are the same. The line may have words to fill in (``RUN``).
     Empty: none is known.
     """
     return VERBS.get(verb.lower(), "")
@@ -119,7 +121,7 @@ def verb_instead(verb: str) -> str:
 def model_instead(word: str) -> str:
     """Return which workloads come near ``word``, a model's name, as a remedy for a command line with it.
 
-    Empty where none comes near, or ``word`` has no digit.
+    Empty where none comes near, or ``word`` has no digit. Reads the installation that the environment names.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -132,14 +134,14 @@ def model_instead(word: str) -> str:
 def option_instead(command: str, option: str, known: Collection[str], arguments: Sequence[str]) -> str:
     """Return what to type in place of ``option``, which another program has and this command has not, as a remedy.
 
-    Empty where nothing is known. The text is an option with its value (``--scale GPUS``), a command line, or a sentence
-    such as ``leave it out: ...``.
+    Empty where nothing is known. The text is an option with its value (``--scale GPUS``), a command line, or a fragment
+    such as ``leave it out: ...``. In a command that starts no job, options of jobs are not known.
 
     Args:
         command: the command that was given the option; empty: it stands before any command
-        option: as it was given, with its dashes
-        known: the options that ``command`` has
-        arguments: the command line, from which the option's value is taken
+        option: as it was given, with its dashes, without a value
+        known: the options that ``command`` has, with their dashes
+        arguments: the command line, from which the option's value is taken; ``VALUE`` stands for one that is missing
     """
     from llmb_common.base.removed import OPTIONS
     from llmb_common.executors.slurm.options import is_option, option_name
@@ -184,7 +186,7 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
 def column_named(name: str) -> str | None:
     """Return the plan's column that Megatron calls ``name``: ``tp`` of ``tensor_model_parallel_size``.
 
-    Dashes in the name are allowed. None: Megatron's name is of no column.
+    Dashes in the name are allowed, in place of ``_``, and capitals. None: Megatron's name is of no column.
     """
     from llmb_common.planning.settings import COLUMNS_OF
 
@@ -204,8 +206,8 @@ def _only_if_known(text: str, known: Collection[str]) -> str:
 def _option_value(option: str, arguments: Sequence[str]) -> str:
     """Return the value given with ``option`` on the command line, as the word behind it or after ``=``.
 
-    Of several, the first. A word behind it that begins with ``-`` is no value. The word ``VALUE``, a placeholder for
-    the user, where there is none; what follows ``=`` may be empty.
+    Of several, the first. A word behind it that begins with ``-`` is no value, and the search goes on. The word
+    ``VALUE``, a placeholder for the user, where there is none; what follows ``=`` may be empty.
     """
     for word, following in itertools.pairwise([*arguments, "-"]):
         if word == option and not following.startswith("-"):

@@ -24,7 +24,8 @@ _NEW_OBJECTS = 100_000
 def main(arguments: list[str] | None = None) -> int:
     """Run the command of ``llmb-run`` in ``arguments``, and return its exit status.
 
-    Errors are printed, never raised. None: the arguments of this process, which is to end right after.
+    These are the words behind the program's name. Errors of the request, the machine and the command are printed, never
+    raised; a programming error passes. None: the arguments of this process, which is to end right after.
     """
     if arguments is not None:
         return _run(arguments)
@@ -52,8 +53,11 @@ def _run(words: list[str]) -> int:
 def _command(arguments: list[str]) -> int:
     """Run the command in ``arguments``, or answer a shell that asks for completions, and return the exit status.
 
+    ``help COMMAND`` is ``COMMAND --help``. Help is printed on stdout.
+
     Raises:
         LLMBError: the command failed, or its line is wrong: then the remedy is the line that was meant, if it is known
+        OSError: from the command itself, or nobody reads the output
     """
     import click
 
@@ -83,7 +87,11 @@ def _command(arguments: list[str]) -> int:
 def _with_corrected_command(error: LLMBError, arguments: list[str]) -> LLMBError:
     """Return ``error`` itself with its remedy replaced by the whole command line that was meant.
 
-    Unchanged where ``arguments``, the line that was typed, do not show what was meant.
+    Unchanged where the error is not about the line's words, or ``arguments``, the line that was typed, do not show what
+    was meant.
+
+    Raises:
+        ConfigError: the line lacks options, and ``cluster_config.yaml`` is wrong, or not trusted
     """
     if isinstance(error, RequestError) and error.complete:
         from llmb_run.meant import completed
@@ -163,8 +171,8 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
 def _elsewhere(command: str, option: str) -> str:
     """Return up to three other commands that have ``option``, as a remedy: ``llmb-run show --json or ...``.
 
-    ``command`` is the one that was given the option in vain. Empty: no other has it, or it is a short option. Imports
-    all commands.
+    They are the first ones in the order of the help. ``command`` is the one that was given the option in vain. Empty:
+    no other has it, or it is a short option. Imports all commands.
     """
     if not option.startswith("--"):
         return ""
@@ -179,7 +187,10 @@ def _elsewhere(command: str, option: str) -> str:
 
 
 def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str, str] | None:
-    """Return (message, remedy) for a number outside the range that ``option`` takes; None for any other bad value."""
+    """Return (message, remedy) for a number outside the range that ``option`` takes; None for any other bad value.
+
+    The range has a lower end.
+    """
     import click
 
     kind = option.type
@@ -194,7 +205,10 @@ def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str,
 
 
 def _within(kind: click.IntRange | click.FloatRange) -> str:
-    """Return the smallest sensible number that an option of this kind takes, as text for an example; at least 1."""
+    """Return the smallest sensible number that an option of this kind takes, as text for an example.
+
+    It is at least 1, and 1 more than a lower end that does not belong to the range.
+    """
     least = kind.min or 0
     return f"{least + 1:g}" if kind.min_open else f"{max(least, 1):g}"
 

@@ -40,8 +40,9 @@ _CLOSE = 0.75
 def corrected_command(arguments: Sequence[str]) -> str:
     """Return the whole command line that the user meant by ``arguments``, with ``llmb-run`` first.
 
-    It is quoted for a shell. The line is one that its command parses; whether the job in it can run is not checked.
-    Empty: no such line is known, it would be the same words in another order, or a word sets what looks like a secret.
+    ``arguments`` are without the program; a single one with blanks is taken for a whole line. The answer is quoted for
+    a shell. The line is one that its command parses; whether the job in it can run is not checked. Empty: no such line
+    is known, it would be the same words in another order, or a word sets what looks like a secret.
     """
     words = list(arguments)
     # The line is printed, and a secret would be with it.
@@ -63,6 +64,9 @@ def corrected_command(arguments: Sequence[str]) -> str:
 
 def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str) -> str:
     """Return the command line of ``arguments`` with the options it lacks, and behind ``#`` what else is possible.
+
+    It begins with ``llmb-run``, and is quoted for a shell. Where a workload is lacking, and neither size nor scale is
+    given, examples of these are added, too.
 
     Args:
         arguments: the words of the line, without ``llmb-run``
@@ -89,7 +93,8 @@ def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str)
 def _workload_for(arguments: Sequence[str]) -> str:
     """Return the name of a workload that has the size which ``arguments`` ask for, for an example.
 
-    Llama 3.1's where they ask for none, or none has it.
+    Workloads of Megatron-Bridge's catalogue come last. Llama 3.1's where they ask for no size but ``smoke``, or none
+    has it.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -104,8 +109,9 @@ def _workload_for(arguments: Sequence[str]) -> str:
 def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | None:
     """Return (workload, size) that ``word`` means; the size is empty where the word says none.
 
-    The word may be a workload, a recipe, a size that says its model, or recipe and size together, however they are
-    joined. None: it means no workload, or several.
+    The word may be a workload, a recipe, at least four letters with which only one recipe begins, a size that says its
+    model or that only one workload has, or recipe and size together, however they are joined. Upper and lower case are
+    the same. None: it means no workload, or several.
     """
     models: dict[str, str] = {}
     for recipe in recipes:
@@ -129,9 +135,10 @@ def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | No
 
 
 def _normalized(name: str) -> str:
-    """Return a name of a workload, recipe or size in small letters and digits, without ``pretrain``.
+    """Return a name of a workload, recipe or size in small letters and digits.
 
-    Names that people spell differently, such as ``Llama-3.1``, compare equal this way.
+    A ``pretrain`` at its beginning is dropped. Names that people spell differently, such as ``Llama-3.1``, compare
+    equal this way.
     """
     return re.sub(r"^pretrain(ing)?|[^a-z0-9]", "", name.lower())
 
@@ -144,7 +151,8 @@ def _command_names() -> list[str]:
 def _with_command(words: list[str], workspace: Workspace) -> list[str]:
     """Return ``words``, a command line, with the command of ``llmb-run`` that is meant as its first word.
 
-    The command may stand behind options, be another tool's or misspelt, or be missing. Empty: none is recognized.
+    The command may stand behind options, be another tool's or misspelt. Where it is missing, and a workload is named,
+    ``plan`` is taken, which starts nothing. Empty: none is recognized, or there are no words.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -174,7 +182,8 @@ def _with_command(words: list[str], workspace: Workspace) -> list[str]:
 def _corrected(words: list[str], workspace: Workspace) -> list[str]:
     """Return a command line with its options spelt as the command has them, and bare words as options.
 
-    ``words`` begin with a command. Empty: they are, or a bare word has no meaning.
+    ``words`` begin with a command that exists. Options that the command has not, and that mean nothing here, stay.
+    Empty: there are no words, or a bare word has no meaning.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -211,8 +220,8 @@ def _corrected(words: list[str], workspace: Workspace) -> list[str]:
 def _option_meant(name: str, options: Mapping[str, click.Parameter]) -> str | None:
     """Return the command's own spelling of the option ``name``, which may be ``--max_steps``.
 
-    ``-max-steps`` and a bare ``workload`` are recognized, too. ``options`` are the command's. None: it has no such
-    option.
+    ``-max-steps`` and a bare ``workload`` are recognized, too. Of ``--vary``, ``--change`` and ``--set`` it is the one
+    that the command has. ``options`` are the command's. None: it has no such option.
     """
     if name in options:
         return name
@@ -229,7 +238,8 @@ def _translated_option(
 ) -> list[str]:
     """Return the words for what the option ``name`` of another program is called here, with its value.
 
-    An option without a counterpart, or without a value, is returned as it was typed.
+    An option without a counterpart, or without a value, is returned as it was typed. A counterpart ``--html`` is taken
+    only for a file that is a page by its name.
 
     Args:
         words: the command line, its command first
@@ -256,8 +266,8 @@ def _translated_option(
 def _setting_of(name: str, options: Mapping[str, click.Parameter]) -> str | None:
     """Return the option that a bare word ``tp=4`` belongs to, ``--vary``, ``--change`` or ``--set``.
 
-    ``name`` is ``tp``; ``options`` are the command's. None: ``name`` is nothing that can be set, or the command has no
-    such option.
+    It is the first of these that the command has. ``name`` is ``tp``; ``options`` are the command's. None: ``name`` is
+    nothing that can be set, or the command has no such option.
     """
     if column_of(name) is None and name not in VARIABLES:
         return None
@@ -267,8 +277,9 @@ def _setting_of(name: str, options: Mapping[str, click.Parameter]) -> str | None
 def _option_value(option: str, value: str, rest: list[str]) -> str:
     """Return the value of an option, joined with the words behind it where these are further values.
 
-    That is so for options that take NAME=VALUE, and for ``--zip``. ``value``: the word that was given with the option.
-    Words that are joined are removed from ``rest``.
+    That is so for ``--zip``, whose words are joined with blanks, and for options that take NAME=VALUE, where ``value``
+    is a name alone: ``tp`` with the words 1 and 2 becomes ``tp=1,2``. A word that begins with ``-`` ends them.
+    ``value``: the word that was given with the option. Words that are joined are removed from ``rest``.
     """
     if option == "--zip":
         while rest and not rest[0].startswith("-"):
@@ -284,8 +295,8 @@ def _option_value(option: str, value: str, rest: list[str]) -> str:
 def _switch_words(option: str, rest: list[str], options: Mapping[str, click.Parameter]) -> list[str]:
     """Return the words for the switch ``option`` and a value that was typed behind it, such as ``true``.
 
-    Empty for ``false`` and the like. ``-p batch`` becomes the partition that Slurm's users mean. The value is removed
-    from ``rest``, the words behind the switch.
+    Only ``-p`` and ``--profile`` take one. Empty for ``false``, ``no`` and ``0``. ``-p batch`` becomes the partition
+    that Slurm's users mean. The value is removed from ``rest``, the words behind the switch.
     """
     value = rest[0].lower() if rest and option in ("-p", "--profile") else "-"
     if value.startswith("-"):
@@ -306,7 +317,8 @@ def _with_bare_words(
     """Return the command line ``done`` with each of the ``bare`` words as the option that it is a value of.
 
     Empty: a word belongs to no option and the command takes none, or a workload is missing. The command may become
-    another one, such as ``compare`` for ``ab`` with two runs.
+    another one: ``compare`` for ``ab`` with two bare words and nothing else, ``bulk`` for a command that starts jobs
+    and one file.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -340,7 +352,8 @@ def _with_bare_words(
 def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
     """Return the command line ``done`` with the workload and size that the value of its ``-w`` means.
 
-    Unchanged where it has no ``-w``, the value is a workload's or recipe's name, or means none.
+    Unchanged where it has no ``-w``, or the value is a workload's or recipe's name, a list with commas, or means none.
+    A size that the line has already stays.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -364,8 +377,9 @@ def _as_option(
 ) -> list[str] | None:
     """Return the words of the option that a bare word stands for in ``command``.
 
-    For ``health``, ``n1`` stands for ``--nodes n1``. Empty: the word may be left out; None: it stands for no option.
-    ``done``: the words of the line so far; ``options``: those of the command.
+    For ``health``, ``n1`` stands for ``--nodes n1``. Elsewhere the word may be a switch without its dashes, the newest
+    run (``latest``), a file to write, a state, or what a job is asked for with. Empty: the word may be left out; None:
+    it stands for no option. ``done``: the words of the line so far; ``options``: those of the command.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -390,10 +404,10 @@ def _as_option(
 def _option_of_word(
     word: str, done: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
 ) -> list[str] | None:
-    """Return the words of the option that a bare word sets of a job: workload, size, dtype, number or type of GPUs.
+    """Return the words of the option that a bare word sets of a job: workload, size, dtype, type or number of GPUs.
 
-    None where it is none of these. ``done``: the words of the line so far; until a workload is among them, nothing else
-    is recognized.
+    The first of these that fits; upper and lower case are the same. None where it is none of these. ``done``: the words
+    of the line so far; until a workload is among them, nothing else is recognized.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -427,7 +441,10 @@ def _recipes(workspace: Workspace) -> list[Recipe]:
 
 
 def _is_accepted(words: list[str]) -> bool:
-    """Return whether the command, the first of ``words``, parses the others without an error; it is not executed."""
+    """Return whether the command, the first of ``words``, parses the others without an error; it is not executed.
+
+    False for ``--help``, too, whose text is printed.
+    """
     with contextlib.suppress(click.exceptions.ClickException, click.exceptions.Exit, LLMBError):
         load_command(words[0]).make_context(words[0], words[1:])
         return True

@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 def shared(*names: str, **settings: Any) -> Callable[[F], F]:
     """Return a decorator that adds an option to a command, like ``click.option``, whose arguments it takes.
 
-    The help shows the option below a heading where ``under`` has named one.
+    The help shows the option below a heading where ``under`` has named one, else among the command's own.
     """
     return click.option(*names, cls=SectionedOption, **settings)
 
 
 def under(section: str, *decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Return several option decorators as one.
+    """Return several option decorators as one, in which help lists their options in the order given.
 
-    The help shows the options made by ``shared`` below the heading ``section``.
+    The help shows the options made by ``shared`` below the heading ``section``, also those that had another one;
+    options made otherwise stay among the command's own.
     """
     own = together(*decorators)
 
@@ -83,8 +84,12 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Callable[[F], F]:
     """Return a decorator that adds the option for a variable of ``launch.sh``, with help from ``VARIABLES``.
 
-    ``names``: further names of the option, its parameter's among them. ``more``: text for the end of the help.
-    ``settings`` are those of ``click.option``.
+    The option is called as ``VARIABLES`` says. ``names``: further names that click takes, such as a short option or the
+    name of the function's parameter. ``more``: text for the end of the help, before its full stop. ``settings`` are
+    those of ``click.option``, but for ``help``.
+
+    Raises:
+        KeyError: there is no such variable
     """
     known = VARIABLES[variable]
     if known.metavar:
@@ -113,12 +118,12 @@ def _completion(
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a shell completion that offers ``values`` and the command's verbs.
 
-    It offers those that begin with what is typed. Upper and lower case are the same. If ``values`` raises an LLMBError,
-    only verbs are offered: nothing may reach the shell's prompt.
+    It offers those that begin with what is typed, each once, verbs first. Upper and lower case are the same. If
+    ``values`` raises an LLMBError, only verbs are offered: nothing may reach the shell's prompt.
     """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        """Return the words that begin with ``incomplete``, in any case, each once; empty: none does."""
+        """Return the words that begin with ``incomplete``, in any case, each once, verbs first; empty: none does."""
         known = _verbs(context, parameter)
         with contextlib.suppress(LLMBError):  # a shell waits for an answer: no error may reach its prompt
             known += values(context)
@@ -139,7 +144,7 @@ def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
 def _configurations(context: click.Context) -> list[Configuration]:
     """Return the documented configurations of the workloads on the command line so far.
 
-    Without any workload there, returns those of all.
+    Without any known workload there, returns those of all.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -174,16 +179,18 @@ _MOST_RUNS = 200
 
 
 def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return what a shell offers for a run: ids of the newest runs that begin with ``incomplete``, each once.
+    """Return what a shell offers for a run: ids of the newest runs that begin with ``incomplete``.
 
-    Names of runs, too, where more than three characters are typed. Empty where none begins so or there is no
-    installation.
+    Each is there once, the newest first. At most ``_MOST_RUNS`` runs are looked at. Names of runs, too, where more than
+    three characters are typed. Empty where none begins so or there is no installation.
     """
     from llmb_common.planning.workspace import Workspace
     from llmb_common.runs.index.database import newest_runs
 
     def known(context: click.Context) -> list[str]:
-        """Return the ids, and maybe the names, of the newest runs of this installation.
+        """Return the ids of the newest runs of this installation.
+
+        Their names follow if more than three characters are typed.
 
         Raises:
             RequestError: there is no installation
@@ -200,6 +207,8 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
 def _found_runs(install: Path) -> list[tuple[str, str]]:
     """Return (run id, name) of the newest runs by a search in the run folders, for an installation without an index.
 
+    At most ``_MOST_RUNS``, the newest first.
+
     Raises:
         RecordError: the list of folders outside the installation cannot be read
     """
@@ -212,8 +221,8 @@ def _found_runs(install: Path) -> list[tuple[str, str]]:
 def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return what a shell offers for a suite: verbs and LLMB's suites that begin with ``incomplete``.
 
-    Where none does, the shell is told to offer files. Where a recipe, from which suites are made, cannot be read, no
-    suite is offered, and nothing is raised.
+    Upper and lower case differ. Where none does, the shell is told to offer files. Where a recipe, from which suites
+    are made, cannot be read, no suite is offered, and nothing is raised.
     """
     from click.shell_completion import CompletionItem
 
@@ -240,9 +249,9 @@ _CHOSEN = tuple(name for name, known in VARIABLES.items() if known.choices and n
 
 
 def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
-    """Return the values that a shell offers behind ``name=``, as far as there are few.
+    """Return the values that a shell offers behind ``name=``, as far as there are few; some may be there twice.
 
-    Empty: any value may stand there, or none is known.
+    Upper and lower case are the same in ``name``. Empty: any value may stand there, or none is known.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -266,8 +275,8 @@ def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
 def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return what a shell offers for NAME=VALUE: names with their ``=``, and behind that the values that are known.
 
-    Behind a comma it offers values that are not in the list yet. Empty: nothing is known, or there is no readable
-    configuration.
+    Names match in any case, values in theirs. Behind a comma it offers values that are not in the list yet, each with
+    all that is typed before it. Empty: nothing is known, or there is no readable configuration.
     """
     name, equals, values = incomplete.partition("=")
     columns = [column.lower() for column in COLUMNS]
@@ -292,7 +301,7 @@ def _values_so_far(context: click.Context, name: str) -> list[str]:
 def _chosen_recipes(context: click.Context) -> list[Recipe]:
     """Return the recipes of the workloads on the command line so far, or, without any known one, of all workloads.
 
-    Recipes that the site has adopted from other releases are added.
+    Unknown workloads are passed over. Recipes that the site has adopted from other releases are added at the end.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -443,7 +452,7 @@ detach = flag("--detach", help="Without Slurm: return at once and leave the job 
 
 
 def kept_in(what: str) -> Callable[[F], F]:
-    """Return a decorator that adds the option ``--folder``, where campaigns are kept.
+    """Return a decorator that adds the option ``--folder``, where campaigns are kept; its value is a path or None.
 
     ``what`` names these campaigns, in the plural, in the option's help.
     """

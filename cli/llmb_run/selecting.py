@@ -38,17 +38,18 @@ def run_filter(
 ) -> RunFilter:
     """Return the filter for runs that a command's options describe; several values of one option are alternatives.
 
-    An empty list or None filters nothing.
+    A run must fit all options. An empty list or None filters nothing. Upper and lower case are the same, but for values
+    in ``where``.
 
     Args:
         workspace: knows the recipes
         workload: names of recipes or workloads; each of these lists may have commas in its texts
-        size: model sizes
-        dtype: as recipes call them
-        scale: numbers of GPUs
+        size: model sizes; whether a recipe has them is not checked
+        dtype: as recipes call them, likewise
+        scale: numbers of GPUs, from 1 to 999999999
         state: names of states, or Slurm's short forms
         where: ``NAME=VALUE,VALUE``: one of the values in each
-        since: a time span: runs that are no older
+        since: a time span: runs that are no older, as of now
         live: True: runs that have not ended; False: those that have; None: all
         limit: how many runs at most, the newest
 
@@ -76,11 +77,12 @@ def run_filter(
 def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     """Return a function that says whether a run's job has the values that ``--where`` asks for.
 
-    ``where`` holds ``NAME=VALUE,VALUE``: one of the values is to be the job's. Names and values are those that tables
-    of results use. The function reads the run's record, and returns False where that cannot be read.
+    ``where`` holds ``NAME=VALUE,VALUE``: one of the values is to be the job's, for every NAME. Names and values are
+    those that tables of results use, values in the same case; ``-`` is no value, and of a path its last part suffices.
+    The function reads the run's record, and returns False where that cannot be read.
 
     Raises:
-        RequestError: a text is not of that form, or names nothing that jobs are known by
+        RequestError: a text is not of that form, names nothing that jobs are known by, or names one thing twice
     """
     # Planning is a tenth of what ``jobs`` and ``results`` import, and hardly anybody asks for it.
     from llmb_run.starting.command_line import VARIABLE_OF
@@ -108,16 +110,18 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
 def filters_text(filters: Mapping[str, Any]) -> str:
     """Return the options that runs were chosen by, as text behind a noun: `` size 405b, dtype fp8``.
 
-    It begins with a blank. Options without a value are left out; empty: there are no others.
+    ``filters`` are arguments of ``run_filter``, in whose order they stand. The text begins with a blank. Options
+    without a value are left out; empty: there are no others.
     """
     chosen = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
     return "".join(f" {name} {','.join(map(str, values))}," for name, values in chosen).rstrip(",")
 
 
 def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
-    """Return the message that no run matches the filters: ``no run matches size 405b``.
+    """Return the message that no run matches the filters, without a full stop: ``no run matches size 405b``.
 
-    Without filters, it says that no run has been recorded yet. ``noun``: another word for run.
+    ``filters`` are arguments of ``run_filter``. If all of them are empty, it says that no run has been recorded yet.
+    ``noun``: another word for run.
     """
     return f"no {noun} matches{filters_text(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
 
@@ -130,9 +134,10 @@ _SHORT = {
 
 
 def states_of(values: Sequence[str]) -> list[str]:
-    """Return the values of ``--state``, full names or Slurm's short forms, as names of states in capitals.
+    """Return the values of ``--state`` as names of states in capitals, in order.
 
-    A value may be a list with commas.
+    Values are full names or Slurm's short forms, in any case. A value may be a list with commas; blanks around its
+    parts do not matter. Empty for no values.
 
     Raises:
         RequestError: there is no such state
@@ -148,7 +153,7 @@ def states_of(values: Sequence[str]) -> list[str]:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Return the time span ``text`` (``90m``, ``7d``, ``HH:MM:SS``) in seconds.
+    """Return the time span ``text`` in seconds: a number with s, m, h, d or w (``90m``, ``7d``), or ``HH:MM:SS``.
 
     Messages name the ``option`` that it comes from.
 
@@ -167,7 +172,8 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
     """Return the rows of the runs that ``words`` name, in their order and each once.
 
     A word may be a run id, a name, a job id, a folder, or name all jobs of one command (``sweep-3f2a9c1e``); then
-    ``wanted`` does not apply. Without words, returns the runs that match ``wanted``, newest first, maybe none.
+    ``wanted`` does not apply, nor ``others``. Without words, returns the runs that match ``wanted``, newest first,
+    maybe none.
 
     ``others``: what a command does not do with runs of other users unless they are named; they are left out then, and a
     notice begins with these words. Empty: they are in the answer.
@@ -190,6 +196,9 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
 def _runs_of(install: Path, word: str) -> list[RunRow]:
     """Return the run that ``word`` names, or all runs that one command started (``sweep-3f2a9c1e``); at least one.
 
+    Of several with one name or job id it is the newest, this user's before another's; those of a command come newest
+    first.
+
     Raises:
         RequestError: there is none, or the word is the beginning of several run ids
         RecordError: the list of folders outside the installation cannot be read
@@ -204,9 +213,9 @@ def _runs_of(install: Path, word: str) -> list[RunRow]:
 
 
 def require_own(folders: Iterable[Path]) -> None:
-    """Refuse run ``folders`` of other users.
+    """Refuse run ``folders`` of other users, by the owner of the folder.
 
-    A plan in there names programs and mounts, which would be used with our rights.
+    A plan in there names programs and mounts, which would be used with our rights. Passes without folders.
 
     Raises:
         RecordError: one of the folders is another user's; the first of them
@@ -219,7 +228,7 @@ def require_own(folders: Iterable[Path]) -> None:
 def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, LLMBError]]]:
     """Return (records, problems): the records of ``rows`` in their order, and what could not be read.
 
-    The latter are pairs of run id (or, without one, name) and error.
+    Raises nothing. The latter are pairs of run id (or, without one, name) and error.
     """
     loaded = [(row, result_or_error(load_record, row.folder)) for row in rows]
     problems = [(row.run_id or row.name, item) for row, item in loaded if isinstance(item, LLMBError)]
@@ -227,7 +236,10 @@ def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, 
 
 
 def one_folder(workspace: Workspace, word: str | None) -> Path:
-    """Return the folder of the run that ``word`` names; None: of the newest run.
+    """Return the folder of the run that ``word`` names; None: of the newest run of all users.
+
+    ``word`` is a run id or its beginning, a name, a job id or a folder; of several of one name, it is the newest, this
+    user's before another's.
 
     Raises:
         RequestError: there is no such run or no installation, or the word is the beginning of several run ids

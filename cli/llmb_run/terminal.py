@@ -14,7 +14,7 @@ from llmb_common.base.printable import folded, printable, printable_lines, width
 
 
 def say(text: str) -> None:
-    """Print ``text``, lines with their ends, on stderr, folded to the terminal.
+    """Print ``text``, lines with their ends, on stderr, folded to the terminal; no newline is added.
 
     It is what people see before a command's result.
     """
@@ -32,11 +32,12 @@ def next_command(*words: str) -> str:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), width: int | None = None
 ) -> str:
-    """Return a table with a heading as text, columns two spaces apart.
+    """Return a table with a heading as text, columns two spaces apart; cells are made safe to print.
 
     Columns named in ``right`` are aligned on the right. It ends with a newline. Empty where there are no rows. On a
     terminal that is too narrow, a column of sentences is wrapped, and columns that do not fit stand below the others, a
-    little to the right. ``width``: as if stdout were that many characters wide; None: as it is.
+    little to the right. In a pipe or a file nothing is. ``width``: as if stdout were that many characters wide; None:
+    as it is.
     """
     if not rows:
         return ""
@@ -134,7 +135,8 @@ def local_time_text(when: float) -> str:
 def duration_text(seconds: float) -> str:
     """Return a span of time as text in fitting units: ``42 s``, ``7 min``, ``3 h 05 min``, ``4 d 2 h``.
 
-    Less than 0 is ``0 s``.
+    Seconds below 100 s, minutes below 100 min, hours below 48 h; what is less than the last unit is dropped. Less than
+    0 is ``0 s``.
     """
     rounded = max(0, round(seconds))
     if rounded < 100:
@@ -151,7 +153,8 @@ def duration_text(seconds: float) -> str:
 def split_values(values: Iterable[str]) -> list[str]:
     """Return the values of an option that may be repeated and may hold commas, in order and without duplicates.
 
-    Blanks around a value are dropped, and so are empty values; empty: there are no others.
+    Every comma separates, in quotes and brackets, too. Blanks around a value are dropped, and so are empty values;
+    upper and lower case differ. Empty: there are no values.
     """
     parts = chain.from_iterable(value.split(",") for value in values)
     stripped = (part.strip() for part in parts)

@@ -47,8 +47,9 @@ from llmb_common.runs.record import RunRecord, load_record
 class Arm:
     """One configuration on trial in a campaign of benchmark runs; a campaign numbers its arms from 1.
 
-    ``title`` is what messages call it. ``timed``: the step time of its runs counts, else it is enough that they
-    succeed. ``strict``: problems that a run's nodes report, and a bad end after the last step, make the run a failure.
+    ``title`` is what messages call it; ``recipe_folder`` is where its recipe is. ``timed``: the step time of its runs
+    counts, else it is enough that they succeed. ``strict``: of runs that are not timed, problems that their nodes
+    report, and a bad end after the last step, are failures.
     """
 
     plan: JobPlan
@@ -68,8 +69,9 @@ ANEW = "start a new campaign with --again"
 class Campaign:
     """A series of benchmark runs that one command (``accept``, ``ab``, ``tune``) starts to find an answer.
 
-    ``folder`` is the campaign's own, called by its number. ``id`` is random, and part of its runs' keys. ``purpose`` is
-    the command's name. ``began`` is Unix time.
+    ``open_campaign`` makes it; it starts no runs itself, but finds them again by their keys. ``folder`` is the
+    campaign's own, called by its number. ``id`` is random, and part of its runs' keys. ``purpose`` is the command's
+    name. ``began`` is Unix time.
     """
 
     folder: Path
@@ -100,15 +102,19 @@ class Campaign:
         return f"{self.purpose}:{self.id}:{arm}.{attempt}"
 
     def numbers(self, key: str) -> tuple[int, int] | None:
-        """Return (arm, attempt), both from 1, of the run with this key; None: the run is not this campaign's."""
+        """Return (arm, attempt), both from 1, of the run of this campaign with ``key``.
+
+        None: it is the key of another campaign's run, or of a run of none.
+        """
         found = re.fullmatch(rf"{re.escape(f'{self.purpose}:{self.id}:')}([0-9]{{1,6}})\.([0-9]{{1,6}})", key)
         return (int(found[1]), int(found[2])) if found else None
 
     def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
         """Return the records of the campaign's runs by (arm, attempt), read from the run folders and from no index.
 
-        ``plans`` are those of all arms: they say in which folders to look. Empty: no run yet. Runs of other users are
-        left out. Folders that are not the campaign's are remembered, and skipped by the next call.
+        ``plans`` are those of all arms: they say in which folders to look. The records are in no particular order.
+        Empty: no run yet. Runs of other users are left out. Folders that are not the campaign's are remembered, and
+        skipped by the next call.
 
         Raises:
             RecordError: a record of this user cannot be read; one from more than a day before the campaign began is
@@ -148,7 +154,7 @@ class Campaign:
 def _read_json(file: Path, **known: type) -> dict[str, Any]:
     """Return the object in a campaign's JSON file, after checking its fields.
 
-    It has an integer ``schema`` and fields of the ``known`` types.
+    It has an integer ``schema`` and fields of the ``known`` types, by name; further fields are not checked, and stay.
 
     Raises:
         RecordError: the file is missing, cannot be read, or lacks one of these fields
@@ -176,7 +182,8 @@ def answered(
 ) -> Result:
     """Begin a campaign or continue it, and return its result as ``show`` makes it.
 
-    A campaign that is over is only looked up. The campaign is locked meanwhile. Its result is written into its folder.
+    A campaign that is over is only looked up, and a notice says so. The campaign is locked until ``show`` has returned.
+    What ``find`` returns is written into the campaign's folder as ``result.json``.
 
     Args:
         campaigns: the folder of all campaigns
@@ -184,13 +191,13 @@ def answered(
         name: what the campaign's folder begins with
         about: tells it from others of this name, see ``open_campaign``
         find: carries the campaign out, and returns its result; may be called again after any crash
-        show: makes the printable result; gets what ``find`` returned, with the campaign's folder in ``folder``
+        show: makes the printable result; gets what ``find`` returned, with the campaign's folder, a text, as ``folder``
         again: begin a new campaign even where one is on disk
-        is_over: whether nothing is left to do for a result that is on disk
+        is_over: whether nothing is left to do for a result that is on disk; else ``find`` is called again
 
     Raises:
         Interrupted: by the user; the same command resumes it
-        EnvironmentLacks: another process is working on it
+        EnvironmentLacks: code ``busy``: another process is working on it
         RecordError: its files cannot be read or written, or its result was changed since
         LLMBError: whatever ``find`` raises
         OSError: likewise
@@ -223,11 +230,12 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
     """Open the newest campaign of this name, or a new one, and hold its lock while the context lasts.
 
     Makes its folder ``NAME-HASH/NUMBER`` in ``campaigns``; the hash is of the user and ``about``, which tells campaigns
-    of one name apart: the path of a suite file, or what was asked for. With ``again``, a campaign that has begun is
-    left alone, and a new one gets the next number.
+    of one name apart: the path of a suite file, or what was asked for. The newest has the greatest number. With
+    ``again``, a campaign that has begun (it has a ``campaign.json``) is left alone, and a new one gets the next number.
+    Never waits for the lock.
 
     Raises:
-        EnvironmentLacks: code ``busy``: another process is working on it
+        EnvironmentLacks: code ``busy``: another process is working on a campaign of this name
         RecordError: its folder cannot be written, or its ``campaign.json`` not read
     """
     digest = hashlib.sha256(repr((os.getuid(), about)).encode()).hexdigest()[:8]
@@ -259,7 +267,7 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
 
 
 def _lock_campaign(descriptor: int) -> None:
-    """Lock the open lock file of a campaign, and write into it which process holds it.
+    """Lock the open lock file of a campaign, without waiting, and write into it which process holds it.
 
     The text also has the machine and the time. The lock ends when ``descriptor`` is closed.
 
@@ -302,7 +310,9 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def arm(self) -> Arm:
-        """The arm to start runs of, made from the saved plan; the plan's predictions are empty.
+        """The arm to start runs of, made from the saved plan.
+
+        Its predictions are empty, and it is timed and not strict.
 
         Raises:
             msgspec.ValidationError: the saved plan is not a plan
@@ -333,7 +343,8 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def inputs(self) -> dict[str, Any]:
         """The values, beside those of the arms, that must not change in a campaign, by the names that messages use.
 
-        They are LLMB's version (``version of LLMB``), the hash of the training code, and the number of arms.
+        They are LLMB's version (``version of LLMB``), the hash of the training code, and the number of arms, which
+        messages call the number of workloads.
         """
         known = {"version of LLMB": self.llmb, "training code": self.code_sha256}
         return {**known, "number of workloads": len(self.arms)}
@@ -341,8 +352,8 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def changes(self, now: Frozen) -> list[str]:
         """Return a line ``name: before -> after`` for each input of the campaign that is different in ``now``.
 
-        A line about an arm begins with its title. Empty: nothing has changed. If the number of arms has, the arms
-        themselves are not compared.
+        A line about an arm begins with the title that the arm had before; arms are compared by their place. Equal lines
+        are one. Empty: nothing has changed. If the number of arms has, the arms themselves are not compared.
         """
         found = [*changed_values(self.inputs, now.inputs)]
         if len(self.arms) == len(now.arms):
@@ -359,8 +370,8 @@ def frozen_now(
 ) -> F:
     """Return the inputs that a campaign would begin with now: software, and each arm with recipe and image.
 
-    There is at least one arm. ``kind`` is the class to return. ``each`` holds further fields of every arm, in order;
-    ``more`` further fields of the campaign.
+    Writes nothing. There is at least one arm. ``kind`` is the class to return. ``each`` holds further fields of every
+    arm, in the order of ``arms``, or is empty; ``more`` further fields of the campaign.
 
     Raises:
         EnvironmentLacks: a recipe or the training code cannot be read
@@ -396,7 +407,7 @@ def frozen_now(
 def fixed_values(plan: dict[str, Any]) -> dict[str, Any]:
     """Return the values of ``plan`` that must not change during a campaign: all but ``preflight``, its predictions.
 
-    Lists in place of tuples, as they come back from JSON.
+    A deep copy, with lists in place of tuples, as they come back from JSON.
     """
     # As JSON gives it back: lists, not tuples.
     kept = {name: value for name, value in plan.items() if name != "preflight"}
@@ -446,8 +457,9 @@ def begin_or_go_on(campaign: Campaign, now: F) -> F:
 def changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line, ``name: before -> after``, for each value in which two mappings, such as plans, differ.
 
-    A value inside a nested mapping is called by both keys: ``image digest``. A value that is missing shows as ``none``.
-    Long values are shortened.
+    A value inside a nested mapping is called by both keys: ``image digest``. A value that is missing shows as ``none``,
+    and is equal to None. The lines are in the order of ``earlier``, then what only ``now`` has. Long values are
+    shortened.
     """
     before, after = _flatten(earlier), _flatten(now)
     for name in dict.fromkeys([*before, *after]):
@@ -458,7 +470,7 @@ def changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterat
 def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with each dictionary in them replaced by its items, one level deep.
 
-    The name of such an item is both keys, with a blank between them.
+    The name of such an item is both keys, with a blank between them. An empty dictionary leaves nothing.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():
@@ -467,9 +479,10 @@ def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short_value(value: Any) -> str:
-    """Return ``value`` as text for a message, shortened: twelve digits of a SHA-256, else 80 characters.
+    """Return ``value`` as text for a message, shortened.
 
-    None is ``none``; what is no text is written as JSON.
+    That is the first 12 digits of a SHA-256, else at most 80 characters. Longer text is cut at its end, and then ends
+    in ``...``. None is ``none``; what is no text is written as JSON.
     """
     if value is None:
         return "none"

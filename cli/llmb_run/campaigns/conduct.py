@@ -48,14 +48,15 @@ def attempt_of(
     """Return how an ended run of a campaign counts: as a step time, a fault not its own, or a failure.
 
     Faults are the scheduler's, a node's, or an incomplete log's: such a run may be repeated. An attempt with neither
-    time, fault nor failure is the success of a run that is not ``timed``.
+    time, fault nor failure is the success of a run that is not ``timed``. A run that did not train the planned work is
+    a failure whatever its step time. Reads the run's log to say why it failed.
 
     Args:
         item: the run's figures
         record: the run's record as it is now
-        timed: the step time counts; else it is enough that the run succeeded
-        strict: problems that its nodes report are a failure, as is a bad end after its last step
-        trained_counts: a bad end after the last step does no harm, where not ``strict``
+        timed: the step time counts, whatever ``strict`` says; else it is enough that the run succeeded
+        strict: where not ``timed``, problems that its nodes report are a failure, as is a bad end after its last step
+        trained_counts: a bad end after the last step does no harm to a ``timed`` run, nor to another if not ``strict``
     """
     status = item.timing.status
     # Such a run has a step time, but of other work than planned.
@@ -98,9 +99,9 @@ def attempt_of(
 class Run:
     """One run of an arm, as a campaign knows it.
 
-    ``number`` counts the arm's runs from 1. ``measured`` (its figures) and ``attempt`` (how it counts) are None before
-    its end. ``began``: when it started, as Unix time, 0 before its end; runs of one allocation take turns. ``hours``:
-    the GPU-hours that it held, 0 before its end.
+    ``number`` counts the arm's runs from 1; it is the attempt in the run's key. ``measured`` (its figures) and
+    ``attempt`` (how it counts) are None before its end. ``began``: when it started, as Unix time, 0 before its end;
+    runs of one allocation take turns. ``hours``: the GPU-hours that it held, 0 before its end.
     """
 
     number: int
@@ -117,7 +118,10 @@ class Run:
 
     @property
     def unsettled(self) -> bool:
-        """Whether the run's submission was interrupted, so that it is unknown whether there is a job."""
+        """Whether the run's submission was interrupted: it has no job, or it is unknown whether it has one.
+
+        So it is, too, of a run whose turn had not come when the job that it shares with others ended.
+        """
         return self.record.state in (SUBMITTING, NOT_SUBMITTED)
 
 
@@ -139,7 +143,7 @@ Runs: TypeAlias = Mapping[int, Sequence[Run]]
 
 
 def with_arms(runs: Runs) -> Iterator[tuple[int, Run]]:
-    """Yield (number of the arm, run) for every run of a campaign, arm by arm, in order."""
+    """Yield (number of the arm, run) for every run of a campaign, arm by arm, in the order of ``runs``."""
     for arm, of_arm in runs.items():
         for run in of_arm:
             yield arm, run
@@ -188,7 +192,9 @@ class Strategy(Protocol):
 class Conduct:
     """One process's work on a campaign: starts the runs that a strategy wants, waits for them and measures them.
 
-    ``say`` is called with each line that tells the user what is going on.
+    It is made from the ``campaign``, its ``arms``, the ``strategy`` that chooses runs, and the ``workspace`` in which
+    they run. ``say`` is called with each line that tells the user what is going on. ``attempt_of`` decides how an ended
+    run counts, in place of the function of that name. ``to_the_end`` does the work; ``recorded_runs`` only looks.
     """
 
     def __init__(
@@ -216,7 +222,7 @@ class Conduct:
         """Carry the campaign out until its strategy wants no more runs and none is live.
 
         Returns all runs, by number of the arm. Submits and cancels jobs as the strategy asks, and waits for them, for
-        hours or days.
+        hours or days. A run that fails raises nothing: the strategy decides what follows.
 
         Raises:
             LLMBError: a run was refused or cannot be cancelled, a record cannot be read, or the scheduler does not
@@ -282,9 +288,9 @@ class Conduct:
         return Run(number, record, *self._known[record.paths.run_id])
 
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
-        """Settle the ``unsettled`` submissions by adopting their job or submitting again.
+        """Settle the ``unsettled`` submissions of the campaign by adopting their job or submitting again.
 
-        Then submits what is ``due``.
+        Then submits what is ``due``. A run that was followed here and failed is no refusal.
 
         Raises:
             LLMBError: the first refusal, after all others were tried; its message says how many runs were refused
@@ -342,12 +348,12 @@ class Conduct:
         return results
 
     def _submit_each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
-        """Submit each run as a job of its own, and tell the user.
+        """Submit each run as a job of its own, off the nodes known to be bad, and tell the user.
 
-        Returns for each, in order, its record or why it was refused.
+        Returns for each, in order, its record or why it was refused; nothing for nothing.
 
         Raises:
-            EnvironmentLacks: without the bad nodes, too few are left
+            EnvironmentLacks: without the bad nodes, a job's would be too few
             LLMBError: nothing can be submitted at all
         """
         jobs = keep_off([self._job_to_submit(item) for item in due], self._bad)
@@ -405,7 +411,8 @@ class Conduct:
 def start_and_gpu_hours(record: RunRecord) -> tuple[float, float]:
     """Return (start, hours) of an ended run: its beginning as Unix time, and the GPU-hours that it held.
 
-    0 hours where it was cancelled before it started. Without a recorded end, the time of its last state counts.
+    All GPUs of its nodes count. Where no start is recorded, it is the time of the first record. 0 hours where the run
+    was cancelled before it started. Without a recorded end, the time of its last state counts.
     """
     events, plan = read_events(record.paths.events), record.plan
     began = events.started or record.started

@@ -49,9 +49,11 @@ CONFIDENCE = 0.95
 def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the content of ``result.json`` for a comparison of sides A and B that has stopped.
 
-    Its ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``. Changes
-    of time are in per cent of A's: -6.1 is B 6.1 % faster. ``difference`` is None where too few runs were compared,
-    ``loss`` where the settings differ in work or no iteration is in both logs.
+    Its ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``; ``why``
+    says why it failed or stopped without an answer. Changes of time are in per cent of A's: -6.1 is B 6.1 % faster.
+    ``difference`` is None where too few runs were compared, ``loss`` where the settings differ in work or no iteration
+    is in both logs. ``equal_work`` is false where settings differ in work, or losses by more than ``SAME_LOSS``.
+    ``changes`` are those of B, by dimension.
     """
     one, other = (arm.plan for arm in standing.arms)
     work, loss = list(unequal_work(one, other)), None
@@ -100,8 +102,8 @@ def _as_dict(found: Comparison) -> dict[str, Any]:
 def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
     """Return a block of runs of sides A and B for ``result.json``: number, order of the sides, nodes and run ids.
 
-    ``lost`` are the ids of runs on record that do not count. ``good``: whether the block counts for the answer; if not,
-    all of its runs are lost.
+    ``runs`` are the ids of all its runs on record, in their order, ``lost`` those that do not count. ``good``: whether
+    the block counts for the answer; if not, all of its runs are lost.
     """
     runs = [run.record for run in block.runs if run is not None]
     counted = [run.record for run in block.counted if run is not None] if good else []
@@ -119,7 +121,7 @@ def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
 def status_of(result: Mapping[str, Any]) -> int:
     """Return the exit status for a comparison: 0 answered, 1 a side failed or unequal work, 4 open.
 
-    ``no difference`` is an answer, too.
+    ``no difference`` is an answer, too. An open answer is 4 also with unequal work.
     """
     if result["answer"] == "failed":
         return 1
@@ -162,7 +164,7 @@ def as_text(result: Mapping[str, Any]) -> str:
 
 
 def signed(percent: float) -> str:
-    """Return ``percent``, a number of per cent, as text with its sign and without ``%``: ``+1.5``.
+    """Return ``percent``, a number of per cent, as text with its sign, one digit and without ``%``: ``+1.5``.
 
     Never ``-0.0``.
     """
@@ -172,7 +174,7 @@ def signed(percent: float) -> str:
 def _answer_sentence(result: Mapping[str, Any]) -> str:
     """Return the line that says which of the sides A and B is faster and by how much, or why there is no answer.
 
-    With the confidence interval of the difference. It has no full stop.
+    With the confidence interval of the difference, where there is one. It has no full stop.
     """
     resolution = 100 * result["rule"]["resolution"]
     if result["answer"] == "failed":
@@ -197,7 +199,7 @@ def _answer_sentence(result: Mapping[str, Any]) -> str:
 def _same_work_line(result: Mapping[str, Any]) -> list[str]:
     """Return one line on whether sides A and B did the same work, by their settings and losses, in a list.
 
-    Empty list: nothing was compared.
+    Empty list: too few runs ended to compare the sides.
     """
     if result["difference"] is None:
         return []
@@ -225,7 +227,8 @@ def ab(
 ) -> Result:
     """Begin, continue or show a comparison of the job ``base`` (side A) with the same job and ``changes`` (side B).
 
-    Submits jobs and waits for their end. Without ``changes``, both sides are the same job.
+    Submits jobs and waits for their end. Without ``changes``, both sides are the same job. A comparison that is over
+    under the same ``rule`` is only shown; under another rule it goes on.
 
     Args:
         base: the job of side A
@@ -287,7 +290,8 @@ def ab(
 def _as_arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:
     """Return the two sides of a comparison as arms of a campaign, A first; their titles say what they run.
 
-    ``planned`` are their jobs, in this order. Without ``changes``, a notice says that both sides are the same.
+    ``planned`` are their jobs, in this order. ``changes`` are those of B, by dimension, None for one that is unset;
+    without any, a notice says that both sides are the same.
 
     Raises:
         RequestError: code ``same-job``: the changes leave the job of side A as it is
@@ -326,8 +330,8 @@ def refuse_untimed(plan: JobPlan, title: str) -> None:
 def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
     """Return the request for the same job as that of the run in ``record``, for planning it as it would be today.
 
-    It has the run's workload, size, GPUs, image, overridden settings and variables. It also sets ``force``, so that
-    planning does not refuse what has run.
+    ``recipe`` is that of its workload today. The request has the run's workload, size, GPUs, image, overridden settings
+    and variables. It also sets ``force``, so that planning does not refuse what has run.
     """
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})

@@ -22,8 +22,8 @@ HOW = "llmb-run health --fabric --json > FILE writes such a file"
 def are_fabrics(words: list[str]) -> bool:
     """Return whether every word names an existing file that looks like a measurement of a network fabric.
 
-    Those are ``*.json``, by the name alone, and outputs of nccl-tests, by the first bytes. ``read_fabric`` finds out
-    whether such a file really holds a measurement.
+    Those are ``*.json`` (in small letters), by the name alone, and outputs of nccl-tests, by the first bytes. True
+    without words. ``read_fabric`` finds out whether such a file really holds a measurement.
     """
     if not all(Path(word).is_file() for word in words):
         return False
@@ -33,10 +33,12 @@ def are_fabrics(words: list[str]) -> bool:
 def compare_fabric_files(first: str, second: str) -> Result:
     """Return how the fabric measured in the file ``second`` compares with that in ``first``, as data and as text.
 
-    The exit status of the result is 1 where the second is slower, or they have nothing in common, else 0.
+    Of a file with several measurements the first counts. The exit status of the result is 1 where the second is slower,
+    or they have nothing in common, else 0.
 
     Raises:
-        RequestError: a file cannot be read, or is not JSON
+        RequestError: a file cannot be read, is not JSON, or is output of nccl-tests that does not say which GPUs were
+            measured
         RecordError: a file holds no measurement
     """
     found = compare_fabrics(read_fabric(Path(first)), read_fabric(Path(second)))
@@ -59,7 +61,7 @@ def compare_fabric_files(first: str, second: str) -> Result:
 def read_fabric(file: Path) -> FabricMeasurement:
     """Return the measurement of a network fabric in ``file``, JSON or the output of nccl-tests.
 
-    Of several measurements, the first.
+    Of several measurements, the first; of output of nccl-tests, notices say what else is in it, and what is wrong.
 
     Raises:
         RequestError: the file cannot be read, is not JSON, or is output of nccl-tests that does not say which GPUs were

@@ -67,8 +67,9 @@ class Other:
 def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
     """Return (own, best): the run of ``record`` as measured, and this site's fastest run of the same work.
 
-    The same work is on as many GPUs of the same type. Only the ``MOST`` newest runs are searched. ``own`` is None where
-    the run has left nothing to measure; ``best`` where no run has a step time, or ``own`` is the fastest itself.
+    The same work is on as many GPUs of the same type. Only the ``MOST`` newest runs of that workload, size and number
+    of GPUs are searched; those of other users are among them. ``own`` is None where the run has left nothing to
+    measure; ``best`` where no run has a step time that counts, or ``own`` is the fastest itself.
 
     Raises:
         RequestError: there is no installation
@@ -90,8 +91,9 @@ def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun 
 def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> Other | None:
     """Return this site's ``best`` run as the other side of a comparison with the run ``own``.
 
-    Stalled steps do not count. ``today``: the job of ``own``, planned as it would be now; None: it cannot be planned.
-    Returns None where one of the two runs has no step time that counts, or ``best`` no record.
+    Stalled steps do not count. ``today``: the job of ``own``, planned as it would be now; None: it cannot be planned,
+    and the request of the answer has the workload alone. Returns None where one of the two runs has no step time that
+    counts, or ``best`` no record.
     """
     if best.record is None or best.good is None or own.good is None:
         return None
@@ -147,10 +149,10 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
 
 
 def _image_of(reference: Reference, recipe: Recipe) -> str | None:
-    """Return the container image in which the published result of ``reference`` was measured.
+    """Return the name of the container image in which the published result of ``reference`` was measured.
 
-    Where none of the recipe's images is of that release, NVIDIA's public one is. None: it was not measured with
-    Megatron-Bridge.
+    It is the recipe's image of that release, else NVIDIA's public one. None: the result was not measured with
+    Megatron-Bridge. ``reference`` is of a published result, not of a baseline.
     """
     assert reference.result is not None
     document = recipe.document(reference.result)
@@ -216,9 +218,10 @@ NOBODY = "no setting of a job changes it"
 class GapDifference(msgspec.Struct, frozen=True):
     """One difference between a slow run and the run or published job that it is compared with.
 
-    ``name`` is the fact that differs, ``here`` its value in the slow run, ``there`` in the other (empty: something that
-    the run's own nodes show). ``worth``: how published step times changed with it, None where they do not say.
-    ``test``: the ``llmb-run ab`` command that measures it; empty where there is none, and then ``why`` says why.
+    ``name`` is the fact that differs, or several that only change together, joined with commas; ``here`` its value in
+    the slow run, ``there`` in the other (empty: something that the run's own nodes show). ``worth``: how published step
+    times changed with it, None where they do not say. ``test``: the ``llmb-run ab`` command that measures it; empty
+    where there is none, and then ``why`` says why. As text it is a line for people, without ``worth`` and ``test``.
     """
 
     kind: DifferenceKind
@@ -237,7 +240,10 @@ class GapDifference(msgspec.Struct, frozen=True):
 
 
 def _short_value(value: str) -> str:
-    """Return ``value`` shortened for a line: the end of a long path, 40 characters of other text."""
+    """Return ``value`` shortened for a line.
+
+    Of a path above 20 characters it is the last part, else the first 40 characters.
+    """
     return value.rpartition("/")[2] if value.count("/") and len(value) > 20 else value[:40]
 
 
@@ -246,10 +252,11 @@ class Gap(msgspec.Struct, frozen=True):
 
     ``published``: how its step time compares with its reference, as text; empty without a verdict. ``best``: run id of
     the fastest other run of the same work; None: this one is the fastest, and ``differences`` are from the published
-    job.
+    job, or what its own nodes have shown.
 
-    ``slower``: how much longer this run's steps take, as a share. ``change``: the other's step time over this run's.
-    Both are None where nothing was compared. ``unfit``: why this run has no step time to compare; empty: it has one.
+    ``slower``: how much longer this run's steps take, as a share; negative where they are faster than the published
+    job's. ``change``: the other's step time over this run's. Both are None where nothing was compared. ``unfit``: why
+    this run has no step time to compare; empty: it has one.
     """
 
     published: str
@@ -265,7 +272,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
 
     Each difference comes with what it is worth. If it is the fastest itself, it is compared with the published job. Of
     a run without a step time that counts only ``unfit`` and what its nodes have shown are set. Differences are sorted
-    by what they are worth in time, what saves the most first; an unknown worth counts as none.
+    by what they are worth in time, what saves the most first; an unknown worth counts as none. Starts no job.
 
     Raises:
         LLMBError: there is no installation, or no job can be planned here at all
@@ -302,10 +309,10 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
 
 
 def _published_text(own: MeasuredRun) -> str:
-    """Return how a run's step time compares with its reference, as text: ``+4.0 % against ...``.
+    """Return how a run's step time compares with its reference, as text, above 0 slower: ``+4.0 % against ...``.
 
-    Empty without a verdict. Where the reference is of other software, the text also says how far releases are apart in
-    published results.
+    Empty without a verdict or a reference. Where the reference is of other software, the text also says how far
+    releases are apart in published results.
     """
     verdict = own.verdict
     if verdict is None or verdict.reference is None or verdict.difference is None or own.record is None:
@@ -321,7 +328,8 @@ def _published_text(own: MeasuredRun) -> str:
 class _Sides:
     """The two sides of a slow run's comparison: the run, and the run or published job it is held against.
 
-    Finds what differs between them, and how to measure each difference.
+    Made from the run's ``record``, its job as planned today (``here``, None where it cannot be planned), the ``other``
+    side and the ``workspace`` to plan in. Finds what differs between them, and how to measure each difference.
     """
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:
@@ -335,7 +343,8 @@ class _Sides:
     def differences(self) -> list[GapDifference]:
         """Return what differs between the slow run and the other side, each difference once.
 
-        Empty: nothing on record does. Differences that merely follow from another are left out.
+        Facts that only change together are one; such groups and what can be asked for come first. Empty: nothing on
+        record does. Differences that merely follow from another are left out.
 
         Raises:
             LLMBError: no job can be planned here at all
@@ -390,7 +399,8 @@ class _Sides:
     def _inseparable_groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
         """Return the facts ``names`` in groups of those that can only be changed together; most are alone.
 
-        An image goes with its engine, and columns that are not legal one by one go together.
+        An image goes with its engine, and columns that are not legal one by one go together; these two groups come
+        first.
 
         Raises:
             LLMBError: no job can be planned here at all
@@ -428,7 +438,7 @@ class _Sides:
             return msgspec.structs.replace(found, worth=worth, why=error.message)
 
     def _ab_command(self, facts: Mapping[str, tuple[str, str]]) -> str:
-        """Return the command ``llmb-run ab ...`` that measures what ``facts`` are worth.
+        """Return the command ``llmb-run ab ...`` that measures what ``facts`` are worth, quoted for a shell.
 
         Side A is the slow run's job. ``facts`` holds (the slow run's value, the other side's) by name; ``-`` is no
         value, and is unset on side B.
@@ -454,8 +464,8 @@ class _Sides:
 def _differing_facts(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield (name, (value in ``one``, value in ``other``)) for each fact in which two runs differ.
 
-    ``-`` is no value. A fact that the nodes of either run did not tell is unknown, and is left out, as are facts that
-    are another in each run anyway.
+    They are in the order of ``one``, then what only ``other`` has. ``-`` is no value. A fact that the nodes of either
+    run did not tell is unknown, and is left out, as are facts that are another in each run anyway, such as the hosts.
     """
     for name in dict.fromkeys([*one, *other]):
         value, other_value = one.get(name, "-"), other.get(name, "-")
@@ -468,7 +478,8 @@ def _differing_facts(one: Mapping[str, str], other: Mapping[str, str]) -> Iterat
 def _difference_kind(name: str) -> DifferenceKind:
     """Return what the fact ``name`` of a run is about: ``software``, ``nodes``, ``setting`` or ``launch``.
 
-    A setting is one of the job's; launch is how the job was started, and anything else.
+    ``nodes`` is what only the nodes tell; a setting is one of the job's; launch is how the job was started, and
+    anything else.
     """
     if name in _SOFTWARE:
         return "software"
@@ -479,7 +490,7 @@ def _difference_kind(name: str) -> DifferenceKind:
 
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
-    """Return a gap as (heading, lines) for people; the headings are ``published``, ``best`` and ``differs``.
+    """Return a gap as (heading, lines) for people: ``published``, ``best`` and ``differs``, in this order.
 
     ``best`` is always there; the others are left out where there is nothing to say.
     """

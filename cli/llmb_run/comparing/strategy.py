@@ -34,8 +34,8 @@ BROKEN = 4
 class Rule:
     """The rule for when a comparison of two configurations stops.
 
-    ``resolution``: the smallest change of the step time that matters, as a share. ``most``: how many blocks of runs may
-    count. ``budget``: in GPU-hours; None: no limit.
+    ``resolution``: the smallest change of the step time that matters, as a share. ``most``: how many blocks of four
+    runs may count. ``budget``: in GPU-hours; None: no limit.
     """
 
     resolution: float
@@ -52,7 +52,7 @@ class Rule:
     def is_that_of(self, result: Mapping[str, Any]) -> bool:
         """Return whether the ``result`` of a finished campaign was found under this rule, by its key ``rule``.
 
-        Further fields of that rule do not matter.
+        All fields must be equal, the budget too. Further fields of that rule do not matter.
 
         Raises:
             LookupError: the result has no such key, or its rule lacks a field
@@ -65,10 +65,10 @@ def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
     """Return the rule for when to stop a comparison, from the command line's values.
 
     ``resolution`` is a text in per cent: ``1%``, ``0.5 %`` or ``1``. ``pairs`` is the most pairs of runs, two to a
-    block. ``budget`` is in GPU-hours; None: no limit.
+    block; an odd one does not count. ``budget`` is in GPU-hours; None: no limit.
 
     Raises:
-        RequestError: the resolution is no number of per cent between 0 and 100
+        RequestError: the resolution is no number of per cent above 0 and below 100
     """
     try:
         value = float(resolution.strip().removesuffix("%"))
@@ -84,7 +84,7 @@ class RunBlock:
     """A block of a comparison: two runs of side A and two of side B that share nodes.
 
     ``number`` counts from 1; ``letters`` is the order of the sides, such as ``ABBA``. ``runs`` are in that order; None:
-    not on record.
+    not on record. A block is good, and counts for the answer, when it has ``ended`` and is not ``lost``.
     """
 
     number: int
@@ -93,7 +93,7 @@ class RunBlock:
 
     @property
     def ended(self) -> bool:
-        """Whether every run of the block has ended, or will not be started as the block is lost."""
+        """Whether every run of this block has ended, or will not be started as the block is lost."""
         return all((run is None and self.lost) or (run is not None and run.attempt is not None) for run in self.runs)
 
     @property
@@ -103,9 +103,9 @@ class RunBlock:
 
     @property
     def lost(self) -> bool:
-        """Whether the block can no longer count: too few of its runs can have a step time in the same allocation.
+        """Whether this block can no longer count: too few of its runs can have a step time in one allocation.
 
-        Runs that have not ended are taken to succeed.
+        Too few are fewer than ``ENOUGH``. Runs that have not ended are taken to succeed.
         """
         together = sum(run is not None for run in self.counted)
         if self.waits or not any(run is not None and run.record.submission.in_series for run in self.runs):
@@ -121,8 +121,8 @@ class RunBlock:
     def counted(self) -> tuple[Run | None, ...]:
         """The block's runs that count for the answer, each at its place, None at the places of the others.
 
-        A run counts that has a step time and was in the allocation that most such runs of the block share. Runs that
-        were submitted one by one are taken as sharing one.
+        A run counts that has a step time and was in the allocation that most such runs of the block share, of equals
+        the first. Runs that were submitted one by one are taken as sharing one.
         """
         timed = [run if run is not None and run.attempt is not None and run.attempt.time else None for run in self.runs]
         where = Counter(_allocation_id(run) for run in timed if run is not None)
@@ -140,7 +140,7 @@ class RunBlock:
         return next((str(job["nodes"]) for job in jobs if job.get("nodes")), "")
 
     def due(self, *, wanted: bool) -> Iterator[Due]:
-        """Yield what to do for those of the block's runs that have no job, in their order: start or cancel them.
+        """Yield what to do for those of this block's runs that have no job, in their order: start or cancel them.
 
         A run is to be started on the nodes of the others, if these are known. If the block is lost or not ``wanted``, a
         run on record whose job was never submitted is to be cancelled, and nothing is started.
@@ -155,8 +155,8 @@ class RunBlock:
     def timed(self, arms: Sequence[Arm]) -> paired.Block:
         """Return the block as the statistics take it: the order of the sides, and each run's time.
 
-        The time is the step time after warm-up, None for a run that does not count. If the sides train different
-        numbers of tokens per GPU, times are compared per token.
+        The time is the step time after warm-up, None for a run that does not count. ``arms`` are sides A and B: if they
+        train different numbers of tokens per GPU, times are compared per token.
         """
         work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
         times = (step_time_after_warm_up(run.measured.timing) if run and run.measured else None for run in self.counted)
@@ -194,7 +194,8 @@ _compared = lru_cache(maxsize=64)(compare_blocks)
 class ComparisonProgress:
     """Where a comparison of two configurations stands, by the runs of its blocks on record.
 
-    ``arms`` are side A and side B; ``blocks`` are in order of their number.
+    ``arms`` are side A and side B; ``blocks`` are in order of their number. It does not change: newer runs need another
+    one.
     """
 
     arms: Sequence[Arm]
@@ -205,7 +206,8 @@ class ComparisonProgress:
     def failure(self) -> str:
         """Why a side of the comparison cannot be timed: ``B failed: ...``, by the first run that failed.
 
-        Empty: no run has failed.
+        It is the first in the order of the blocks and of their runs; the text ends with its id. Empty: no run has
+        failed; machine faults are no failures.
         """
         for block in self.blocks:
             for letter, run in zip(block.letters, block.runs, strict=True):
@@ -215,7 +217,10 @@ class ComparisonProgress:
 
     @cached_property
     def good(self) -> list[RunBlock]:
-        """The blocks of runs that have ended and count for the answer."""
+        """The blocks of runs that have ended and count for the answer.
+
+        At least ``ENOUGH`` runs of each have a step time.
+        """
         return [block for block in self.blocks if block.ended and not block.lost]
 
     @cached_property
@@ -244,7 +249,7 @@ class ComparisonProgress:
         """Return whether to begin one more block of runs beyond ``more``, the new blocks that are about to be begun.
 
         It is for the next look, or makes up for a lost block. False where a side failed, the answer is known, or a
-        limit is reached.
+        limit (of pairs, budget, or lost blocks) is reached.
         """
         if self.failure or self.rule.is_met(self.comparison) or self.stopped:
             return False
@@ -259,7 +264,9 @@ class ComparisonProgress:
     def stopped(self) -> str:
         """Why no more blocks of runs are begun though there is no answer: faults, or a limit.
 
-        The limit is of pairs or of budget. Empty: there is an answer, or more may be begun.
+        A fragment. Faults are more than ``BROKEN`` lost blocks. The limit is of pairs, or of the budget where the
+        blocks until the next look would exceed it. Empty: there is an answer, or more may be begun; a failed side is
+        not looked at.
         """
         if self.rule.is_met(self.comparison):
             return ""
@@ -285,7 +292,8 @@ class ComparisonProgress:
 class InTurns:
     """The strategy of a comparison: blocks of four runs, until a look at them answers.
 
-    The order of a block is drawn by chance from ``seed``. ``rule`` says when to stop.
+    The order of a block is drawn by chance from ``seed``, the same again for the same seed and number. ``rule`` says
+    when to stop.
     """
 
     seed: str

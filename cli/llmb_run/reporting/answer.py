@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The first screen of a report: how the runs did, and what to do.
 
     ``word`` is PASS, FAIL, OPEN or FASTEST; ``text`` one sentence. Any other field is empty where there is nothing to
-    say.
+    say. ``conclude``, ``of_campaign`` and ``of_tuning`` make it.
     """
 
     word: Word
@@ -77,8 +77,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How many runs a report has, and how they ended.
 
-    ``runs``: all. ``failed``: failed. ``unsuccessful``: ended without success, the failed ones included. ``live``: have
-    not ended.
+    ``runs``: all. ``failed``: ended without a result, the cancelled, preempted and never submitted ones too.
+    ``unsuccessful``: ended without success; these, and those whose steps did not suffice. ``live``: have not ended.
     """
 
     runs: int
@@ -94,8 +94,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 class Deciding(NamedTuple):
     """The configuration that decides the answer of a report, the worst one, as JSON in ``group``.
 
-    ``todo`` and ``command``: what ``results`` says is next, as a sentence and as a command. ``without``: its mean step
-    time in seconds over the runs without slow nodes; None where no run or every run is without one.
+    ``todo`` and ``command``: what ``results`` says is next, as a sentence and as a command. ``without``: the
+    configuration's mean step time in seconds, stalls included, over the runs that had no slow node; None where all runs
+    or none had one.
     """
 
     group: Mapping[str, Any]
@@ -109,8 +110,11 @@ class Deciding(NamedTuple):
 def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the positions of ``groups``, configurations as JSON, the one with the worst verdict first.
 
-    Among equal verdicts, the slowest against its reference comes first, and one that was compared with other software
-    last.
+    Verdicts are in the order of ``WORST_FIRST``. Among equal ones, those that were compared with other software come
+    last, and the slowest against its reference first; equals stay in their order.
+
+    Raises:
+        ValueError: the ``word`` of a group is none of ``WORST_FIRST``
     """
 
     def order(at: int) -> tuple[int, bool, float]:
@@ -130,12 +134,14 @@ def conclude(
 ) -> Answer:
     """Return the answer of a report for its first screen: pass, fail, open or the fastest, and what to do.
 
+    The worst configuration decides; a slow node that is not excluded is what to do first.
+
     Args:
         groups: the configurations, as JSON by ``GROUP``
         counts: how many runs there are, and how they ended
         hosts: what ran on which nodes, and which of them are slow
         deciding: the worst configuration; None: no run was recorded by LLMB, and the answer is OPEN
-        sweeps: rankings; the largest one is the answer where nothing has a verdict
+        sweeps: rankings; the largest one is the answer where nothing has a verdict, else an addition to it
     """
     slow = [line for line in hosts if line.slower is not None]
     board = max(sweeps, key=lambda item: len(item.configurations), default=None)
@@ -186,7 +192,7 @@ def of_campaign(campaign: Mapping[str, Any]) -> Answer:
 def of_tuning(tuning: Mapping[str, Any]) -> Answer:
     """Return the answer of a tuning for a report: its conclusion, and the winner's command if a winner was found.
 
-    The word is FASTEST with a winner, else OPEN.
+    ``tuning`` is its result as JSON values. The word is FASTEST with a winner, else OPEN.
     """
     text = plain(tuning["conclusion"])
     found: bool = tuning["found"]
@@ -216,7 +222,7 @@ def _short_title(title: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return ``text`` without parentheses: what stands in them is set off by a comma before it."""
+    """Return ``text`` without parentheses: what stands in them is set off by a comma before it, in nested ones, too."""
     innermost = re.compile(r" ?\(([^()]*)\)")
     while innermost.search(text):
         text = innermost.sub(r", \1", text)
@@ -258,6 +264,8 @@ def _deciding_sentence(
     counts: Counts,
 ) -> str:
     """Return the sentence on the configuration that decides: its speed against the reference, or why there is none.
+
+    It ends with a full stop.
 
     Args:
         kind: how it stands, as one of ``WORST_FIRST``
@@ -314,7 +322,7 @@ def _reference_owner(group: Mapping[str, Any]) -> str:
 def _figures_text(group: Mapping[str, Any]) -> tuple[str, str]:
     """Return (step time, reference) as texts: ``5.74 s a step``, stalls included, and ``5.51 s`` with its source.
 
-    Either is empty where there is none; without a reference, the step time is without stalls.
+    Either is empty where there is none; where nothing was compared, the step time is without stalls.
     """
     if group["difference"] is None:
         return (f"{_seconds_text(group['step_seconds'])} a step" if group["step_seconds"] else ""), ""
@@ -324,13 +332,16 @@ def _figures_text(group: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _seconds_text(value: float) -> str:
-    """Return a step time in seconds as text with its unit: ``5.74 s``, with three digits after the point below 1 s."""
+    """Return a step time in seconds as text with its unit: ``5.74 s``.
+
+    It has three digits after the point below 1 s, else two.
+    """
     digits = 3 if value < 1 else 2
     return f"{value:.{digits}f} s"
 
 
 def _node_names(slow: Sequence[HostLine]) -> list[str]:
-    """Return the short names of slow nodes, in the order given."""
+    """Return the names of slow nodes without their domains, in the order given; whole where two would be equal."""
     known = short_names(slow)
     return [known[line.host] for line in slow]
 
@@ -338,8 +349,8 @@ def _node_names(slow: Sequence[HostLine]) -> list[str]:
 def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     """Return (sentence, command) on what to do next; each is empty where there is none.
 
-    A slow node that is not excluded yet outranks all else: whatever it slows down proves nothing. ``kind`` is how the
-    deciding configuration stands; ``hosts`` are all nodes, ``slow`` the slow ones.
+    Slow nodes that are not excluded yet outrank all else, a pass too: whatever they slow down proves nothing. ``kind``
+    is how the deciding configuration stands; ``hosts`` are all nodes, ``slow`` the slow ones.
     """
     within = [line for line in slow if line.host not in deciding.excluded]
     if within:
@@ -350,9 +361,9 @@ def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow:
 
 
 def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
-    """Return (sentence, command) on slow nodes, at least one: why and how to exclude them.
+    """Return (sentence, command) on slow nodes, at least one: why and how to exclude all of them.
 
-    ``hosts`` are all nodes, so that short names stay unique.
+    The reason is the first one's. ``hosts`` are all nodes, so that short names stay unique.
     """
     known = short_names(hosts)
     names = [known[line.host] for line in slow]
@@ -398,7 +409,7 @@ def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Decid
 def _of_sweep(board: Board) -> Answer:
     """Return the answer for a report on a sweep without references: which configuration is the fastest.
 
-    The word is FASTEST, or OPEN where several tie for first place.
+    ``board`` has a configuration with a step time. The word is FASTEST, or OPEN where several tie for first place.
     """
     first, *others = board.configurations
     tied = [item for item in others if item.place == first.place]

@@ -21,10 +21,7 @@ def charts_library() -> str:
     """Return the JavaScript that draws charts, as the text of a script element.
 
     Empty, after a notice, where the script cannot be had. Where it is missing, it is made from an installed package, or
-    fetched by the installer, which may take a download. It is kept for this process.
-
-    Raises:
-        OSError: the installer cannot be started
+    fetched by the installer, which may take a download. The answer, an empty one too, is kept for this process.
     """
     kept = Path(sys.prefix) / "vega.js"
     if not kept.is_file():
@@ -43,12 +40,9 @@ def charts_library() -> str:
 
 
 def _fetch(program: Path) -> None:
-    """Have the installer ``program`` download what draws charts, and wait for it.
+    """Have the installer ``program`` download what draws charts, and wait for it; a notice says so.
 
-    Does nothing where there is no such program; a download that fails is ignored.
-
-    Raises:
-        OSError: the program cannot be started
+    Does nothing where there is no such program that can be executed; one that does not start, or fails, is ignored.
     """
     if not os.access(program, os.X_OK):
         return

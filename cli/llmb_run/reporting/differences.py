@@ -23,7 +23,7 @@ _MOST_VALUES = 8
 class Value(msgspec.Struct, frozen=True):
     """One value of a fact in which runs differ, such as the driver's version, and the runs that have it.
 
-    ``value`` is ``-`` where they have none. ``runs`` are the ids of the first of ``count`` runs.
+    ``value`` is ``-`` where they have none. ``count`` runs have it; ``runs`` are the ids of the first ``MOST_NAMED``.
     """
 
     value: str
@@ -34,7 +34,7 @@ class Value(msgspec.Struct, frozen=True):
 class Fact(msgspec.Struct, frozen=True):
     """A fact in which runs differ, such as the driver's version, with its commonest values first.
 
-    ``others``: how many further values there are.
+    There are at most ``_MOST_VALUES`` of these; ``others``: how many further values there are.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Differing(msgspec.Struct, frozen=True):
 def differing(seen: Sequence[SeenRun]) -> list[Differing]:
     """Return for each title what its runs differ in, in the order of the first runs.
 
-    Titles whose runs are alike are left out; empty: all are.
+    Titles whose runs are alike, or that have one run, are left out; empty: all are.
     """
     together: dict[str, list[SeenRun]] = {}
     for run in seen:
@@ -64,7 +64,8 @@ def differing(seen: Sequence[SeenRun]) -> list[Differing]:
 def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
     """Return the facts in which ``runs`` differ, each with its values; empty: they are alike.
 
-    A fact that a run's nodes did not tell is unknown, and makes no difference.
+    They are in the order in which the runs name them. A fact that a run's nodes did not tell is unknown, and makes no
+    difference; any other that a run lacks is the value ``-``.
     """
     alike: dict[int, list[int]] = {}
     """Positions of the runs that share their facts."""
@@ -84,9 +85,10 @@ def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
 
 
 def _as_fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[SeenRun]) -> Fact:
-    """Return the fact ``name`` with its commonest values, and the first runs that have each.
+    """Return the fact ``name`` with its commonest values first, and the first runs that have each.
 
-    ``by_value``: for each value, lists of positions in ``runs``.
+    Of equally common values, the one of the earlier run comes first. ``by_value``: for each value, lists of positions
+    in ``runs``, each rising.
     """
     counts = {value: sum(map(len, positions)) for value, positions in by_value.items()}
     ordered = sorted(by_value, key=lambda value: -counts[value])

@@ -25,8 +25,9 @@ _MOST_FINDINGS = 30
 class FabricGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One group of nodes in a report on the network fabric, and its bandwidth.
 
-    ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured. ``again``: it was measured
-    again to find the node at fault. ``why``: why it is judged so, as text.
+    ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured. ``kind``: ``no figure`` without
+    a bandwidth, ``not judged`` where nothing is known to be usual. ``again``: it was measured again to find the node at
+    fault. ``why``: why it is judged so, as text.
     """
 
     nodes: str
@@ -68,7 +69,7 @@ class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
 def fabric_part(fabric: Fabric) -> FabricPart:
     """Return what a report says of one measurement of the network fabric.
 
-    Of the groups of nodes it has the ``MOST_DRAWN`` slowest, those without a figure first.
+    Of the groups of nodes it has the ``MOST_DRAWN`` slowest by bus bandwidth, those without a figure first.
     """
     verdict = fabric.verdict
     groups = sorted(verdict.groups, key=lambda group: group.busbw_gbps or 0.0)
@@ -89,9 +90,10 @@ def fabric_part(fabric: Fabric) -> FabricPart:
 
 
 def _finding_lines(verdict: FabricVerdict) -> tuple[str, ...]:
-    """Return lines on the first findings of a fabric measurement, then a line ``to do: ...`` for each remedy.
+    """Return lines on the first findings of a fabric measurement, then a line ``to do: ...`` for each remedy, once.
 
-    Findings that the verdict's answer names already have no line.
+    There are at most ``_MOST_FINDINGS`` findings. Those that the verdict's answer names already have no line, but their
+    remedies do.
     """
     shown = verdict.findings[:_MOST_FINDINGS]
     lines = [f"{finding.level}: {finding.said}" for finding in shown if finding.said not in verdict.answer]
@@ -121,16 +123,20 @@ def _group_kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not
 
 
 def _left_out(count: int) -> str:
-    """Return what the list of ``count`` groups of nodes leaves out, and the command that has it; empty: nothing."""
+    """Return what the list of ``count`` groups of nodes leaves out, and the command that has it.
+
+    The list has ``_MOST_LISTED``. Empty: nothing is left out.
+    """
     if count <= _MOST_LISTED:
         return ""
     return f"{_MOST_LISTED:,} of {count:,} groups, the slowest. The others: llmb-run health --fabric --json"
 
 
 def read_fabrics(file: Path) -> tuple[Fabric, ...]:
-    """Return the fabric measurements in a file, each with its verdict; at least one.
+    """Return the fabric measurements in a JSON file, each with its verdict, in order; at least one.
 
-    The file is what ``health --fabric --json`` printed, or a campaign's ``health.json``.
+    The file is what ``health --fabric --json`` printed, or a campaign's ``health.json``; output of nccl-tests is
+    refused.
 
     Raises:
         RequestError: the file cannot be read, is not JSON, or holds something else

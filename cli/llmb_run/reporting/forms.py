@@ -53,10 +53,8 @@ _SCRIPTS = tuple(
 def page(report: Report) -> str:
     """Return the report as the text of one HTML page, complete with data, styles and scripts.
 
-    Where the charts' library cannot be had, the page says in place of each chart what that would show.
-
-    Raises:
-        OSError: the installer, which is to fetch the library, cannot be started
+    Where the charts' library cannot be had, the page says in place of each chart what that would show. Getting the
+    library may take a download.
     """
     # In a function of their own: the library, minified, has taken most short names of the page.
     own = "\n".join(_read_page_file(name) for name in _SCRIPTS)
@@ -99,9 +97,11 @@ def _read_page_file(name: str) -> str:
 
 
 def markdown(report: Report) -> str:
-    """Return the report as Markdown text: answer, verdicts, runs, scaling, history, nodes, differences.
+    """Return the report as Markdown text.
 
-    A section without content is left out.
+    It has answer, facts, fabrics, verdicts, runs, scaling, history, nodes and differences, in this order. A section
+    without content is left out, but for the table of runs. Campaign and tuning have no section. The text ends with a
+    newline.
     """
     return "\n".join(_markdown_lines(report)) + "\n"
 
@@ -146,7 +146,7 @@ def _tflops(row: dict[str, Any]) -> str:
 
 
 def _days(row: dict[str, Any]) -> str:
-    """Return the days to train on a trillion tokens at a run's speed, as text.
+    """Return the days to train on a trillion tokens at a run's speed, as text with two digits after the point.
 
     Empty for a smoke test or an unknown speed. ``row`` is the run as JSON.
     """
@@ -280,19 +280,25 @@ def _section_lines(
 
 
 def _table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table, then an empty line; cells are escaped, ``heads`` are not."""
+    """Yield the lines of a Markdown table, then an empty line.
+
+    ``heads`` are written as they are; cells are escaped here. Without rows, there is a table of headings alone.
+    """
     yield from (_table_row(heads), _table_row(["---"] * len(heads)))
     yield from (_table_row([_escape_markdown(cell) for cell in row]) for row in rows)
     yield ""
 
 
 def _table_row(cells: Iterable[str]) -> str:
-    """Return ``cells``, already escaped, as one row of a Markdown table."""
+    """Return ``cells``, which the caller has escaped, as one row of a Markdown table, without a newline."""
     return f"| {' | '.join(cells)} |"
 
 
 def _escape_markdown(value: str) -> str:
-    """Return ``value`` on one line, with everything escaped that Markdown or HTML would act on."""
+    """Return ``value`` on one line, with everything escaped that Markdown or HTML would act on.
+
+    Line breaks and other control characters show as escapes.
+    """
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
 
 
@@ -300,7 +306,8 @@ class _Case(NamedTuple):
     """One test case of a JUnit file.
 
     ``software`` becomes its class. ``kind``: the element that says how it ended (``failure``, ``error``, ``skipped``),
-    or ``pass``; ``message`` is that element's. ``output``: lines that the case has in any case.
+    or ``pass``; ``message`` is that element's, and unused with ``pass``. ``output``: lines that the case has in any
+    case.
     """
 
     name: str
@@ -311,7 +318,11 @@ class _Case(NamedTuple):
 
 
 def junit(report: Report) -> str:
-    """Return the report as JUnit XML text: one suite, with the test cases of ``_cases``."""
+    """Return the report as JUnit XML text: one suite, with the test cases of ``_cases``.
+
+    A case passes, or is a failure (not good enough), an error (a run failed) or skipped (open, or not judged).
+    Durations are 0. The text ends with a newline.
+    """
     suite = ElementTree.Element("testsuite", name=_xml_text(report.title))
     cases = [*_cases(report)]
     kinds = Counter(case.kind for case in cases)
@@ -332,9 +343,10 @@ def junit(report: Report) -> str:
 
 
 def _cases(report: Report) -> Iterator[_Case]:
-    """Yield the test cases of a JUnit file: the campaign, each configuration, each run without a result.
+    """Yield the test cases of a JUnit file: the campaign, each configuration, each run without a step time.
 
-    Runs and configurations that the report leaves out are in one more case each.
+    A configuration has a case where a run of it counts, or it has a verdict; a run that was measured has none of its
+    own. Failed runs and configurations that the report leaves out are in one more case each.
     """
     if campaign := report.campaign:
         message = f"{campaign['headline']}: {campaign['why']}"
@@ -359,7 +371,10 @@ def _cases(report: Report) -> Iterator[_Case]:
 
 
 def _reference_lines(group: dict[str, Any]) -> list[str]:
-    """Return lines on a configuration's step time in seconds and its reference; empty where nothing was compared."""
+    """Return lines on a configuration's step time in seconds, without stalls, and its reference.
+
+    Empty where there is no step time or no reference. ``group`` is the configuration as JSON.
+    """
     known = group["reference"]
     if known is None or group["step_seconds"] is None:
         return []

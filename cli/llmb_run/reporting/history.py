@@ -17,7 +17,8 @@ _MOST_RUNS = 1500
 def shown_histories(histories: Sequence[History]) -> list[History]:
     """Return those of ``histories`` that a report draws, in their order, thinned to what there is room for.
 
-    They are those of two runs or more; of more than ``MOST_HISTORIES``, those with most runs. Empty: there are none.
+    They are those of two runs or more; of more than ``MOST_HISTORIES``, those with most runs, of equals the first. The
+    answer has new histories; those given stay. Empty: there are none.
     """
     several = [item for item in histories if len(item.moments) > 1]
     longest = sorted(several, key=lambda item: -len(item.moments))[:MOST_HISTORIES]
@@ -27,9 +28,11 @@ def shown_histories(histories: Sequence[History]) -> list[History]:
 
 
 def _thin_runs(history: History, most: int) -> tuple[DatedRun, ...]:
-    """Return about ``most`` runs of a history to draw: all of them, or of each stretch the fastest and the slowest.
+    """Return about ``most`` runs of a history to draw, in order.
 
-    The first and the last run of all stay, and those where a level of speed began.
+    That is all of them if they are no more, else those at the extremes. These are of each stretch of runs the fastest
+    and the slowest. The first and the last run of all stay, and those where a level of speed began, so that it may be
+    more than ``most``.
     """
     moments = history.moments
     if len(moments) <= most:

@@ -19,12 +19,12 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
     """One node in a report, with the runs that it was in and how fast these were.
 
     ``gpus``: its GPUs as text. ``ratio``: a run's step time over the mean of all repeats of its configuration, the
-    median over the repeats with this node; None without repeats.
+    median over the repeats with this node, so that 1.02 is 2 % slower; None without repeats.
 
     ``slower``: for a slow node the mean step time of the repeats with it over that of the repeats without it, less 1;
     None: the node is not slow. A node is slow where that is more than chance among so many nodes, and no slower node
     explains it. ``together``: other nodes that were in exactly the same repeats, so that any of them may be the slow
-    one.
+    one; only slow nodes have it.
     """
 
     host: str
@@ -43,9 +43,10 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
-    """Return a line for every node that a run has named: slow ones first, then those with problems.
+    """Return a line for every node that a run has named: slow ones first, the slowest before the others.
 
-    The others follow by their ratio. Empty: no run has named its nodes.
+    Then come those with problems, then the others, each by their ratio, the greatest first; of equals, by name. Empty:
+    no run has named its nodes.
     """
     on_host: dict[str, list[SeenRun]] = {}
     for run in seen:
@@ -83,7 +84,10 @@ def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLin
 
 
 def _problems(host: str, run: SeenRun) -> list[str]:
-    """Return the problems of ``run`` that name the node ``host``, and those that name none of the run's nodes."""
+    """Return the problems of ``run`` that name the node ``host``, and those that name none of the run's nodes.
+
+    The whole name must stand there.
+    """
     # A name may have a dot in it, or end a sentence.
     named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in run.problems]
     return [text for text, words in named if host in words or words.isdisjoint(run.hosts)]

@@ -89,7 +89,7 @@ class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a report says, whatever its form: HTML, Markdown or JUnit.
+    """Everything that a report says, whatever its form: HTML, Markdown or JUnit. ``build`` makes it.
 
     ``groups`` are the configurations as ``results --group --json`` has them, the worst first. ``references`` are lines
     on what the verdicts were compared with.
@@ -131,9 +131,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no run of the report failed.
+        """Whether no run of the report failed; those count that the report leaves out.
 
-        Runs that are too short to be measured, or were told to end, have not failed.
+        Runs that were cancelled, preempted or never submitted have failed; those that are too short to be measured,
+        were told to end early or have not ended have not.
         """
         return self.counts.failed == 0
 
@@ -143,7 +144,11 @@ _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software", "image", "engin
 
 
 class _Choice:
-    """The configurations and runs that a report shows: the worst configurations, and of each the newest runs."""
+    """The configurations and runs that a report shows: the worst configurations, and of each the newest runs.
+
+    Made from all measured runs, which then drop what they hold in memory. ``made`` has all configurations, ``every``
+    these as JSON, ``groups`` those that are shown, the worst first, and ``runs`` the runs that are shown.
+    """
 
     def __init__(self, found: Sequence[MeasuredRun]) -> None:
         self.found = found
@@ -156,7 +161,7 @@ class _Choice:
         self._names = {_run_name(run) for run in self.runs}
 
     def _runs_to_show(self) -> list[MeasuredRun]:
-        """Return the runs to show: the newest of each configuration, then the next ones.
+        """Return the runs to show: the newest of each configuration, then the second newest of each, and so on.
 
         There are at most ``MOST_RUNS``. They are in the order in which the runs were given. Logs without a record count
         as one configuration.
@@ -171,7 +176,7 @@ class _Choice:
         return [run for run in self.found if id(run) in shown]
 
     def shown_groups(self) -> tuple[dict[str, Any], ...]:
-        """Return the configurations to show as JSON, the worst first.
+        """Return the configurations to show as JSON, the worst first; at most ``MOST_GROUPS``.
 
         Their ``run_ids`` are those of shown runs only.
         """
@@ -185,7 +190,8 @@ class _Choice:
     def deciding(self, seen: Sequence[SeenRun], hosts: Sequence[HostLine], workspace: Workspace) -> Deciding | None:
         """Return the worst configuration, which decides the report's answer, and what to do about it.
 
-        None: there is no configuration.
+        ``seen`` and ``hosts`` are all runs and nodes: they tell which of its runs had a slow node. None: there is no
+        configuration, as LLMB recorded none of the runs.
         """
         if not self.order:
             return None
@@ -209,12 +215,11 @@ class _Choice:
 def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
     """Return the report on the measured runs ``found``, in their order; there may be none.
 
-    Fabrics, campaign and tuning stay empty: callers add them. Each run drops what it holds in memory and can read
-    again.
+    Fabrics, campaign and tuning stay empty: callers add them, by a copy. Each run drops what it holds in memory and can
+    read again.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
-        RequestError: the fastest configuration of a ranking is of a workload that is not known here
     """
     seen = seen_runs(found)
     choice = _Choice(found)
@@ -272,7 +277,7 @@ def _run_name(run: MeasuredRun) -> str:
 def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
     """Yield what the report has of each run in ``shown``, with fewer steps of each the more runs there are.
 
-    Each run then drops what it holds in memory.
+    All have about ``MOST_POINTS`` steps together. Each run then drops what it holds in memory.
     """
     most = MOST_POINTS // max(1, len(shown))
     for item in shown:
@@ -291,7 +296,7 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
 def _count_outcomes(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
     """Return how many of the runs ``found`` failed, are live or have no result, and the commonest causes of failure.
 
-    The causes come from ``seen``, the same runs without logs that LLMB did not write.
+    The causes, at most ``_MOST_CAUSES``, come from ``seen``, the same runs without logs that LLMB did not write.
     """
     causes = Counter(run.cause for run in seen if run.cause and run.run.failed)
     became = Counter(run.outcome for run in found if run.status.state == "Incomplete")
@@ -308,7 +313,7 @@ def _count_outcomes(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Co
 def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> float | None:
     """Return the mean step time, in seconds with stalls, of those of a configuration's runs that had no slow node.
 
-    None where no run or every run is without a slow node.
+    None where all of its timed runs, or none, had no slow node. ``seen`` and ``hosts`` are all runs and nodes.
     """
     slow = {line.host for line in hosts if line.slower is not None}
     members = {id(run) for run in worst.members}
@@ -320,7 +325,7 @@ def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Seque
 def _is_sweep(board: Board) -> bool:
     """Return whether the configurations of a ranking are a sweep: they differ in more than recipes document.
 
-    One job in two containers is no sweep.
+    Recipes document numbers of GPUs, batch sizes and precisions. One job in two containers is no sweep.
     """
     return not {*board.names} <= _DOCUMENTED
 
@@ -328,7 +333,8 @@ def _is_sweep(board: Board) -> bool:
 def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, Any]]:
     """Return the first rankings as ``results --rank --json`` has them, with the fastest configurations of each.
 
-    Run ids are those of shown runs only.
+    There are at most ``_MOST_SWEEPS``, of at most ``_MOST_OF_SWEEP`` configurations. Run ids are those of shown runs
+    only.
     """
     few = [replace(board, configurations=board.configurations[:_MOST_OF_SWEEP]) for board in boards[:_MOST_SWEEPS]]
     shown = ranking_as_dict(few)
@@ -339,7 +345,7 @@ def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, An
 
 
 def _histories(seen: Sequence[SeenRun]) -> list[History]:
-    """Return the histories of the configurations among the runs; empty where no run has a step time."""
+    """Return the histories of the configurations among the runs; empty where no run has a step time that counts."""
     observed = [run.observed for run in seen]
     places = [place for place in observed if place]
     return histories(places, scatter_of=seen[0].run.past.scatter) if places else []
@@ -348,7 +354,8 @@ def _histories(seen: Sequence[SeenRun]) -> list[History]:
 def _change_sentences(every: Sequence[History], drawn: Sequence[History]) -> tuple[str, ...]:
     """Return the sentences on changes of speed over time in the histories that are ``drawn``.
 
-    They are judged by the runs in ``every``, from which no run is thinned out.
+    A history without a change has one, too, that says so. They are judged by the runs in ``every``, from which no run
+    is thinned out.
     """
     keys = {item.key for item in drawn}
     return tuple(history_view([item for item in every if item.key in keys]).conclusions)
@@ -360,9 +367,10 @@ def _count_runs(found: Sequence[History]) -> int:
 
 
 def _left_out(**counts: tuple[int, int]) -> dict[str, str]:
-    """Return by section of the report how many of how many items it shows, with the command that has the rest.
+    """Return by section of the report a text on how many of how many items it shows.
 
-    ``counts``: (shown, all) for each section. A section that shows all is not in the answer.
+    The text has the command that shows the rest. ``counts``: (shown, all) for each section, by the names in ``_REST``.
+    A section that shows all is not in the answer.
     """
     found = {}
     for section, (shown, all_of_them) in counts.items():

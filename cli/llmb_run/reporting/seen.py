@@ -22,11 +22,11 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SeenRun:
-    """What a report keeps in memory of a run that LLMB recorded.
+    """What a report keeps in memory of a run that LLMB recorded. Two are equal only where they are the same object.
 
     Texts and facts that many runs share are held once. ``title`` is the configuration's; ``started`` Unix time; ``day``
-    the date of the run; ``hosts`` the names of its nodes; ``driver``, ``cuda`` and ``nccl`` are versions. An empty
-    text: not known.
+    the date of the run, YYYY-MM-DD; ``hosts`` the names of its nodes; ``driver``, ``cuda`` and ``nccl`` are versions;
+    ``owner`` is a login name. An empty text: not known.
     """
 
     run: MeasuredRun
@@ -67,14 +67,14 @@ class SeenRun:
 
 
 class _SharedTexts:
-    """A store that holds equal facts and texts of many runs once, to save memory."""
+    """A store that holds equal facts and texts of many runs once, to save memory; empty at first."""
 
     def __init__(self) -> None:
         self._facts: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
         self._texts: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def facts(self, record: RunRecord) -> Mapping[str, str]:
-        """Return the facts that may explain the speed of the run in ``record``, by name.
+        """Return the facts that may explain the speed of the run in ``record``, by name, not to be changed.
 
         Equal facts of an earlier call are the same object.
         """
@@ -135,7 +135,7 @@ def _as_seen_run(item: MeasuredRun, record: RunRecord, words: _SharedTexts) -> S
 def _cause_text(item: MeasuredRun) -> str:
     """Return why a run failed, in words that are the same for failures of one kind: without rank and node.
 
-    Empty where the run did not fail or nothing is known of the cause.
+    A fragment, safe to print. Empty where the run did not fail or nothing is known of the cause.
     """
     if item.why is None:
         return ""
@@ -143,7 +143,7 @@ def _cause_text(item: MeasuredRun) -> str:
 
 
 def _folder_owner(folder: Path) -> str:
-    """Return the login name of the user who owns a run's folder.
+    """Return the login name of the user who owns a run's folder, as ``user_name`` has it.
 
     Empty where the folder is gone or cannot be looked at.
     """

@@ -16,7 +16,8 @@ _MOST = 4
 def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[str, str], ...]:
     """Return (name, text) pairs for the head of a report: cluster, GPUs, software, dates and people of its runs.
 
-    The texts are safe to print. A pair about which nothing is known is left out.
+    The names are ``Cluster``, ``GPUs``, ``Software``, ``Measured`` and ``By``, in this order; dates are in UTC. The
+    texts are safe to print. A pair about which nothing is known is left out.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -49,7 +50,7 @@ def _cluster_text(seen: Sequence[SeenRun], workspace: Workspace) -> str:
 def _gpus_text(seen: Sequence[SeenRun]) -> str:
     """Return the GPUs that the runs had, ``4 nodes with 8 H100``, as their nodes reported them, else as planned.
 
-    Different ones are joined with semicolons. Empty without runs.
+    All nodes of all runs count together, each once. Different ones are joined with semicolons. Empty without runs.
     """
     nodes: dict[str, set[str]] = {}
     planned: list[str] = []
@@ -82,7 +83,8 @@ def _software_line(seen: Sequence[SeenRun]) -> str:
 def joined_values(values: Iterable[str], between: str = ", ") -> str:
     """Return the values, each once in order, joined by ``between``: ``a, b, c, d, 3 more``.
 
-    Beyond ``_MOST`` values only their number is given. Empty texts are left out.
+    Of more than ``_MOST`` values the first ``_MOST`` are there, and how many more. Empty texts are left out; empty
+    without any other.
     """
     names = list(dict.fromkeys(value for value in values if value))
     more = [f"{len(names) - _MOST} more"] if len(names) > _MOST else []

@@ -16,11 +16,11 @@ _QUANTILES = (0.05, 0.5, 0.95)
 
 
 class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of a run for a report's page, as lists of equal length.
+    """The steps of a run for a report's page, as lists of equal length but for ``quantiles``.
 
-    ``index``, ``seconds`` and ``loss`` have an item for each step. The lists may be thinned out; ``total`` is how many
-    steps the log has. ``loss`` is None where the log has no finite one. ``quantiles`` are step times in seconds, of all
-    steps after warm-up: 5 %, the median, 95 %; empty without such steps.
+    ``index`` (the iteration's number), ``seconds`` and ``loss`` have an item for each step. The lists may be thinned
+    out; ``total`` is how many steps the log has. ``loss`` is None where the log has no finite one. ``quantiles`` are
+    step times in seconds, of all steps after warm-up: 5 %, the median, 95 %; empty without such steps.
     """
 
     total: int
@@ -47,7 +47,7 @@ def steps_of(timing: RunTiming, most: int) -> StepColumns:
 
 
 def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
-    """Return about ``most`` of the steps ``items``, in order.
+    """Return about ``most`` of the steps ``items``, in order, in a new list.
 
     All of them if they are no more, else the extremes of each stretch. These are the fastest and the slowest step of
     the stretch and its highest loss. The first and the last step of all stay, too.
@@ -75,7 +75,7 @@ def stretches(count: int, number: int) -> list[range]:
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile of the values ``ordered``, at least one and rising, interpolated linearly.
 
-    ``share``: 0 is the smallest value, 0.5 the median, 1 the largest.
+    ``share``, from 0 to 1: 0 is the smallest value, 0.5 the median, 1 the largest.
     """
     at = share * (len(ordered) - 1)
     below = math.floor(at)

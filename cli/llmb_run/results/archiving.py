@@ -44,10 +44,10 @@ _MASK = b"****"
 
 @dataclass
 class Archive:
-    """An archive of runs that was written to ``path``, with what is in it.
+    """An archive of runs that was written to ``path``, with what is in it. ``write_archive`` makes it.
 
-    ``runs`` is their number, ``bytes`` the file's size. ``hashes``: SHA-256 by path in the archive. ``masked``: paths
-    of files in which a secret was masked.
+    ``runs`` is their number, ``bytes`` the file's size. ``hashes``: SHA-256, as hexadecimal digits, by path in the
+    archive. ``masked``: paths of files in which a secret was masked. Paths begin with the archive's top folder.
     """
 
     path: Path
@@ -64,8 +64,8 @@ class Archive:
 def check_archive(path: Path, *, overwrite: bool) -> None:
     """Refuse ``path`` as the name of a new archive.
 
-    Its ending may be wrong, a file be there already, or its folder be missing. ``overwrite``: a file that is there may
-    be replaced. Writes nothing, and does not check permissions.
+    Its ending may be neither ``.tar.zst`` nor ``.tar.gz`` (in small letters), a file be there already, or its folder be
+    missing. ``overwrite``: a file that is there may be replaced. Writes nothing, and does not check permissions.
 
     Raises:
         RequestError: no archive can have that name
@@ -91,12 +91,13 @@ def write_archive(
 ) -> Archive:
     """Write the run folders ``folders`` into a compressed tar archive at ``path``, and return what is in it.
 
-    A half-written archive is never seen under ``path``. The same files make the same archive, to the byte.
+    A half-written archive is never seen under ``path``, and nothing is left behind after an error. The same files make
+    the same archive, to the byte.
 
     Args:
         path: ends in ``.tar.zst`` or ``.tar.gz``
-        folders: may be none
-        summary: plain values for ``archive.json``
+        folders: may be none; each is packed under its own name, so no two may be equal
+        summary: plain values for ``archive.json``; secrets in them are masked
         profiles: also reports of Nsight Systems
         unmasked: also files that are no text, in which secrets cannot be masked
         secrets: texts to mask as ``****``, beside the secrets in this environment
@@ -140,7 +141,8 @@ def write_archive(
 class _Packer:
     """Adds files to an open ``tar``, below one folder with the archive's name, and notes them in ``archive``.
 
-    ``unmasked``: also files that are no text, in which secrets cannot be masked.
+    ``mask`` masks their secrets. ``unmasked``: also files that are no text, in which secrets cannot be masked. Call
+    ``add_run`` for each run, ``add_bytes`` for further files, and ``close`` last; the tar itself stays open.
     """
 
     def __init__(self, tar: tarfile.TarFile, archive: Archive, mask: Mask, *, unmasked: bool) -> None:
@@ -153,7 +155,7 @@ class _Packer:
     def add_run(self, folder: Path, *, profiles: bool) -> None:
         """Pack the files of a run's folder, with secrets masked; dumps of NCCL's flight recorder become JSON.
 
-        ``profiles``: also reports of Nsight Systems. Checkpoints and links are left out.
+        Hidden files are packed, too. ``profiles``: also reports of Nsight Systems. Checkpoints and links are left out.
 
         Raises:
             OSError: a file cannot be read, or the archive not written
@@ -166,9 +168,9 @@ class _Packer:
                 self._add_file(file, name, is_code=file == folder / _CODE and _is_planned_code(folder))
 
     def close(self, summary: Any) -> None:
-        """Add ``archive.json``, with the runs' ``summary`` masked, and the hashes of all files.
+        """Add ``archive.json``, with the runs' ``summary`` masked, and ``SHA256SUMS``, which ``sha256sum -c`` reads.
 
-        Nothing may be packed after it.
+        The latter has the hashes of all other files. Nothing may be packed after it. The tar stays open.
 
         Raises:
             OSError: the archive cannot be written
@@ -181,9 +183,9 @@ class _Packer:
         self.add_bytes("SHA256SUMS", os.fsencode(sums))
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        """Pack ``content`` as the file ``name``; the caller has masked what is secret in it.
+        """Pack ``content`` as the file ``name``, a path below the top folder.
 
-        The file's time is that of the newest file packed so far.
+        The caller has masked what is secret in it. The file's time is that of the newest file packed so far.
 
         Raises:
             OSError: the archive cannot be written
@@ -285,7 +287,7 @@ def _open_compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 def _files_to_pack(folder: Path, *, profiles: bool) -> Iterator[Path]:
     """Yield the regular files below a run folder, by name; no checkpoints, and ``profiles`` only if asked for.
 
-    Links are left out: they may lead anywhere.
+    Compiled Python and lock files are left out, and links: they may lead anywhere.
 
     Raises:
         OSError: a folder cannot be listed
@@ -315,7 +317,8 @@ class Mask:
     """Replaces secrets in files by ``****``.
 
     Secrets are given values, those of environment variables with a secret's name, what looks like a token, and what is
-    assigned to a variable with such a name.
+    assigned to a variable with such a name. Values of fewer than 8 characters are left alone. Calling it with bytes, a
+    line, masks these; ``text`` does so with many lines, and ``value`` with JSON values.
     """
 
     _ASSIGNED = re.compile(rb"\b([A-Za-z][A-Za-z0-9_]*)(=['\"]?)([^\s'\";,]{8,})")
@@ -331,13 +334,16 @@ class Mask:
         self._known = sorted({os.fsencode(value) for value in (*around, *secrets) if len(value) >= 8}, key=len)[::-1]
 
     def text(self, content: bytes) -> bytes:
-        """Return ``content`` with every secret in it replaced by ``****``, line by line; line ends stay."""
+        """Return ``content`` with every secret in it replaced by ``****``, line by line; line ends stay.
+
+        A secret that goes over the end of a line is not found.
+        """
         return b"".join(self(line) for line in content.splitlines(keepends=True))
 
     def value(self, plain: Any) -> Any:
-        """Return plain values, as JSON has them, with secrets masked in every text.
+        """Return a copy of plain values, as JSON has them, with secrets masked in every text.
 
-        Keys stay, and a tuple becomes a list.
+        Keys of dictionaries stay, whatever they are, and a tuple becomes a list.
         """
         if isinstance(plain, str):
             return self(plain.encode(errors="surrogateescape")).decode(errors="surrogateescape")
@@ -360,7 +366,7 @@ def _masked_assignment(found: re.Match[bytes]) -> bytes:
 
 
 def stored_secrets(install: Path) -> list[str]:
-    """Return the tokens and keys that the installer keeps in an installation, sorted; empty where there are none.
+    """Return the tokens and keys that the installer keeps in an installation, sorted, each once; empty without any.
 
     They are the last words of the lines of two files; a file that is missing or not readable counts as empty.
     """

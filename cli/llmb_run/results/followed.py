@@ -15,14 +15,15 @@ from llmb_run.terminal import next_command
 
 
 def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) -> Result:
-    """Return ``started``, what a command says of jobs it started, with its runs' measured figures.
+    """Return ``started``, what a command says of jobs it started, with its runs' measured figures below its text.
 
-    Unchanged for a dry run, where no job was started, and where one of the runs has not ended. ``ranked``: show several
-    runs as a ranking, else by configuration. For a single run the hint for the next command is another one, too.
+    Unchanged for a dry run, where no job was started, and where one of the runs has not ended. Else it is a copy with a
+    longer text; data and exit status stay. ``ranked``: show several runs as a ranking, else by configuration. For a
+    single run the hint for the next command is another one, too.
 
     Raises:
         RecordError: the record of one of the runs cannot be read
-        LLMBError: the workload of a ranking is not known here any more
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     if callable(started.data):  # a dry run
         return started

@@ -46,11 +46,11 @@ from llmb_run.results.words import word_of
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one configuration and image, judged together as repeats.
+    """The runs of one configuration and image, judged together as repeats. ``group_runs`` makes it.
 
     ``runs`` are those on which every figure and the verdict rest: successful, by date, up to the last look; ``seconds``
-    their steady step times. ``key`` and ``title`` are the configuration's. ``verdict`` is None where no run was
-    measured.
+    their steady step times. Without a reference there are no looks, and all successful runs count. ``key`` and
+    ``title`` are the configuration's. ``verdict`` is None where no run was measured.
     """
 
     key: str
@@ -86,7 +86,7 @@ class Group:
     def shown_seconds(self) -> float | None:
         """The configuration's mean step time in seconds, stalls included, as compared with the reference.
 
-        Without a comparison, the mean of the judged runs. None where no run has a step time.
+        Without a comparison, the mean of the judged runs, stalls included. None where no run has a step time.
         """
         if self.runs and self.verdict and self.verdict.reference and self.verdict.decision:
             return self.verdict.reference.seconds * self.verdict.decision.ratio
@@ -99,14 +99,21 @@ class Group:
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation of the judged runs' step times as a share of their mean; None below two runs."""
+        """The standard deviation of the judged runs' step times, as a share of their mean.
+
+        Stalls do not count. None below two runs.
+        """
         return statistics.stdev(self.seconds) / statistics.fmean(self.seconds) if len(self.seconds) > 1 else None
 
 
 def group_runs(found: Sequence[MeasuredRun]) -> list[Group]:
     """Return the runs in groups of one configuration and image, each judged together.
 
-    They are in the order of their first runs. Logs without a record are left out; empty: there are only such.
+    Groups are in the order of their first runs, and keep the order of their runs in ``members``. Logs without a record
+    are left out; empty: there are only such.
+
+    Raises:
+        RecordError: the record of a group's first run is gone, or cannot be read
     """
     together: dict[str, list[MeasuredRun]] = {}
     for item in found:
@@ -119,6 +126,9 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
     """Return the runs ``members``, at least one and all of one configuration and image, as a group with its verdict.
 
     Only the first run's record is read.
+
+    Raises:
+        RecordError: it is gone, or cannot be read
     """
     first = members[0]
     plan = record_of(first).plan
@@ -163,10 +173,11 @@ def _step_times(runs: Iterable[MeasuredRun]) -> list[StepTime]:
 
 
 def record_of(run: MeasuredRun) -> RunRecord:
-    """Return the record of ``run``, which the caller knows to have one.
+    """Return the record of ``run``, which the caller knows to have one, read if need be.
 
     Raises:
         ValueError: it has none, as a log that LLMB did not write
+        RecordError: the record is gone, or cannot be read
     """
     if run.record is None:
         raise ValueError(f"{run.files.name} has no record")
@@ -181,7 +192,10 @@ def _reference_rank(run: MeasuredRun) -> int:
 
 
 def _runs_cell(item: Group) -> str:
-    """Return the number of judged runs of a group, and in parentheses how many others there are: ``3 (1 failed)``."""
+    """Return the number of judged runs of a group, and in parentheses what became of the others: ``3 (1 failed)``.
+
+    The parentheses are left out where there are none.
+    """
     others = [
         *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
         (item.waiting, "not counted yet"),
@@ -257,8 +271,9 @@ class RankedConfiguration:
     """One configuration in a ranking by speed.
 
     ``place`` counts from 1; None: no run has a step time, and ``outcome`` says why. ``shared``: others have the same
-    place. ``behind``: its time for a token over that of the fastest; None for the fastest itself. ``values`` are its
-    settings named in ``Board.names``.
+    place, as these runs do not tell them apart. ``behind``: its time for a token over that of the fastest; None for the
+    first in the list, and without a place. ``values`` are its settings named in ``Board.names``, in that order, ``-``
+    for one that it lacks.
     """
 
     group: Group
@@ -283,7 +298,8 @@ class RankedConfiguration:
 class Board:
     """A ranking of configurations that do the same work, whatever their batch size, the fastest first.
 
-    ``title`` names the work. ``names`` are the settings in which the configurations differ.
+    ``title`` names the work. ``names`` are the settings in which the configurations differ; empty for a single one.
+    Configurations without a step time stand last.
     """
 
     title: str
@@ -301,7 +317,10 @@ class Board:
 
     @property
     def columns(self) -> list[Column[RankedConfiguration]]:
-        """The columns of the ranking: place, the settings in which configurations differ, and figures."""
+        """The columns of this ranking: place, the settings in which configurations differ, and figures.
+
+        JSON has no columns for the settings: ``ranking_as_dict`` adds them.
+        """
         figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
         return [
             Column("place", attribute_at("place"), ALL, "1 is the fastest", "place", text=_place_cell),
@@ -337,8 +356,8 @@ def rank_runs(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]
     Finds out first why failed runs failed. Empty: no run has a record.
 
     Raises:
-        RequestError: the fastest configuration is of a workload that is not known here
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecordError: the record of a configuration's first run is gone, or cannot be read
     """
     explain(found)
     return rank_groups(group_runs(found), workspace)
@@ -347,19 +366,22 @@ def rank_runs(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]
 def rank_groups(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
     """Return a ranking for each kind of work among the configurations in ``groups``.
 
-    They are in the order of the first of each.
+    They are in the order of the first configuration of each. A ranking may be of a single one.
 
     Raises:
-        RequestError: the fastest configuration is of a workload that is not known here
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecordError: the record of a configuration's first run is gone, or cannot be read
     """
     return [_rank_groups(items, workspace) for items in of_the_same_work(groups)]
 
 
 def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return lists of the groups whose runs may be ranked together.
+    """Return lists of the groups whose runs may be ranked together, in the order of their first ones.
 
-    They are of one model and sequence length, whatever the batch.
+    They are of one model and sequence length, whatever the batch. A list has at least one group.
+
+    Raises:
+        RecordError: the record of a group's first run is gone, or cannot be read
     """
     together: dict[str, list[Group]] = {}
     for item in groups:
@@ -376,8 +398,8 @@ def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
     Groups without a step time stand last.
 
     Raises:
-        RequestError: the fastest configuration is of a workload that is not known here
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecordError: the record of a group's first run is gone, or cannot be read
     """
     plans = [_first_record(item).plan for item in items]
     differing = differing_settings(plans)
@@ -413,7 +435,13 @@ def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
 
 
 def _command_of(plan: JobPlan, workspace: Workspace) -> str:
-    """The command that starts a job of ``plan``'s configuration; empty where its recipe is no longer there."""
+    """Return the command that starts a job of ``plan``'s configuration.
+
+    Empty where its workload is not known here any more.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+    """
     from llmb_run.starting.command_line import command_for  # of no other table
 
     try:
@@ -442,7 +470,11 @@ def _as_contender(item: Group, values: tuple[str, ...]) -> Contender | None:
 
 
 def _first_record(item: Group) -> RunRecord:
-    """Return the record of the first run of a group."""
+    """Return the record of the first run of a group, read if need be.
+
+    Raises:
+        RecordError: it is gone, or cannot be read
+    """
     return record_of(item.members[0])
 
 
@@ -454,7 +486,7 @@ def _failure_text(members: Iterable[MeasuredRun]) -> str:
 def _no_time_reason(run: MeasuredRun) -> str:
     """Return why a run has no step time that counts, in a few words, such as ``not ended``.
 
-    For a failed run it is the cause of the failure.
+    For a failed run it is the cause of the failure, if that was looked for and is known.
     """
     if run.status.state == "Running":
         return "not ended"
@@ -488,7 +520,10 @@ def _peak_memory_gib(entry: RankedConfiguration) -> float | None:
 
 
 def _failures_cell(entry: RankedConfiguration) -> str | None:
-    """Return why a ranked configuration, or some of its runs, has no step time; None where all its runs have one."""
+    """Return why a ranked configuration, or some of its runs, has no step time; None where all its runs have one.
+
+    A configuration with a place also says of how many runs: ``1 of 3 runs: out of memory``.
+    """
     others = [run for run in entry.group.members if run.good is None]
     if entry.place is None or not others:
         return entry.outcome or None
@@ -498,8 +533,8 @@ def _failures_cell(entry: RankedConfiguration) -> str | None:
 def ranking_text(found: Sequence[Board], width: int) -> str:
     """Return the rankings as text, each with its fastest configuration, a table and a command.
 
-    The table is ``width`` characters wide. The rule of ranking comes last. Without any ranking, a sentence that says
-    so. The text ends with a newline.
+    Tables are at most ``width`` characters wide: columns that matter least are left out, then lines are cut. The rule
+    of ranking comes last. Without any ranking, a sentence that says so. The text ends with a newline.
     """
     parts = []
     for board in found:
@@ -537,7 +572,11 @@ def _ranking_sentence(board: Board) -> str:
 
 
 def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
-    """Return the rankings as JSON values, in their order: times in seconds, differences and spreads as shares."""
+    """Return the rankings as JSON values, in their order: times in seconds, differences and spreads as shares.
+
+    Each has ``title``, ``window`` (None: the documented one), ``differing`` (names of settings), ``lines`` (its
+    configurations, the fastest first) and ``command`` (None: there is none).
+    """
     return [
         {
             "title": board.title,

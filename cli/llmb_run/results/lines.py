@@ -30,7 +30,8 @@ _SHOWN_SHARE = 0.0005
 class Line:
     """One line of the summary of ``results``: a configuration with its runs, or one log that LLMB did not write.
 
-    ``group`` is None for such a log.
+    ``name`` is what people read; ``runs`` are all of them, whatever became of them. ``group`` is None for such a log.
+    ``why_slow`` is for a line that has a ``slow_node``.
     """
 
     name: str
@@ -46,15 +47,16 @@ class Line:
     def slow_node(self) -> SlowNode | None:
         """The node that slows down some of the line's runs, or several nodes of which one does.
 
-        None where none is known to.
+        They are several where they were always in the same runs. None where none is known to.
         """
         dated = sorted(self.runs, key=lambda run: run.created)
         return culprit([run.good for run in dated if run.good])
 
     def why_slow(self, node: str) -> str:
-        """Return why the line's runs with ``node`` are slow, in a few words, by what their nodes recorded.
+        """Return why the line's runs with ``node`` are slow, a fragment.
 
-        Where these recorded nothing of it, the text says by how much.
+        It comes from what the nodes of the newest such runs recorded. Where these recorded nothing of it, the text says
+        by how much.
         """
         ran_on_it = [run for run in self.runs if run.good and node in run.good.nodes.split(",")]
         newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
@@ -64,20 +66,26 @@ class Line:
 
     @property
     def seconds(self) -> float | None:
-        """The mean step time in seconds: of a configuration the one that is compared, of a log what it shows.
+        """The line's mean step time in seconds, stalls included.
 
-        None: there is none.
+        Of a configuration it is the one that is compared, of a log its own. None: there is none.
         """
         return self.group.shown_seconds if self.group else mean_step_seconds(self.runs)
 
     @property
     def difference(self) -> float | None:
-        """The configuration's step time over its reference's, less 1; None where nothing was compared."""
+        """The configuration's step time over its reference's, less 1, above 0 slower.
+
+        None where nothing was compared.
+        """
         return self.group.verdict.difference if self.group and self.group.verdict else None
 
     @property
     def indication(self) -> bool:
-        """Whether the configuration was compared with other software, so that its verdict is an indication only."""
+        """Whether the configuration was compared with other software, so that its verdict is an indication only.
+
+        False where nothing was compared.
+        """
         verdict = self.group.verdict if self.group else None
         return bool(verdict and verdict.reference and verdict.decision and not verdict.reference.same_software)
 
@@ -89,9 +97,9 @@ class Line:
 
     @property
     def count(self) -> str:
-        """The number of the line's runs, and how many ended without a step time in which way: ``5, 1 failed``.
+        """The number of the line's runs, and how many of them ended without a step time: ``5, 1 failed``.
 
-        An outcome that ``word`` names already is left out.
+        These are counted by their outcome; one that ``word`` names already is left out.
         """
         others = [(self.outcomes[outcome], outcome) for outcome in WITHOUT_A_TIME if outcome.upper() != self.word]
         others_text = "".join(f", {number} {what}" for number, what in others if number)
@@ -99,12 +107,14 @@ class Line:
 
 
 def _urgency(line: Line) -> tuple[bool, tuple[int, bool, float]]:
-    """Return the sort key of a line of the summary: those with a slow node first, then the worst."""
+    """Return the sort key of a line of the summary: those with a slow node first, then those that stand worst."""
     return line.slow_node is None, standing(line.word.lower(), line.difference, indication=line.indication)
 
 
 def lines_of(found: Sequence[MeasuredRun], groups: Sequence[Group], names: Sequence[str]) -> list[Line]:
     """Return a line for each configuration, the most urgent first, then one for each log that LLMB did not write.
+
+    The most urgent have a slow node, then those follow that stand worst; of equals, in the order of ``groups``.
 
     Args:
         found: all runs, among which the logs are
@@ -120,7 +130,10 @@ def names_of(groups: Sequence[Group]) -> list[str]:
     """Return a name for each configuration, in order: recipe, size, dtype, GPUs, and what sets it apart.
 
     That is the settings in which the configurations differ, or, where they are of several jobs, those that are not the
-    recipe's. Variant, precision and software follow only where names would be equal.
+    recipe's. Variant, precision, software and at last the configuration's key follow only where names would be equal.
+
+    Raises:
+        RecordError: the record of a configuration's first run is gone, or cannot be read
     """
     plans = [record_of(item.members[0]).plan for item in groups]
     bases = [f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpus} {plan.gpu_type}" for plan in plans]
@@ -146,15 +159,18 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 
 
 def software_said(item: Group) -> str:
-    """Return the software in which a group's runs trained; ``software not known yet`` where none has begun to."""
+    """Return the software in which a group's runs trained.
+
+    It is ``software not known yet`` while all of them are queued or run.
+    """
     nothing_yet = item.live == len(item.members)
     return "software not known yet" if nothing_yet and not item.runs else item.software
 
 
 def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return ``names``, where equal names with different ``words`` get their word behind a comma.
+    """Return ``names``, in order, where equal names with different ``words`` get their word behind a comma.
 
-    ``words`` has one for each name.
+    ``words`` has one for each name. Equal names with equal words stay.
     """
     of_name: dict[str, set[str]] = {}
     for name, word in zip(names, words, strict=True):
@@ -166,7 +182,8 @@ def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[st
 def shared_by(names: Sequence[str]) -> str:
     """Return what all names begin with: model, dtype and GPUs, or else the recipe.
 
-    Empty where there is one name at most, or nothing is shared.
+    That is what stands before the first comma, or else the first word. Empty where there is one name at most, or
+    nothing is shared.
     """
     for end in (", ", " "):
         heads = {name.partition(end)[0] for name in names}
@@ -184,14 +201,19 @@ def without_shared(name: str, shared: str) -> str:
 
 
 def names_a_node(text: str, nodes: Iterable[str]) -> bool:
-    """Return whether ``text`` names one of ``nodes`` as a whole word: ``n12`` is not ``n1``."""
+    """Return whether ``text`` names one of ``nodes`` as a whole word, in the same case: ``n12`` is not ``n1``.
+
+    A domain may follow: ``n1.cluster`` names ``n1``. False without nodes.
+    """
     return any(re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", text) for node in nodes)
 
 
 def why_slow(node: str, findings: Sequence[str], share: float) -> str:
-    """Return why a node is slow, by the first finding on it: ``GPU 3 is too hot``; without findings, by how much.
+    """Return why a node is slow, a fragment: ``GPU 3 is too hot``.
 
-    ``findings`` are sentences that name the node. ``share``: how much slower runs with it are.
+    A GPU that is too hot is named first, else the first finding; without findings, the text says by how much.
+    ``findings`` are sentences that name the node; in the answer its name is left out or short. ``share``: how much
+    slower runs with it are.
     """
     for finding in findings:
         if hot := re.search(r"(GPU \d+) \(too hot", finding):
@@ -202,14 +224,17 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
 
 
 def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
-    """Return the words behind ``llmb-run`` of the command that keeps later jobs off slow nodes for ``_DAYS`` days."""
+    """Return the words behind ``llmb-run`` of the command that keeps later jobs off slow nodes for ``_DAYS`` days.
+
+    They are not quoted. ``reason`` is what the list of excluded nodes will show.
+    """
     return ("exclude", "add", ",".join(nodes), "--days", str(_DAYS), "--reason", reason)
 
 
 def relative_speed(share: float) -> str:
-    """Return how a step time compares, for a sentence: ``4.1 % slower than``, ``as fast as``.
+    """Return how a step time compares, for a sentence: ``4.1 % slower than``, ``2.0 % faster than``, ``as fast as``.
 
-    ``share`` is the step time over the other one, less 1.
+    The last below ``_SHOWN_SHARE`` in either direction. ``share`` is the step time over the other one, less 1.
     """
     if abs(share) < _SHOWN_SHARE:
         return "as fast as"
@@ -217,5 +242,8 @@ def relative_speed(share: float) -> str:
 
 
 def one_of_text(nodes: Sequence[str]) -> str:
-    """Return nodes of which one is meant as text: the name of a single one, or ``one of n1, n2``."""
+    """Return nodes of which one is meant, at least one, as text: the name of a single one, or ``one of n1, n2``.
+
+    Of more than three, the first three and how many more.
+    """
     return nodes[0] if len(nodes) == 1 else f"one of {first_few(nodes)}"

@@ -36,8 +36,8 @@ _MOST_IDS = 10
 class Step(NamedTuple):
     """What to do next about runs, with the command for it; of several steps, the smallest ``urgency`` comes first.
 
-    ``words`` are the command's, behind ``llmb-run``; ``why`` the reason in a few words. ``of``: the configuration that
-    it is about; None: no single one.
+    There is always a step, also where all is well. ``words`` are the command's, behind ``llmb-run``, not quoted;
+    ``why`` the reason in a few words. ``of``: the configuration that it is about; None: no single one.
     """
 
     urgency: int
@@ -56,20 +56,25 @@ class Step(NamedTuple):
 def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
     """Return what to do next about the runs: the most urgent step of all groups; of equally urgent ones the first.
 
-    Without groups: list what can be run.
+    Excluding a slow node comes before all else. ``found`` are all runs, ``groups`` their configurations. Without
+    groups: list what can be run.
     """
     return _most_urgent(groups, Summary(found, groups, (), 0, _install_of(found)))
 
 
 def _install_of(found: Sequence[MeasuredRun]) -> Path | None:
-    """Return the installation that the runs belong to; None where there are no runs or no installation."""
+    """Return the installation that the runs belong to, by the first of them.
+
+    None: there are no runs or no installation.
+    """
     return found[0].judge.workspace.install_or_none if found else None
 
 
 def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
     """Return the most urgent step; a slow node comes before all else, as further runs would be measured with it.
 
-    Without groups: list what can be run. ``summary`` is that of the same runs.
+    Only where it is known which node is the slow one. Of equally urgent steps the first group's. Without groups: list
+    what can be run. ``summary`` is that of the same runs.
     """
     for nodes, slowed in summary.slow_nodes.items():
         if len(nodes) == 1:
@@ -93,7 +98,7 @@ _RANK = ("results", "--rank")
 def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return words of a command that name ``runs``: their sweeps (``sweep-3f2a9c1e``), or their ids.
 
-    Sweeps are named if each run is of one, else the first ``_MOST_IDS`` ids.
+    Sweeps are named, sorted, if each run is of one, else the first ``_MOST_IDS`` ids.
     """
     beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
     names = sorted(map(name_of_round, beginnings))
@@ -101,7 +106,11 @@ def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
 
 
 def _next_step_of(item: Group) -> Step:
-    """Return what to do next about one configuration, by how its runs stand."""
+    """Return what to do next about one configuration, by how its runs stand; there is always a step.
+
+    Live runs come first, then a failed verdict, runs without a result, an open answer, and a baseline to make; if all
+    is well, it is to look at the history.
+    """
     live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
         why = f"{counted(len(live), 'run')} not finished yet"
@@ -141,7 +150,11 @@ def _next_step_of(item: Group) -> Step:
 
 
 def _step_for_open(item: Group, verdict: Verdict) -> Step:
-    """Return what to do about a configuration whose answer is open: run it again, or look at it."""
+    """Return what to do about a configuration whose answer is open: run it again, or look at it.
+
+    It is run again on other days if need be. If its baseline has too few runs to decide, the step is to make a larger
+    one.
+    """
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
         why = f"{item.title}: its baseline has too few runs to decide"
@@ -156,9 +169,10 @@ def _step_for_open(item: Group, verdict: Verdict) -> Step:
 
 
 def _make_reference(item: Group, why: str) -> Step:
-    """Return the step that makes a baseline of a group's runs, or, where these are too few, that runs more of them.
+    """Return the step that makes a baseline of a group's runs, or that first runs more of them.
 
-    ``why``: the reason, for people. If the runs are the baseline already, the step is to run more to compare with it.
+    The latter where they are fewer than ``ENOUGH``. ``why``: the reason, for people. If all of the runs are in a
+    baseline already, the step is to run more to compare with it.
     """
     of_baselines = chain.from_iterable(baseline.runs for baseline in item.members[0].baselines)
     known = {run.run_id for run in of_baselines}
@@ -172,9 +186,9 @@ def _make_reference(item: Group, why: str) -> Step:
 
 
 def _repeat_step(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
-    """Return the step that runs the newest judged run of a group ``count`` times more.
+    """Return the step that runs the newest judged run of a group, which has one, ``count`` times more.
 
-    ``spread``: on other days, where there is a queue.
+    ``spread``: on as many days, where there is a queue.
     """
     newest = item.runs[-1]
     days = ("--spread", str(count)) if spread and record_of(newest).plan.scheduler is not None else ()
@@ -200,7 +214,7 @@ class Parts:
 
     ``runs``: a table of the runs. ``timing``: a table of their step times. ``notes``: all notes, not only the
     weightiest. ``everything``: every configuration, however many. ``full_names``: names of runs are not shortened.
-    ``most``: how many of the newest runs are listed; None: all.
+    ``most``: how many of the newest runs are listed in the tables, and looked at for notes; None: all.
     """
 
     runs: bool = False
@@ -214,7 +228,8 @@ class Parts:
 def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
     """Return what plain ``results`` prints: conclusion, a line for each configuration, weightiest notes, next step.
 
-    Between notes and next step come the tables that ``parts`` ask for. The text ends with a newline.
+    Between notes and next step come the tables that ``parts`` ask for, with repeats together. Made for the terminal's
+    width. The text ends with a newline. Reads logs and records, and finds out why failed runs failed.
     """
     groups = group_runs(found)
     shown = list(found)
@@ -271,9 +286,10 @@ def _timing_tables(shown: Sequence[MeasuredRun], parts: Parts) -> str:
 
 
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """Return what ``results --json`` has: ``runs``, all of them; ``groups``, with their verdicts; and ``next``.
+    """Return what ``results --json`` has: ``runs``, ``groups`` with their verdicts, and ``next``.
 
-    ``next`` is the next step: its ``command``, and ``why``.
+    All runs are there, in their order. ``next`` is the next step: its ``command``, and ``why``. Finds out why failed
+    runs failed.
     """
     groups = group_runs(found)
     step = next_step(found, groups)
@@ -287,7 +303,8 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
 def _runs_table(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
     """Return the table of single runs: step time, difference from the reference, what became of each, what differs.
 
-    ``found`` are the runs to list, at least one; ``summary`` is that of all. Finds out why failed runs failed.
+    ``found`` are the runs to list, at least one, in the table's order; ``summary`` is that of all. Finds out why failed
+    runs failed.
     """
     explain(found)
     baselines = found[0].baselines if found else ()
@@ -342,8 +359,8 @@ _DISPENSABLE = (
 def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict[int, str]:
     """Return what each listed run differs in from most others of its group: ``driver 580.95; on n12``.
 
-    The keys are the runs' ``id()``. The facts are those of ``comparison.facts``. Empty text: nothing; a run that is
-    alone in its group is left out.
+    The keys are the runs' ``id()``. The facts are those of ``comparison.facts``, the first few. Only listed runs are
+    compared. Empty text: nothing; a run that is the only one listed of its group is left out.
     """
     wanted = {id(item) for item in listed}
     found: dict[int, str] = {}
@@ -357,6 +374,7 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
 def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
     """Return for each run, as text, the first few facts in which it is unlike most others; empty text: none.
 
+    A fact without a commonest value is named of every run, nodes only where at most half of the runs have them.
     ``known``: the facts of each run of a group, by any key, which the answer has too.
     """
     names = dict.fromkeys(chain.from_iterable(known.values()))
@@ -386,7 +404,7 @@ def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
 def _usual_value(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
     """Return the commonest value of the fact ``name`` among the runs; None where two values are equally common.
 
-    A run without the fact has ``-``, but runs whose nodes did not tell it do not count.
+    At least one run has the fact. One without it has ``-``, but runs whose nodes did not tell it do not count.
     """
     recorded = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
     (value, count), *others = Counter(of_run.get(name, "-") for of_run in recorded).most_common(2)

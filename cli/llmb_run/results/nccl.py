@@ -26,6 +26,8 @@ _HEAD_BYTES, _MOST_BYTES = 1 << 18, 1 << 26
 def are_nccl_tests(words: Sequence[str]) -> bool:
     """Return whether all ``words`` name files with outputs of nccl-tests; False where none does, and without words.
 
+    A word that names no file, or one that cannot be read, is none.
+
     Raises:
         RequestError: some do, and others do not
     """
@@ -60,6 +62,8 @@ def _read_text(file: Path, most: int) -> str:
 def read_nccl_tests(file: Path) -> list[NcclTest]:
     """Return the tests in an output file of nccl-tests, in order; empty where it holds none.
 
+    At most the first ``_MOST_BYTES`` are read.
+
     Raises:
         RequestError: the file cannot be read
     """
@@ -72,7 +76,8 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
 def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:
     """Return (data, table, csv, status) for output files of nccl-tests.
 
-    The first three are functions that make these. The exit status is 1 if a test is not good, or there is none, else 0.
+    The files are read at once, in order; the first three are functions that make these. The exit status is 1 if a test
+    is not good, or there is none, else 0.
 
     Raises:
         RequestError: a file cannot be read
@@ -91,7 +96,8 @@ def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], 
 def answer(test: NcclTest) -> str:
     """Return the first line on a test of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and why.
 
-    It also has the collective, the number of GPUs, and the largest bandwidth.
+    A test has failed with wrong values, without figures or with problems; it is incomplete where the output has no end.
+    The line also has the collective, the number of GPUs, and the bandwidth of the largest size, but no newline.
     """
     what = test.collective or "an unnamed collective"
     where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
@@ -113,7 +119,10 @@ def answer(test: NcclTest) -> str:
 
 
 def _wrong_values_text(test: NcclTest) -> str:
-    """Return at which message sizes the test found wrong values, as text; empty where it found none."""
+    """Return at which message sizes the test found wrong values, as text.
+
+    It names the first four. Empty where it found none.
+    """
     sizes = [_size_text(item.bytes) for item in test.wrong]
     if sizes:
         return f"wrong values at {', '.join(sizes[:4])}{' and more' if len(sizes) > 4 else ''}"
@@ -155,7 +164,10 @@ def _column_cells(column: Column | None) -> list[str]:
 
 
 def _size_text(count: int) -> str:
-    """Return a number of bytes as text in units of nccl-tests, whose sizes are powers of two: ``8 GiB``."""
+    """Return a number of bytes as text in units of nccl-tests, whose sizes are powers of two: ``8 GiB``.
+
+    The largest unit that leaves no rest; below, or where there is none, as other sizes are written.
+    """
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit and count % unit == 0:
             return f"{count // unit} {name}"
@@ -191,7 +203,8 @@ _CSV = ("file", "collective", "ranks", "bytes", "in_place", "seconds", "algbw_gb
 def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
     """Return tests of nccl-tests as CSV text: a heading, then rows for each message size, out of place and in place.
 
-    Each test comes with a word, its file's name, that stands in its rows. Without tests, the heading alone.
+    Each test comes with a word, its file's name, that stands in its rows. Lines end with a newline alone, and no cell
+    is a formula. Without tests, the heading alone.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

@@ -29,11 +29,11 @@ def notes_on(
 ) -> list[Note]:
     """Return everything to know of the runs ``found`` as notes, the weightiest first, each text once.
 
-    Empty: there is nothing to know. Finds out why failed runs failed.
+    Of equal weight, in the order of ``lines``. Empty: there is nothing to know. Finds out why failed runs failed.
 
     Args:
-        lines: the configurations of the runs
-        looked_at: the runs of which logs and records are read
+        lines: the configurations of the runs, and the logs among them
+        looked_at: those runs of which logs and records are read
         found: all runs; what their references are is noted, too
         excluded: nodes that jobs are kept off already, on which notes have less weight
     """
@@ -77,7 +77,8 @@ def _other_remarks(line: Line, group: Group) -> list[str]:
 def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[str]) -> Iterable[Note]:
     """Yield the note on the node that slows down runs of a configuration, with what ``runs`` recorded of that node.
 
-    Yields nothing where no node is known to be slow. A node among ``excluded`` makes a note of less weight.
+    At most one. Yields nothing where no node is known to be slow. A node that is among ``excluded``, or several that
+    all are, makes a note of less weight.
     """
     node = line.slow_node
     if node is None:
@@ -97,7 +98,7 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
 def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable[Note]:
     """Yield a note for each outcome and reason of runs without a step time: how many runs, of what, and why.
 
-    ``known``: the ``id()`` of the runs to look at; others are left out.
+    Runs that are queued or run have no note. ``known``: the ``id()`` of the runs to look at; others are left out.
     """
     together: dict[tuple[Outcome, str], list[tuple[Line, MeasuredRun]]] = {}
     for line in lines:
@@ -123,7 +124,7 @@ _WITH_A_REASON = (*WITHOUT_RESULT, "too short", "stopped early", "incomplete", "
 
 
 def _unusable_reason(run: MeasuredRun) -> str:
-    """Return why a run has no result that counts, in a few words; of a failed run the short diagnosis.
+    """Return why a run has no result that counts, a fragment; of a failed run the short diagnosis.
 
     Empty where the run has such a result.
     """
@@ -136,7 +137,8 @@ def _unusable_reason(run: MeasuredRun) -> str:
 def _notes_on_runs(runs: Sequence[MeasuredRun], slow_nodes: Iterable[str]) -> Iterable[Note]:
     """Yield notes on what single runs tell of their steps, their logs and their nodes.
 
-    Equal problems of nodes are one note. Problems that name one of ``slow_nodes`` are left out: another note has these.
+    Equal problems of nodes are one note, with the names of the first two runs. Problems that name one of ``slow_nodes``
+    are left out: another note has these.
     """
     problems: dict[str, list[str]] = {}
     for run in runs:

@@ -55,7 +55,7 @@ def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun],
 
 
 def _days_cell(run: MeasuredRun) -> str:
-    """Return the days to train on a trillion tokens at the run's speed, as text.
+    """Return the days to train on a trillion tokens at the run's speed, as text with two digits after the point.
 
     Empty without figures, and for a smoke test, whose model nobody trains.
     """
@@ -79,7 +79,10 @@ def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str
 
 
 def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
-    """Return the reference of a verdict as JSON values, ``seconds`` being its step time; None where there is none."""
+    """Return the reference of a verdict as JSON values, ``seconds`` being its step time; None where there is none.
+
+    The keys: ``kind``, ``seconds``, ``software``, ``source``, ``same_software`` and ``notes``.
+    """
     if reference is None:
         return None
     names = ("kind", "seconds", "software", "source", "same_software", "notes")
@@ -267,7 +270,10 @@ def _run_name(run: MeasuredRun) -> str:
 
 
 def _iso_date(when: float) -> str | None:
-    """Return a Unix time as ISO 8601 text in UTC, to the second; None for 0, which is an unknown time."""
+    """Return a Unix time as ISO 8601 text in UTC, to the second, ending in ``+00:00``.
+
+    None for 0, which is an unknown time.
+    """
     return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds") if when else None
 
 
@@ -356,13 +362,14 @@ RUN: tuple[Column[MeasuredRun], ...] = (
 def as_dict(run: MeasuredRun) -> dict[str, Any]:
     """Return the run for JSON, by the keys of ``RUN_KEYS`` and ``RUN``; times are in seconds, whatever tables show.
 
-    None: no such figure. A log that LLMB did not write has only the keys of ``RUN``.
+    None: no such figure. A log that LLMB did not write has only the keys of ``RUN``. Why it failed is there only if
+    that was found out before, as ``as_dicts`` does.
     """
     return {**(run_as_json(row_of(run.record)) if run.record else {}), **columns.as_dict(RUN, run)}
 
 
 def as_dicts(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
-    """Return the runs for JSON, as ``as_dict`` makes them.
+    """Return the runs for JSON, as ``as_dict`` makes them, in their order.
 
     Why failed ones failed is found out first, for all at once.
     """
@@ -390,23 +397,24 @@ STEP: tuple[Column[MeasuredStep], ...] = (
 
 
 def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
-    """Yield every step in the logs of all the runs, run by run, those outside the measured window too."""
+    """Yield every step in the logs of all the runs, run by run, in order, those outside the measured window too."""
     for run in runs:
         for step in run.timing.iterations:
             yield MeasuredStep(run, step)
 
 
 def remarks_of(found: dict[str, Any]) -> list[str]:
-    """Return sentences that a reader must know of a run: on its log, its steps and its nodes; empty: nothing.
+    """Return sentences that a reader must know of a run: on its log, its steps and its nodes.
 
-    ``found`` is the run as ``as_dict`` makes it.
+    They are in this order. Empty: nothing. ``found`` is the run as ``as_dict`` makes it. Of what the nodes recorded,
+    only problems count.
     """
     problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
     return [*found["notices"], *found["remarks"], *problems]
 
 
 def say_remarks(runs: Iterable[MeasuredRun]) -> None:
-    """Print a notice for each remark on a run and each problem of its nodes, behind the run's id.
+    """Print a notice, on stderr, for each remark on a run and each problem of its nodes, behind the run's id.
 
     For a log that LLMB did not write, behind the log's name.
     """

@@ -25,7 +25,13 @@ _LONGEST_VALUE = 40
 def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
     """Return how step times change with the number of GPUs: a line for each kind of job among the successful runs.
 
-    Empty where no kind of job ran at two numbers of GPUs. Logs that LLMB did not write are left out.
+    Jobs of one kind differ in scale, layout and batch size alone. Lines are in the order of their first runs. Empty
+    where no kind of job ran at two numbers of GPUs. Logs that LLMB did not write, and runs whose recipe is gone, are
+    left out.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a file of a run's recipe cannot be read
     """
     return scaling_of(((item.record.plan, item) for item in found if item.record), workspace)
 
@@ -33,7 +39,11 @@ def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[Sc
 def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace) -> list[ScalingLine]:
     """Return the same lines as ``scaling_lines``, from pairs of a plan and its run.
 
-    Empty: no kind ran at two scales. Runs whose recipe is gone are left out.
+    Runs without a step time that counts are left out, and those whose recipe is gone. Empty: no kind ran at two scales.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a file of a run's recipe cannot be read
     """
     scaled = []
     for plan, item in runs:
@@ -46,8 +56,8 @@ def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace
 def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> list[History]:
     """Return the history of each configuration, by the successful runs that LLMB recorded.
 
-    Empty where there are none. ``rate``: how often a history without a change of speed may be said to have one, as a
-    share.
+    A history has a run or more. Empty where there are none. ``rate``: how often a history without a change of speed may
+    be said to have one, as a share.
     """
     past = next((item.past for item in found), PastRuns())
     runs = (observed(item.record, item.good) for item in found if item.record and item.good)
@@ -57,7 +67,8 @@ def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> li
 def shift_text(shift: Shift) -> str:
     """Return a lasting change of step times as text: ``slower by 4.1 ± 0.6 % since 12 November 2026: ...``.
 
-    The text also has the days between which the change came, where these are not one, and what changed on record then.
+    The text, a fragment, also has the days between which the change came, where these are not one, and the first few
+    things that changed on record then. Dates are in UTC.
     """
     way = "slower" if shift.ratio > 1 else "faster"
     size = f"{100 * abs(shift.ratio - 1):.1f} ± {percent((shift.high - shift.low) / 2)}"
@@ -71,7 +82,10 @@ def shift_text(shift: Shift) -> str:
 
 
 def _short_value(value: str) -> str:
-    """Return ``value`` safe to print in a line; longer than ``_LONGEST_VALUE``, it is cut, and ends in ``...``."""
+    """Return ``value`` safe to print in a line, of at most ``_LONGEST_VALUE`` characters.
+
+    A longer one is cut, and then ends in ``...``.
+    """
     shown = printable(value)
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
 
@@ -216,7 +230,8 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
 def history_view(lines: Sequence[History]) -> View[HistoryRow]:
     """Return the table of ``results --history``: a row for each run, by configuration, the oldest run first.
 
-    Its conclusions are a sentence on each lasting change of step times, or that there is none, or too few days to tell.
+    Its conclusions are, for each configuration, a line on each lasting change of step times, or one that there is none,
+    or too few days to tell.
     """
     rows, conclusions = [], []
     for line in lines:

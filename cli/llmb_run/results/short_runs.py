@@ -14,10 +14,11 @@ from llmb_run.results.groups import Group, group_runs, of_the_same_work
 
 
 def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
-    """Return ``found`` in the same order, with runs that are too short measured anew where all of the same work are.
+    """Return ``found`` in the same order, with runs that are too short measured anew.
 
-    They are measured over the second half of the steps that all of them have. Short runs beside others that were
-    measured stay as they are: they are tries, and would change what is ranked.
+    That is done where no run of the same work is longer, over the second half of the steps that all of them have. Short
+    runs beside others that were measured stay as they are: they are tries, and would change what is ranked. ``found``
+    itself stays.
     """
     again: dict[str, MeasuredRun] = {}
     for together in of_the_same_work(group_runs(found)):
@@ -32,7 +33,7 @@ def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> lis
 def _too_short(groups: Sequence[Group]) -> list[MeasuredRun]:
     """Return the runs of ``groups`` that were too short to be measured.
 
-    Empty where any run was long enough, or none is too short.
+    Empty where any run was long enough, successful or not training as planned, or none is too short.
     """
     runs = list(chain.from_iterable(item.members for item in groups))
     if any(run.outcome in ("measured", "not training") for run in runs):

@@ -38,9 +38,9 @@ _LONGEST_NAME = 48
 
 
 def _interval_cell(line: Line) -> str:
-    """Return half the confidence interval of a configuration's step time as text: ``1.9 %``, or ``TOO_FEW``.
+    """Return half the confidence interval of a configuration's step time as text: ``1.9 %``.
 
-    Empty where there is none.
+    From 100 % on it is ``TOO_FEW``. Empty where there is none.
     """
     interval = half_interval(line.group.interval if line.group else None)
     return f"{interval} %" if interval and interval != TOO_FEW else interval
@@ -83,8 +83,9 @@ _DISPENSABLE = ("software", "reference", "interval", "difference")
 class Summary:
     """The first part of what ``results`` prints: a conclusion, a line for each configuration, and notes.
 
-    ``found`` are all runs; ``looked_at`` those whose logs and records are read for notes, the newest. ``width`` is in
-    characters. ``install``: the installation, whose list of excluded nodes counts; None: there is none.
+    ``found`` are all runs, ``groups`` their configurations; ``looked_at`` those runs whose logs and records are read
+    for notes, the newest. ``width`` is in characters. ``install``: the installation, whose list of excluded nodes
+    counts; None: there is none. What it finds out is kept: later changes on disk do not show.
     """
 
     found: Sequence[MeasuredRun]
@@ -107,7 +108,8 @@ class Summary:
     def shared(self) -> str:
         """The beginning that the names of all configurations share, which the summary prints once.
 
-        Empty: nothing is shared, there is one configuration, or some of the runs are logs that LLMB did not write.
+        Empty: nothing is shared, there are fewer than two configurations, or some of the runs are logs that LLMB did
+        not write.
         """
         return "" if any(run.row is None for run in self.found) else shared_by(self.names)
 
@@ -118,7 +120,10 @@ class Summary:
 
     @property
     def jobs(self) -> dict[int, str]:
-        """The short name of each run's configuration, by the run's ``id()``; without logs that LLMB did not write."""
+        """The name of each run's configuration, without what all share, by the run's ``id()``.
+
+        Logs that LLMB did not write are left out.
+        """
         found: dict[int, str] = {}
         of_groups = [line for line in self.lines if line.group]
         for line in of_groups:
@@ -128,10 +133,10 @@ class Summary:
 
     @cached_property
     def slow_nodes(self) -> dict[tuple[str, ...], list[Line]]:
-        """The configurations that are slowed down by a node, by the name of that node.
+        """The configurations that are slowed down by a node, by the name of that node, a tuple of one.
 
-        Where it is one of several nodes, by the names of all of them. Nodes that are excluded already are left out.
-        Empty: no other node is known to be slow.
+        The most urgent come first. Where it is one of several nodes, by the names of all of them. Nodes that are
+        excluded already are left out. Empty: no other node is known to be slow.
         """
         together: dict[tuple[str, ...], list[Line]] = {}
         for line in self.lines:
@@ -150,7 +155,7 @@ class Summary:
     def short(self, text: str) -> str:
         """Return ``text`` with nodes' names shortened: the domain of the slow nodes is removed wherever it stands.
 
-        Unchanged where there are no slow nodes, or they are of several domains.
+        Excluded nodes count, too. Unchanged where there are no slow nodes, or they are of several domains.
         """
         slow = [line.slow_node.nodes for line in self.lines if line.slow_node]
         domains = {node.partition(".")[2] for node in chain.from_iterable(slow)}
@@ -161,9 +166,10 @@ class Summary:
         return text
 
     def conclusion(self) -> str:
-        """Return the first line of the summary: how many configurations and runs, and how they stand.
+        """Return the first line of the summary, a fragment: how many configurations and runs, and how they stand.
 
-        It has no newline. It may be wider than the terminal.
+        Slow nodes come first, then the words of the configurations, the worst first. It has no newline. It may be wider
+        than the terminal.
         """
         words = Counter(line.word for line in self.lines)
         if len(self.lines) == 1:
@@ -193,11 +199,12 @@ class Summary:
     def text(self, *, everything: bool, all_notes: bool, below: Sequence[str]) -> str:
         """Return the summary: the conclusion, a line for each configuration, and the weightiest notes.
 
-        It ends with a newline.
+        Configurations and notes stand in the order of their weight. It ends with a newline.
 
         Args:
-            everything: all configurations, not only the first few
-            all_notes: all notes, else as many as the screen has room for
+            everything: all configurations, not only the first ``_MOST_ROWS``
+            all_notes: all notes, else as many as the screen has room for: at least one if there is any, at most
+                ``MOST_NOTES``
             below: the lines that the caller prints at the end of the screen, for which room is left
         """
         conclusion = wrapped(self.short(self.conclusion()), self.width)
@@ -224,7 +231,8 @@ class Summary:
 def excluded_of(install: Path | None) -> frozenset[str]:
     """Return the names of the nodes that jobs of an installation avoid now.
 
-    The set is empty without an installation, and where the list cannot be read.
+    Nodes that were excluded until a time that is past are not among them. The set is empty without an installation, and
+    where the list cannot be read.
     """
     if install is None:
         return frozenset()
@@ -235,6 +243,9 @@ def excluded_of(install: Path | None) -> frozenset[str]:
 
 
 def _table_lines(lines: Sequence[Line], width: int) -> list[str]:
-    """Return a table of the summary's lines, of at most ``width`` columns, as lines of text; long names are cut."""
+    """Return a table of the summary's lines, with headings, as lines of text; names above ``_LONGEST_NAME`` are cut.
+
+    Columns that matter least are left out until it fits in ``width`` characters. Empty without lines.
+    """
     named = [Line(shorten(line.name, _LONGEST_NAME), line.runs, line.group) for line in lines]
     return columns.fitting(ROW, named, _DISPENSABLE, width).splitlines()

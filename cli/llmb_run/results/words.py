@@ -47,9 +47,9 @@ WORST_FIRST = (
 def standing(word: str, difference: float | None, *, indication: bool) -> tuple[int, bool, float]:
     """Return a sort key by which configurations of benchmark runs are ordered, the one that stands worst first.
 
-    ``word`` is how it stands, one of ``WORST_FIRST``. Among equal words an ``indication`` comes last, and the slowest
-    against its reference first; ``difference`` is the step time over the reference's, less 1, None: nothing was
-    compared.
+    ``word`` is how it stands, one of ``WORST_FIRST``, whose order counts first. Among equal words an ``indication``
+    (compared with other software) comes last, and the slowest against its reference first; ``difference`` is the step
+    time over the reference's, less 1, None: nothing was compared, which counts as 0.
 
     Raises:
         ValueError: ``word`` is none of ``WORST_FIRST``
@@ -60,11 +60,13 @@ def standing(word: str, difference: float | None, *, indication: bool) -> tuple[
 def word_of(verdict: Verdict | None, outcomes: Counter[Outcome], judged: int, in_reference: int) -> str:
     """Return how a configuration stands, as one of ``WORST_FIRST``: by its verdict, else by its runs.
 
+    Where no run counts, it is the worst of their outcomes without a time; ``not compared`` without any.
+
     Args:
         verdict: on its runs; None: there is none
         outcomes: how many of all its runs came to which outcome
         judged: the number of runs that the verdict rests on
-        in_reference: the number of its runs that the reference is made of
+        in_reference: the number of its runs that the reference is made of; ``baseline`` if these are all
     """
     if not judged and not in_reference:
         known = [outcome for outcome in WITHOUT_A_TIME if outcomes[outcome]]

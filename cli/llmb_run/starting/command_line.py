@@ -33,10 +33,11 @@ VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
 def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, str]:
     """Return the variables of a job that ``--env NAME=VALUE`` options set, by name; a value may be empty.
 
-    ``option``: what messages call the option.
+    ``option``: what messages call the option; one that ends with ``()`` is a call.
 
     Raises:
-        RequestError: one is not ``NAME=VALUE``, has two values, looks like a secret, or cannot be set for a job
+        RequestError: one is not ``NAME=VALUE``, is given twice (also with the same value), looks like a secret, names
+            an option and no variable, or cannot be set for a job
     """
     result: dict[str, str] = {}
     for name, value in name_value_pairs(values, option, f"{option} NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
@@ -78,8 +79,10 @@ def check_job_variable(name: str, value: str, where: str) -> None:
 def columns_of(values: Sequence[str]) -> dict[str, str]:
     """Return the values that ``--set COLUMN=VALUE`` options give, by the plan's names of columns (tp, pp, gbs, ...).
 
+    Names may be in any case, or those of variables (``SEQ_LENGTH``). Values are texts, not checked here.
+
     Raises:
-        RequestError: there is no such column, no value, or another value for the same column
+        RequestError: there is no such column, no value, or the same column twice, also with the same value
     """
     known = [variable.lower() for variable in COLUMNS]
     result: dict[str, str] = {}
@@ -100,7 +103,7 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
 def option_text(value: object) -> str:
     """Return the value of a column or setting as options take it: ``NA`` for None, ``true``, ``[a,b]``.
 
-    A dictionary is JSON.
+    A dictionary is JSON; anything else as ``str`` writes it. Only lists, no tuples, are written in brackets.
     """
     if value is None:
         return "NA"
@@ -130,14 +133,15 @@ def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None
 
 
 def slurm_of(values: Sequence[str], source_option: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
-    """Return the options for Slurm (``nodelist=n1,n2``), each with our option that gave it.
+    """Return the options for Slurm (``nodelist=n1,n2``), each with our option that gave it, in the order given.
 
     That is the form of ``JobSpec.slurm``.
 
     Args:
         values: the values of ``--slurm-arg``
         source_option: what messages call that option
-        named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``); None: not given
+        named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``); None: not given. A
+            list of hosts with a ``/`` is a file that has the list, which is not read here.
 
     Raises:
         RequestError: one is no option that Slurm jobs may have, its host list is wrong, or it is given twice
@@ -172,7 +176,8 @@ VARIABLE_OF = {**SWITCHES, "fp8_recipe": "FP8_RECIPE", "moe_routing": "MOE_ROUTI
 def command_for(plan: JobPlan, recipe: Recipe) -> str:
     """Return the command that starts a plan's configuration: ``llmb-run single -w ... --set tp=2``.
 
-    It is quoted for a shell. It has the recipe's own number of steps, whatever the plan has.
+    ``recipe`` is its workload's. The command is quoted for a shell. It has the recipe's own number of steps, whatever
+    the plan has, and neither time limit nor options for Slurm.
     """
     return f"llmb-run single {shlex.join(_command_words(plan, recipe))}"
 
@@ -204,7 +209,7 @@ def _command_words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
 
 
 def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
-    """Return the variables that a command for ``plan`` has to set with ``--env``, with their values.
+    """Return the variables that a command for ``plan`` has to set with ``--env``, with their values, by name.
 
     They are those that the caller set, and the variables of ``launch.sh`` that decide the speed, have no option of
     their own, and are not as the recipe has them.

@@ -43,9 +43,11 @@ def plan_options(
 ) -> RequestedJobs:
     """Plan every job that the options of ``options.planned_jobs`` ask for, and return them planned or refused.
 
-    Starts nothing. The lists of workloads, sizes and so on are combined; ``vary`` and ``zipped`` are values of further
-    dimensions. ``settings`` are those of ``job_spec``. Of combinations that are the same job, all but the first are
-    refused. A chain of more than one job (``how.chain``) writes checkpoints where the settings do not say otherwise.
+    Starts nothing; prints notices on what planning chose. The lists of workloads, sizes and so on are combined;
+    ``vary`` (``tp=1,2``) and ``zipped`` (``tp=1,2 pp=4,2``) are values of further dimensions. ``repeats``: runs of
+    each; ``spread``: over how many days, 1 for none. ``settings`` are those of ``job_spec``. Of combinations that are
+    the same job, all but the first are refused. A chain of more than one job (``how.chain``) writes checkpoints where
+    the settings do not say otherwise.
 
     Raises:
         RequestError: an option has a wrong value, a dimension is both varied and set, or nothing can be planned here
@@ -95,13 +97,16 @@ def combined_specs(
 ) -> list[JobSpec]:
     """Return one job request per combination and repeat; a dimension without values leaves the choice to the recipe.
 
+    They are in the order of the combinations, of whose dimensions the last changes first; then by scale, then by
+    repeat. The scale ``all``, in any case, means all that are documented.
+
     Args:
         base: what all have in common
         workspace: knows the recipes and the cluster
         dimensions: values by dimension, ``workload`` and ``scale`` among them
         zipped: groups of dimensions that change together
         min_scale: the fewest GPUs of the documented scales to take
-        max_scale: the most
+        max_scale: the most; both bounds are included
         repeats: how many runs of each combination
         spread: over how many days, beginning today, to spread the repeats
 
@@ -158,7 +163,7 @@ def check_spread(repeats: int, apart: bool) -> None:
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
     """Return ``plan`` once for each of ``repeats`` more runs, to begin on ``days`` days, as evenly as can be.
 
-    The first day is today; or tomorrow, where the run of ``record`` was today's.
+    They are in order of their days. The first day is today; or tomorrow, where the run of ``record`` was today's.
 
     Raises:
         RequestError: the plan's jobs start at once
@@ -193,7 +198,8 @@ def _means_all_scales(scales: Sequence[str]) -> bool:
 def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
     """Refuse scales that are neither ``all`` nor numbers of GPUs, or that are asked for in two ways.
 
-    ``bounded``: whether ``--min-scale`` or ``--max-scale`` are given, too.
+    These are ``all`` beside numbers, and numbers beside bounds. ``bounded``: whether ``--min-scale`` or ``--max-scale``
+    are given, too. Numbers go from 1 to 999999999. Passes without scales.
 
     Raises:
         RequestError: the scales are so
@@ -218,7 +224,8 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
 def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
     """Return ``given`` with workloads by their full names, after checking all names of workloads, sizes and dtypes.
 
-    A size or dtype that only some of several workloads have passes.
+    Upper and lower case of sizes and dtypes are the same. One that only some of several workloads have passes.
+    ``given`` has values by dimension; without workloads, the one of ``base`` counts.
 
     Raises:
         RequestError: a workload, size or dtype is in no recipe that is asked for, or there is no workload
@@ -249,9 +256,12 @@ def _requested_scales(
 ) -> list[str | None]:
     """Return the numbers of GPUs, as texts, for one combination.
 
-    They are those given, or the documented ones within the bounds. Where none are documented, or nothing is asked, it
-    is the one scale that ``spec`` has, None where it has none: planning says what is wrong. Empty: none is within the
-    bounds.
+    They are those given, or the documented ones within the bounds, which are included. Where none are documented, or
+    nothing is asked, it is the one scale that ``spec`` has, None where it has none: planning says what is wrong. Empty:
+    none is within the bounds.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
     """
     if scales and not _means_all_scales(scales):
         return [*scales]

@@ -26,7 +26,8 @@ from llmb_run.starting.command_line import VARIABLES_OF, columns_of, environment
 class JobSpec:
     """The request for one job, as a command line or a task file asks for it, before anything is planned.
 
-    Two specs are equal where they ask for the same job, wherever they come from.
+    ``job_spec`` and ``combined_specs`` make it; it is never changed, only copied. Two specs are equal where they ask
+    for the same job, repeat and day, in a dry run or not, wherever they come from.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +45,10 @@ class JobSpec:
     """The job's value in each dimension that a sweep varies (``starting.sweeps``); empty: it is of no sweep."""
 
     def with_settings(self, settings: Mapping[str, str | None]) -> JobSpec:
-        """Return the same job request with ``settings`` over its own; a setting of None is taken away."""
+        """Return a copy of this job request with ``settings`` over its own; a setting of None is taken away.
+
+        Settings of the copy are sorted by name.
+        """
         merged = sorted({**self.settings, **settings}.items())
         return replace(self, settings={name: value for name, value in merged if value is not None})
 
@@ -71,10 +75,10 @@ class JobSpec:
         return {name: text for name, text in self.settings.items() if name not in known and not is_setting(name)}
 
     def digest(self, *more: object) -> str:
-        """Return 16 hexadecimal digits that are the same for equal job requests and equal ``more``.
+        """Return 16 hexadecimal digits that are the same for equal job requests and equal ``more``, in any process.
 
-        It does not matter where the job is asked for. Whether it is a dry run, and in how many days the job begins,
-        does not count.
+        What counts are settings, options for Slurm and the number of the repeat. It does not matter where the job is
+        asked for. Whether it is a dry run, and in how many days the job begins, does not count.
         """
         content = (sorted(self.settings.items()), sorted(self.slurm.items()), self.repeat, more)
         return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
@@ -93,14 +97,17 @@ class JobSpec:
 
     @property
     def combination(self) -> str:
-        """The dimensions that vary in a sweep, with this job's values: ``tp=2 mbs=1``; empty where nothing varies."""
+        """The dimensions that vary in the sweep of this job, with its values: ``tp=2 mbs=1``.
+
+        Empty where nothing varies.
+        """
         return " ".join(f"{name}={value}" for name, value in self.varied.items())
 
 
 def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> JobSpec:
     """Return the request for one job that ``options.one_job`` and ``options.job_settings`` describe.
 
-    ``settings`` are those of ``job_spec``; None: not given.
+    ``settings`` are those of ``job_spec``; None: not given. Whether such a workload exists is not checked.
 
     Raises:
         RequestError: an option has a wrong value, or a list of them
@@ -129,7 +136,8 @@ def job_spec(
 ) -> JobSpec:
     """Return the request for one job, made of the options of ``options.job_settings`` and further ``fields``.
 
-    Empty fields say nothing. Without a workload the request is to be completed with ``with_settings``.
+    Empty fields, and False, say nothing. Without a workload the request is to be completed with ``with_settings``.
+    Names are checked, and values only as far as they can be without a recipe.
 
     Args:
         env: ``NAME=VALUE`` for variables of the job
@@ -160,7 +168,7 @@ def job_spec(
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A planned job: the request ``spec``, the recipe that it is by, and the plan.
+    """A planned job: the request ``spec``, the recipe that it is by, and the plan. ``plan_job`` makes it.
 
     ``entry`` is the workload's in the catalog; ``request`` what the variables of ``launch.sh`` say.
     """
@@ -185,7 +193,8 @@ class Refused:
 class RequestedJobs:
     """All job requests of one command, in ``specs``: those that are planned, and those that are refused.
 
-    Combinations that are the same job as an earlier one may be among the refused.
+    Each is in exactly one of the two, in the order of ``specs``. Combinations that are the same job as an earlier one
+    may be among the refused.
     """
 
     specs: Sequence[JobSpec]
@@ -194,9 +203,10 @@ class RequestedJobs:
 
 
 def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
-    """Return the variables of ``launch.sh`` that request ``spec``.
+    """Return the variables of ``launch.sh`` that request ``spec``, as a new dictionary.
 
-    They are the caller's environment, changed by what options say.
+    They are the caller's whole environment, changed by the variables and then the options of ``spec``. Settings of the
+    framework and options for Slurm are added to those in the environment, and win over equal ones.
 
     Raises:
         RequestError: an option and a variable of the job set the same, a variable has a wrong form, or there is no
@@ -274,7 +284,8 @@ def _as_given(part: str, option: str) -> str:
 def names_for(spec: JobSpec) -> FieldNames:
     """Return what messages about ``spec`` call its fields.
 
-    They are options that were given, variables that are set, and for anything else options again.
+    They are options that were given, variables that are set, in the environment or with ``--env``, and for anything
+    else options again.
     """
     options = {name: known.option for name, known in VARIABLES.items() if known.option}
     options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(spec.slurm.values())) or "--slurm-arg"
@@ -285,7 +296,7 @@ def names_for(spec: JobSpec) -> FieldNames:
 
 
 def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
-    """Plan one job, and print in notices what planning chose.
+    """Plan one job, and print in notices what planning chose; start nothing.
 
     In a dry run without GPUs, the GPU type that is chosen for the first job is kept in ``workspace`` for the next ones.
 
@@ -306,9 +317,9 @@ def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
 
 
 def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool = False) -> RequestedJobs:
-    """Plan all of ``specs``, and return them planned or refused, also where two are the same job.
+    """Plan all of ``specs``, and return them planned or refused; of two that are the same job, both are planned.
 
-    ``dry_run`` replaces what the specs say of it.
+    ``dry_run`` replaces what the specs say of it. Starts nothing; prints notices.
 
     Raises:
         RequestError: none of them can be planned here, whatever they ask for
@@ -324,7 +335,7 @@ def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool 
 def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[PlannedJob | Refused]:
     """Yield for every job request its planned job, or why it is refused, in order.
 
-    Repeats that follow each other share one plan.
+    Each is planned when it is asked for, and notices are printed then. Repeats that follow each other share one plan.
 
     Raises:
         RequestError: none of them can be planned here, whatever they ask for
@@ -363,7 +374,7 @@ def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
 def say_warnings(planned: Sequence[PlannedJob]) -> None:
     """Print a notice for each warning of the plans, once.
 
-    A warning that not all of the plans have is printed for each that has it, behind the job's name.
+    A warning that not all of the plans have is printed once for each kind of job that has it, behind the job's name.
     """
     warned: dict[str, dict[str, None]] = {}
     for item in planned:

@@ -19,10 +19,11 @@ from llmb_common.submission.jobs import JobToSubmit
 def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
     """Return ``jobs`` in the same order, where repeats of one job exclude nodes so that they run on different ones.
 
-    Prints a notice where repeats have to share nodes.
+    Repeats have equal workloads and experiments. What a job excludes already stays excluded. A single job may use all
+    nodes. Prints a notice where repeats have to share nodes.
 
     Raises:
-        RequestError: no scheduler chooses nodes here, or too many are excluded
+        RequestError: no scheduler chooses nodes here, or too many are excluded (code ``no-nodes``)
         RecordError: the list of excluded nodes cannot be read
         SchedulerError: the scheduler does not say which nodes there are
     """
@@ -41,8 +42,9 @@ def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
 def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]]:
     """Return for each of ``repeats`` jobs the nodes that it avoids: all but its own share of ``nodes``.
 
-    ``needed``: the number of nodes of each job. Where a share has fewer, a job avoids only as many nodes as can be
-    spared, and a notice says so. Empty lists: none can be spared.
+    There is at least one job. Shares are equal and follow each other; all avoid what is left over. ``needed``: the
+    number of nodes of each job. Where a share has fewer, a job avoids only as many nodes as can be spared, and a notice
+    says so. Empty lists: none can be spared.
     """
     share = len(nodes) // repeats
     own = [nodes[number * share : (number + 1) * share] for number in range(repeats)]
@@ -58,12 +60,12 @@ def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]
 
 
 def _usable_nodes(job: JobToSubmit) -> list[str]:
-    """Return the names of the nodes that the scheduler may give the job.
+    """Return the names of the nodes that the scheduler may give the job, in the scheduler's order.
 
-    Excluded nodes and those out of service are left out.
+    Excluded nodes and those out of service are left out; busy ones are in the list.
 
     Raises:
-        RequestError: no scheduler chooses nodes here, or too many are excluded
+        RequestError: no scheduler chooses nodes here, or too many are excluded (code ``no-nodes``)
         RecordError: the list of excluded nodes cannot be read
         SchedulerError: the scheduler does not say which nodes there are
     """

@@ -82,6 +82,7 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
     """Return what a dry run prints: the batch script of one job, a table of several, or plans as JSON.
 
     Prints notices on the plans. ``planned`` is not empty; ``chain``: how many jobs in a row each of them stands for.
+    The data of the result is a function, which tells it from the result of jobs that were started.
 
     Raises:
         RequestError: the jobs cannot be chained
@@ -125,7 +126,7 @@ def _dry_run_script(plan: JobPlan) -> str:
 
 
 def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
-    """Return the plans as a table: a row for each different plan, with the dimensions that vary.
+    """Return the plans as a table: a row for each different plan, with the dimensions that vary, in their order.
 
     It ends with a newline. ``chain``: jobs in a row of each run; above 1, the table counts jobs instead of runs.
     """
@@ -145,8 +146,7 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
 
 
 def say_doubts(plans: Iterable[JobPlan]) -> None:
-    """Give a ``notice`` for each thing that may go wrong with the jobs of ``plans``, which are about to be
-    submitted.
+    """Print a notice for each thing that may go wrong with the jobs of ``plans``, which are about to be submitted.
 
     None where nothing is in doubt. It stops no submission.
     """
@@ -167,7 +167,7 @@ def announce(record: RunRecord, differing: str = "") -> None:
 def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
     """Return what a command prints of its submissions: started runs, refusals, the next step.
 
-    The exit status is the greatest of the errors', 0 without one.
+    The exit status is the greatest of the errors', 0 without one. The data has a job for each of ``results``, in order.
 
     Args:
         results: the title of each job, with its record or the error that refused it
@@ -206,7 +206,10 @@ def _started_lines(record: RunRecord, *, old: bool) -> str:
 
 
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
-    """Return what became of the job ``title``, a record or an error, as JSON values; ``error`` is None for a run."""
+    """Return what became of the job ``title``, a record or an error, as JSON values; ``error`` is None for a run.
+
+    A run has the fields of ``run_as_json``, and ``extras``, None while it has not ended.
+    """
     if isinstance(item, LLMBError):
         return {"job": title, "error": item.as_dict()}
     extras = None if is_live(item.state) else extras_of(item).as_dict()
@@ -218,7 +221,8 @@ def start(
 ) -> Result:
     """Start all jobs that are asked for, or show what a dry run would start; return what the command prints.
 
-    ``command`` is the command's name. ``task_file``: the file that asks for the jobs; empty: a command line does.
+    It is a dry run if the request of any job says so. ``command`` is the command's name. ``task_file``: the file that
+    asks for the jobs; empty: a command line does. Jobs that are skipped are told in notices.
 
     Raises:
         RequestError: jobs cannot be planned, and ``options`` do not say to skip them
@@ -235,12 +239,12 @@ def start(
 
 
 def skip_refused(requested: RequestedJobs, options: StartOptions) -> list[str]:
-    """Return a line on each job that cannot be planned and is left out, as ``--skip-unsupported`` asks.
+    """Return a line ``JOB: why`` on each job that cannot be planned and is left out, as ``--skip-unsupported`` asks.
 
-    Empty: there is none.
+    Equal lines are one. Empty: there is none. A single job is never skipped.
 
     Raises:
-        RequestError: there is one, and the option is not given or no job is left
+        RequestError: there is one, and the option is not given or no job is left; the message lists all
         LLMBError: the command asks for one job, and that cannot be planned: the job's own error
     """
     if requested.refused and len(requested.specs) == 1:
@@ -284,15 +288,16 @@ def start_planned(
 ) -> Result:
     """Start jobs that are planned, and return what the command prints; before that, print what is doubtful of them.
 
-    Checks the nodes first, where ``options`` ask for it.
+    Checks the nodes first, where ``options`` ask for it. ``options.dry_run`` does not count.
 
     Args:
         command: the name of the command that is carried out
         planned: the jobs, at least one
         workspace: whose installation they run in
         options: how they are started
-        task_file: the file that asks for them; empty: none does
-        swept: all that a sweep asks for, of which ``planned`` are those that can run
+        task_file: the file that asks for them; empty: none does. Jobs of it that are on record are not started again,
+            unless ``options.again``.
+        swept: all that a sweep asks for, of which ``planned`` are those that can run; empty: it is no sweep
 
     Raises:
         LLMBError: nothing could be started, or nodes fail their check
@@ -321,6 +326,8 @@ def start_planned(
 def start_one(job: JobToSubmit) -> Result:
     """Start one job, and return what the command prints; where there is no queue, first follow the run to its end.
 
+    With ``detach`` in its options, the run is not followed.
+
     Raises:
         LLMBError: the job was refused, its run failed while it was followed, or nobody knows whether it exists
     """
@@ -339,8 +346,8 @@ def start_round(
 ) -> Result:
     """Start ``jobs`` together, as a round, and return what the command prints: what became of each.
 
-    The same command goes on with a round that was interrupted. Waits while another process works on the same round. The
-    state of the round is kept in a file.
+    The same command goes on with a round that was interrupted: what is on record is not started again, unless
+    ``options.again``. Waits while another process works on the same round. The state of the round is kept in a file.
 
     Args:
         command: the name of the command
@@ -348,7 +355,8 @@ def start_round(
         workspace: whose installation they run in
         options: how they are started
         digest: tells the command from others; made of the jobs where it is not given
-        names: what tells the jobs of the round from each other, whichever of them can run; else their numbers do
+        names: what tells the jobs of the round from each other, one for each, whichever of them can run; else their
+            numbers do
         lasting: what their keys begin with, if they stay on record for ever, as those of a task file
 
     Raises:
@@ -406,7 +414,7 @@ def _numbered_names(names: Sequence[str]) -> list[str]:
 def _as_they_are_now(
     results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str]
 ) -> list[tuple[str, RunRecord | LLMBError]]:
-    """Return ``results`` with the present state of runs from before that have no queue.
+    """Return ``results``, in order, with the present state of runs from before that have no queue.
 
     ``results`` are titles with records or errors. Such a run may have ended together with the command that followed it.
     ``known``: keys of what was on record before.
@@ -420,9 +428,9 @@ def _as_they_are_now(
 
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
-    """Submit all jobs, as chains where ``options`` ask for them; return (title, record or error) of each.
+    """Submit all jobs, as chains where ``options`` ask for them; return (title, record or error) of each, in order.
 
-    A chain gives as many entries as it has links.
+    A chain gives as many entries as it has links; chains of a plan that was refused are not tried.
 
     Raises:
         LLMBError: nothing can be submitted at all
@@ -454,9 +462,9 @@ def require_health(
 ) -> list[Health]:
     """Check the nodes that jobs may get, before these are submitted, and exclude those that fail.
 
-    Returns one result for each set of nodes that ``plans`` ask for. Nodes that fail are put on the installation's list
-    of excluded ones for ``DAYS`` days; notices say so. ``under_load`` checks the nodes in place of ``check_nodes``, and
-    measures their network fabric, too.
+    Returns one result for each set of nodes that ``plans`` ask for, in their order. Nodes that fail are put on the
+    installation's list of excluded ones for ``DAYS`` days; notices say so. Too few healthy nodes are a notice: others
+    may be busy. ``under_load`` checks the nodes in place of ``check_nodes``, and measures their network fabric, too.
 
     Raises:
         CheckFailed: a node that a job asks for fails, or no node is left; or the fabric as a whole fails
@@ -509,7 +517,8 @@ def require_health(
 def counted_by(states: Mapping[str, str]) -> str:
     """Return how many nodes are in each state, the commonest first: ``3 allocated, 1 drained``; empty without nodes.
 
-    ``states``: by node; a reason in parentheses behind a state does not count.
+    Of equally common states the first comes first. ``states``: by node; a reason in parentheses behind a state does not
+    count.
     """
     words = Counter(state.partition(" (")[0] for state in states.values())
     return ", ".join(f"{count} {word}" for word, count in words.most_common())

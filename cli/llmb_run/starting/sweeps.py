@@ -31,7 +31,8 @@ Dimensions = Mapping[str, Sequence[str]]
 def without_equal_plans(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:
     """Return (planned, refused): the jobs that could be planned and those that could not, each in order.
 
-    A combination that is the same job as an earlier one is refused, too; repeats of one combination are not.
+    A combination that is the same job as an earlier one is refused, too (code ``same-job``); repeats of one combination
+    are not.
     """
     planned, refused = list[PlannedJob](), list[Refused]()
     known: dict[str, PlannedJob] = {}
@@ -53,12 +54,12 @@ def without_equal_plans(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[
 def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> list[dict[str, str]]:
     """Return every combination of the dimensions' values, each as a dictionary from dimension to value.
 
-    The last dimension changes first. The values of a ``zipped`` group go side by side. Without any dimension there is
-    one combination, which is empty.
+    The last dimension changes first; ``zipped`` groups stand behind the others. The values of a group go side by side.
+    Without any dimension there is one combination, which is empty.
 
     Raises:
         RequestError: a dimension has no value or one twice or is named twice, zipped dimensions have not equally many
-            values, or there are more than ``MOST`` combinations
+            values or are fewer than two, or there are more than ``MOST`` combinations
     """
     groups: list[list[dict[str, str]]] = []
     for name, values in dimensions.items():
@@ -96,7 +97,9 @@ def _checked_values(name: str, values: Sequence[str]) -> Sequence[str]:
 
 
 def _zipped_combinations(group: Dimensions) -> list[dict[str, str]]:
-    """Return the combinations of dimensions whose values change together: the first of each, and so on.
+    """Return the combinations of dimensions whose values change together.
+
+    The first value of each is one, the second of each the next.
 
     Raises:
         RequestError: the dimensions are fewer than two, have not equally many values, or two combinations are equal
@@ -115,10 +118,10 @@ def _zipped_combinations(group: Dimensions) -> list[dict[str, str]]:
 
 
 def changed_spec(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
-    """Return the job request ``spec`` with another value in each dimension of ``changes``.
+    """Return a copy of the job request ``spec`` with another value in each dimension of ``changes``.
 
     Dimensions are called as ``dimension`` calls them. None: the recipe has the choice. All of ``changes`` count as
-    varied: they are in ``varied`` of the answer, None as ``-``.
+    varied: they are in ``varied`` of the answer, beside those of ``spec``, None as ``-``.
 
     Raises:
         RequestError: a dimension cannot have that value
@@ -136,7 +139,8 @@ def dimension(text: str, refused: str = "cannot be varied") -> str:
     """Return the dimension of a job that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``.
 
     A dimension is a column, an option's field, a setting of the framework, or a variable: any other word in capitals.
-    ``refused``: what the error says of a text that names none.
+    Columns and fields may be in any case; ``-`` counts as ``_``, and blanks around ``text`` do not count. ``refused``:
+    what the error says of a text that names none.
 
     Raises:
         RequestError: code ``unknown-dimension``: it names none
@@ -163,9 +167,10 @@ def dimension(text: str, refused: str = "cannot be varied") -> str:
 
 
 def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
-    """Return the dimensions of a job in words such as ``tp=1,2``, each with its values.
+    """Return the dimensions of a job in words such as ``tp=1,2``, each with its values, in the order of ``words``.
 
-    ``option`` is where they come from. A value in quotes or brackets may hold commas.
+    ``option`` is where they come from, for messages. A value in quotes or brackets may hold commas. Equal values are
+    not refused here.
 
     Raises:
         RequestError: a word is not NAME=VALUE,VALUE, names no dimension, names one twice, or has an empty value
@@ -185,10 +190,11 @@ def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
 def values_of(text: str, where: str) -> list[str]:
     """Return the values in ``1,2``, ``"COLL,NET",ALL`` or ``[core_attn,mlp],[mlp]``; ``""`` is an empty one.
 
-    ``where`` is what messages call the place of ``text``.
+    There is at least one, in order; blanks around them are dropped, quotes, too, but brackets stay. ``where`` is what
+    messages call the place of ``text``.
 
     Raises:
-        RequestError: one is empty, and not written as ``""``
+        RequestError: one is empty, and not written as ``""``; an empty ``text``, too
     """
     parts = _split_at_commas(text)
     if not all(parts):

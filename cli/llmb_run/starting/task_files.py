@@ -73,7 +73,8 @@ MAX_REPEATS = 10000
 def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
     """Return the job requests in a task file of the short form (``(fp8, [128, 256], 3)``), in order.
 
-    Empty: it has no tasks. ``text`` is the file's content, ``where`` its name, for messages.
+    A header line names the workload of the tasks below it. Empty: it has no tasks. ``text`` is the file's content,
+    ``where`` its name, for messages.
 
     Raises:
         ConfigError: a line is wrong, or ``cluster_config.yaml``; the message has ``where`` and the line
@@ -100,15 +101,19 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
 
 
 def _without_comment(line: str) -> str:
-    """Return a line of a task file without its comment and the blanks around it; empty: there is nothing else in it."""
+    """Return a line of a task file without its comment, from the first ``#`` on, and the blanks around it.
+
+    Empty: there is nothing else in it.
+    """
     return line.split("#", 1)[0].strip()
 
 
 def _header_spec(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
     """Return the request for the workload and size that a header of the short form names, without anything else.
 
-    ``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself.
-    ``size`` is what the header says apart from the name; None: nothing.
+    ``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b, in any case; a size may hold ``_``
+    itself. ``size`` is what the header says apart from the name; None: nothing. A header without a size leaves it to
+    the recipe.
 
     Raises:
         ConfigError: there is no such workload or size; the message has ``at``, file and line
@@ -132,7 +137,8 @@ def _words_of_part(part: str) -> list[str]:
 def _task_specs(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
     """Return the job requests of one task line of the short form, ``(fp8, [128, 256], 3)``: dtypes, scales, repeats.
 
-    A fourth part says whether to profile. ``base`` has the header's workload and size.
+    A fourth part, ``true`` or ``false`` in any case, says whether to profile. Repeats go from 1 to ``MAX_REPEATS``.
+    ``base`` has the header's workload and size.
 
     Raises:
         ConfigError: the line is no task, or asks for something impossible; the message has ``at``, file and line
@@ -178,8 +184,8 @@ SettingValues = dict[str, SettingValue | tuple[SettingValue, ...]]
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of jobs that a YAML task file may have on each level: defaults, task, override.
 
-    None or an empty mapping: not said on this level. Several values, where they are allowed, make a job for each.
-    ``slurm`` holds options for Slurm by name; None: the option is a flag.
+    The later level wins. None or an empty mapping: not said on this level. Several values, where they are allowed, make
+    a job for each. ``slurm`` holds options for Slurm by name; None: the option is a flag.
     """
 
     profile: bool | None = None
@@ -200,7 +206,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings in a YAML task file for some of a task's jobs: those that meet every condition of ``when``.
 
-    A condition is a dimension with its wanted values.
+    A condition is a dimension with its wanted values, of which the job has one. ``use`` has single values alone.
     """
 
     when: SettingValues
@@ -210,7 +216,8 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a task in a YAML task file, or of all tasks, whose values may be lists; None: not given.
 
-    ``scale`` is in GPUs, or ``all``; ``min_scale`` and ``max_scale`` are bounds for the documented numbers of GPUs.
+    ``scale`` is in GPUs, or ``all``; ``min_scale`` and ``max_scale`` are bounds, which are included, for the documented
+    numbers of GPUs.
     """
 
     size: Words | None = None
@@ -224,7 +231,7 @@ class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One task of a YAML task file: workloads, and the values of settings that their jobs combine.
 
-    The dimensions in ``zip`` change together.
+    The dimensions in ``zip`` change together. Of several ``overrides`` that fit a job, the last wins.
     """
 
     workload: Words
@@ -277,13 +284,15 @@ def _empty_values(value: Any, path: str) -> Iterator[str]:
 
 
 def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, at: At) -> list[JobSpec]:
-    """Return the request for every job of one task in a YAML task file.
+    """Return the request for every job of one task in a YAML task file, in the order of ``combined_specs``.
 
-    ``defaults`` and the task's overrides are applied. ``path`` (``$.tasks[3]``) and ``at``, which makes file and line
-    of a path, tell messages where the task stands.
+    ``defaults`` and the task's overrides are applied, the task over the defaults and the overrides, in order, over
+    both; a task with a scale or bounds of its own takes neither from the defaults. ``path`` (``$.tasks[3]``) and
+    ``at``, which makes file and line of a path, tell messages where the task stands.
 
     Raises:
-        ConfigError: something in the task or the defaults is wrong; the message has file and line
+        ConfigError: something in the task or the defaults is wrong, or an override fits no job; the message has file
+            and line
     """
     with located(at("$.defaults")):
         base, usual = _with_task_settings(JobSpec(), defaults), _dimension_values(defaults)
@@ -333,6 +342,9 @@ def _value_texts(value: Any) -> list[str]:
 def _meets_condition(spec: JobSpec, when: SettingValues) -> bool:
     """Return whether a job has one of the wanted values in every dimension of ``when``, an override's condition.
 
+    The request counts, as the file writes it: False for a dimension that it leaves to the recipe. True for an empty
+    ``when``.
+
     Raises:
         RequestError: a name in ``when`` is no dimension
     """
@@ -363,7 +375,7 @@ def _dimension_values(settings: TaskSettings) -> dict[str, list[str]]:
 def _with_task_settings(spec: JobSpec, settings: TaskSettings) -> JobSpec:
     """Return ``spec`` changed by what ``settings`` of a task file say besides dimensions.
 
-    Those are switches, limits and Slurm's options.
+    Those are switches, limits and Slurm's options. False takes a switch away that ``spec`` has.
 
     Raises:
         RequestError: one is no option for Slurm
@@ -376,6 +388,8 @@ def _with_task_settings(spec: JobSpec, settings: TaskSettings) -> JobSpec:
 
 def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
     """Return the request for every job in a task file of either form, YAML or the short one, in order; at least one.
+
+    It is the short form where one of the first two lines with content begins with ``(``. Starts and plans nothing.
 
     Raises:
         ConfigError: the file cannot be read, something in it is wrong, or it has no task; the message has file and line

@@ -23,7 +23,9 @@ from llmb_run.tuning.strategy import Tuning, TuningState, ended_in_order, is_ful
 def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
     """Return what a tuning that is over has found, as JSON values: winner, proof, candidates, runs.
 
-    ``id`` is the campaign's. Times are in seconds, costs in GPU-hours, gains and ratios are shares.
+    ``id`` is the campaign's, ``runs`` those of every arm by its number. ``winner`` is the leading configuration, the
+    base if nothing is faster; ``found`` whether whole runs prove it. Times are in seconds, costs in GPU-hours, gains
+    and ratios are shares.
     """
     state = tuning.state(runs)
     search, proof = state.search, state.proof
@@ -64,7 +66,8 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
 def _end_reason(state: TuningState, *, found: bool) -> str:
     """Return why the tuning ended: ``base failed``, ``found``, ``budget``, ``unproved`` or ``nothing faster``.
 
-    ``found``: whether whole runs have proved that the leading candidate is faster.
+    ``found``: whether whole runs have proved that the leading candidate is faster. ``unproved``: such runs were made,
+    and did not.
     """
     if state.search.base_fails:
         return "base failed"
@@ -101,7 +104,8 @@ def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState)
     """Return a row for every configuration that has an ended run, as JSON values, the fastest first.
 
     Those that are out come last. The base stands behind those that were faster. ``ratio``: step time over the base's by
-    the trials, None where not known. ``what``: why the configuration is out; empty: it is not.
+    the trials, None where not known. ``what``: why the configuration is out; empty: it is not. ``runs`` counts ended
+    ones.
     """
     search = state.search
     faster = [*takewhile(lambda at: search.ratios[at] < 1, search.order)]
@@ -126,9 +130,9 @@ def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState)
 
 
 def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
-    """Return why the candidate at position ``at`` was given up, for people, with the failure of its last run.
+    """Return why the candidate at position ``at`` was given up, a fragment, with the failure of its last run.
 
-    ``why`` is the reason that the search gives.
+    ``why`` is the reason that the search gives; it is in the text where the candidate crashed. Position 0 is the base.
     """
     last = why_not(at + 1, _failed_runs(tuning, at, runs)[-1], runs)
     return f"{why}: {last}" if why in CRASHED else last
@@ -145,9 +149,9 @@ def _failed_runs(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
 def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
     """Return a row for each candidate that crashed though it was fast, or without any time.
 
-    A fast candidate was timed faster than the base and the leader. The fastest comes first. The rows have ``title``,
-    ``why``, ``ratio`` (step time over the base's, None: no time) and the ``run_id`` of the last failure. Candidates
-    that did other work are left out.
+    A fast candidate was timed faster than both the base and the leader. The fastest comes first, those without a time
+    last. The rows have ``title``, ``why``, ``ratio`` (step time over the base's, None: no time) and the ``run_id`` of
+    the last failure. Candidates that did other work are left out.
     """
     search = state.search
     chosen = search.ratios.get(search.leader, 1.0)
@@ -188,7 +192,7 @@ def _trial_rows(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
 def _conclusion_sentence(result: dict[str, Any], why_base: str) -> str:
     """Return the sentence, without a full stop, that says what the tuning found and spent.
 
-    ``why_base``: why the base failed; empty where it did not.
+    It begins with a small letter or a setting. ``why_base``: why the base failed last; empty where it did not.
     """
     spent = f"{result['spent_hours']:.3g} GPU-hours, budget {budget_text(result['budget'])}"
     known = f"{counted(len(result['trials']), 'run')}, {spent}"

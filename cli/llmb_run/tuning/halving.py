@@ -37,7 +37,8 @@ Outcome: TypeAlias = Literal["timed", "out of memory", "other work", "failed", "
 class Trial:
     """How one run of a tuned configuration ended, as the search sees it.
 
-    ``log``: natural logarithm of the step time in seconds. ``full``: it was a whole run, and no short trial.
+    ``log``: natural logarithm of the step time in seconds, used where the ``outcome`` is ``timed``. ``full``: it was a
+    whole run, and no short trial.
     """
 
     outcome: Outcome
@@ -116,7 +117,7 @@ def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
 
 
 def survivors(count: int) -> int:
-    """Return how many of ``count`` candidates go on to the next round: half, rounded up, but two of two."""
+    """Return how many of ``count`` candidates go on to the next round: half, rounded up, but two of two; 0 of 0."""
     return max(math.ceil(count / 2), min(count, 2))
 
 
@@ -146,7 +147,11 @@ def _trial_order(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequ
 
 
 def _elimination_reason(known: Sequence[Trial]) -> str:
-    """Return why a candidate with the trials ``known`` is not tried again; empty: it is still in the search."""
+    """Return why a candidate with the trials ``known`` is not tried again; empty: it is still in the search.
+
+    It is out after one trial that ran out of memory or did other work, after two failures one after the other, or after
+    ``CRASHES`` failures. Trials without an answer do not count.
+    """
     for trial in known:
         if trial.outcome in ("out of memory", "other work"):
             return trial.outcome
@@ -170,10 +175,11 @@ def _base_fails(known: Sequence[Trial]) -> bool:
 
 
 def _ratios(times: Sequence[Sequence[float]]) -> dict[int, float]:
-    """Return the step time of each configuration over the base's, over as many trials as both have.
+    """Return the step time of each configuration over the base's, over as many trials as both have, the first ones.
 
     The keys are positions, 0 being the base. ``times``: logarithms of step times, for each configuration in the order
-    of its trials. A configuration without a time, and all where the base has none, are left out.
+    of its trials; the ratio is of geometric means. A configuration without a time, and all where the base has none, are
+    left out.
     """
     ratios: dict[int, float] = {}
     for at, own in enumerate(times):

@@ -17,8 +17,8 @@ _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
 def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
     """Return how an ended run of the arm ``number`` counts for the tuning, as one of ``Outcome``; arm 1 is the base.
 
-    A run with a step time that did other work than the base is ``other work``, however fast. ``runs``: those of every
-    arm.
+    A run with a step time that did other work than the base is ``other work``, however fast. ``no answer``: a fault
+    that is not the configuration's. ``runs``: those of every arm.
     """
     if run.attempt is not None and run.attempt.time is not None:
         return "other work" if number != 1 and other_work(run, runs[1]) else "timed"
@@ -30,7 +30,7 @@ def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
 
 
 def why_not(number: int, run: Run, runs: Runs) -> str:
-    """Return why an ended run of the arm ``number`` has no step time that counts, for people.
+    """Return why an ended run of the arm ``number`` has no step time that counts, a fragment; arm 1 is the base.
 
     ``runs``: those of every arm.
     """
@@ -42,10 +42,11 @@ def why_not(number: int, run: Run, runs: Runs) -> str:
 
 
 def other_work(run: Run, base: Sequence[Run]) -> str:
-    """Return why a run cannot have done the work of the base, by their losses; empty: nothing says so.
+    """Return why a run cannot have done the work of the base, by their losses, a fragment; empty: nothing says so.
 
-    Other layouts round otherwise, and may begin with other random weights: so the losses of half of the steps may
-    differ by more than those of repeats do (``SAME_LOSS``), but none by more than ``MATERIAL``.
+    ``base`` are the base's runs; one that the run is too unlike suffices. Other layouts round otherwise, and may begin
+    with other random weights: so the losses of half of the steps may differ by more than those of repeats do
+    (``SAME_LOSS``), but none by more than ``MATERIAL``. Steps without a loss in both do not count.
     """
     own = _losses_by_iteration(run)
     for other in base:

@@ -20,7 +20,8 @@ SCHEMA = 2
 class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One configuration that a tuning may try, as ``campaign.json`` keeps it.
 
-    ``command`` starts it; ``changes`` are the settings in which it differs from the base, empty for the base itself.
+    ``command`` starts it; ``changes`` are the settings in which it differs from the base, with its values, empty for
+    the base itself.
     """
 
     command: str
@@ -43,7 +44,8 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
     """Return what a tuning is going to do, as JSON values: candidates, refusals, number of runs.
 
     Nothing is started. ``trial_steps``: training steps of a trial. ``budget``: in GPU-hours, infinite where there is
-    none.
+    none, which is None in the answer. ``trials`` counts all runs of the search if none fails, ``whole_runs`` are the
+    fewest and the most whole ones.
     """
     candidates = len(space.arms) - 1
     return {
@@ -91,5 +93,5 @@ def _candidates_text(preview: dict[str, Any]) -> str:
 
 
 def budget_text(budget: float | None) -> str:
-    """Return a budget as text: ``12 GPU-hours``; ``without limit`` for None."""
+    """Return a budget in GPU-hours as text, four digits at most: ``12 GPU-hours``; ``without limit`` for None."""
     return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"

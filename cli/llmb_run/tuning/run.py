@@ -72,10 +72,11 @@ class TuneRequest:
 def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
     """Begin a tuning, continue it, or show one that is over, and return what the command prints.
 
-    Jobs are submitted and followed to their end, for hours or days; a report is written into the tuning's folder.
+    Jobs are submitted and followed to their end, for hours or days; a report is written into the tuning's folder. One
+    that is over goes on where its budget was too small and is larger now.
 
-    ``again``: begin a new tuning beside one that is over. ``folder``: where campaigns are kept; None: in the
-    installation. ``dry_run``: start nothing, and say what would be tried.
+    ``again``: begin a new tuning beside one on disk. ``folder``: where campaigns are kept; None: ``campaigns`` of the
+    installation. ``dry_run``: start nothing, and say what would be tried; so does a request that is one.
 
     Raises:
         LLMBError: the tuning cannot be planned, begun or continued
@@ -92,7 +93,7 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
     def run_search(campaign: Campaign) -> dict[str, Any]:
         """Begin or continue the tuning in ``campaign`` unless it is over, and return its result.
 
-        The result has a baseline if one is wanted.
+        Where a baseline is wanted, it is set, and the result has its key; None there: nothing proved faster.
 
         Raises:
             LLMBError: the tuning cannot be begun or continued, or the baseline not set
@@ -134,7 +135,7 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
 def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
     """Return whether a tuning with a ``result`` is to go on with a larger budget.
 
-    It ended for want of GPU-hours, and ``wanted`` allows more.
+    It ended for want of GPU-hours, and ``wanted`` allows more than it had.
     """
     # Earlier releases told it by this word alone.
     short = result["short_of_budget"] if result["schema"] >= SCHEMA else result["ended"] == "budget"
@@ -145,7 +146,8 @@ def _refuse_unprovable(base: PlannedJob, wanted: TuneRequest) -> None:
     """Refuse a tuning whose runs would not prove anything.
 
     Raises:
-        RequestError: its jobs are profiled or save checkpoints, whole runs are too short, or trials too long
+        RequestError: its jobs are profiled, traced or save checkpoints, whole runs end before the last step that is
+            measured, or trials are as long as whole runs
     """
     plan = base.plan
     refuse_slowed(plan, saving=True)
@@ -212,13 +214,13 @@ def _refuse_earlier(campaign: Campaign) -> None:
 
 
 def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
-    """Return what the tuning starts from, to be kept in its folder: configurations and ``preview``.
+    """Return what the tuning starts from, to be kept in its folder: its configurations and ``preview``.
 
-    The configurations are those of ``space``.
+    They are those of ``space``. Writes nothing.
 
     Raises:
-        EnvironmentLacks: the training code is missing
-        OSError: a recipe or the training code cannot be read
+        EnvironmentLacks: a recipe or the training code cannot be read
+        OSError: likewise
     """
     titles = [item.spec.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
@@ -231,7 +233,7 @@ def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> Froz
 def _run_search(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
     """Carry out the tuning to its end, write its report as ``report.html`` into its folder, and return the result.
 
-    Submits jobs and waits for them, for hours or days.
+    Submits jobs and waits for them, for hours or days. The result is not written here, and has no baseline.
 
     Raises:
         LLMBError: a run was refused, the scheduler does not answer, or a record or the report cannot be read or written
@@ -251,7 +253,7 @@ def _run_search(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, work
 def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
     """Make the winner's whole runs this site's reference, and return the key of that baseline.
 
-    None where nothing proved faster, which a notice says.
+    It replaces an earlier one of the same configuration. None where nothing proved faster, which a notice says.
 
     Raises:
         RequestError: the runs cannot be found, or have no step time any more

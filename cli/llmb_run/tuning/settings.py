@@ -25,8 +25,9 @@ TENSORS = "comm_overlap.tp_comm_overlap"
 def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the framework's settings that are worth searching in a tuning, by name, each with its values as text.
 
-    Values are common ones, the base's, and those of the documented ``rows``. Empty for a job without a catalogue's
-    function, and on a CPU. Whether values go together, planning finds out.
+    Values are common ones, the base's, and those of the documented ``rows``, in this order, each once. A value may set
+    further settings behind a semicolon, as ``one_by_one`` takes it. Empty for a job without a catalogue's function, and
+    on a CPU. Whether values go together, planning finds out.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -131,7 +132,7 @@ def one_by_one(changes: Mapping[str, str]) -> dict[str, str]:
     """Return ``changes`` with one setting in each: a value that sets several becomes several entries.
 
     Such a value is joined by semicolons. ``selective;NAME=VALUE`` sets the entry's own setting and the setting NAME.
-    Where one is set twice, the later counts. An entry whose name is not a setting's stays as it is.
+    Where one is set twice, the later counts. An entry whose name is not a setting's (a column's, say) stays as it is.
 
     Raises:
         RequestError: a part of such a value is not ``NAME=VALUE``

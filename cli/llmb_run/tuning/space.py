@@ -57,6 +57,8 @@ Values = Mapping[str, Sequence[str]]
 class Space:
     """The configurations that a tuning tries: the base, and the candidates that may be faster.
 
+    Made by ``find_space``.
+
     Args:
         values: the values of each setting
         arms: the base first, then the candidates
@@ -89,7 +91,10 @@ class Space:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many combinations were refused, by the reason in a few words (``do not divide``), the commonest first."""
+        """How many combinations of this space were refused, by the reason in a few words (``do not divide``).
+
+        The commonest reason comes first. Those that were not even planned are counted, too.
+        """
         counts = Counter(_WORDS.get(item.error.code or "", "cannot be planned") for item in self.refused)
         if self.impossible:
             counts[_WORDS["does-not-divide"]] += self.impossible
@@ -99,8 +104,9 @@ class Space:
 def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: bool = False) -> Space:
     """Return what a tuning of the job ``base`` may try: which settings vary, and the combinations that can run.
 
-    ``given``: values of settings in place of those that are found; ``only``: nothing else varies. Of many combinations
-    it is a sample, the same for the same values. Plans jobs, and starts none.
+    ``given``: values of settings in place of those that are found, by names as ``dimension`` has them; ``only``:
+    nothing else varies. Of found settings at most ``_FURTHEST`` change at once; documented rows come first. Of more
+    than ``MOST`` combinations it is a sample, the same for the same values. Plans jobs, and starts none.
 
     Raises:
         RequestError: code ``nothing-to-tune``: nothing can be run beside the base
@@ -172,7 +178,8 @@ def _combination(values: Values, number: int) -> dict[str, str]:
 def _near_combinations(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
     """Return every change of at most ``_FURTHEST`` settings from the base's ``own`` values, fewest first.
 
-    Changes of fewer settings come first; the very first one changes nothing.
+    A change has the new values by setting. Changes of fewer settings come first; the very first one changes nothing. A
+    setting whose own value is not known changes with each of its values.
     """
     others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
     found: list[dict[str, str]] = []
@@ -193,6 +200,8 @@ def _plan_space(
     count: int,
 ) -> Space:
     """Plan the combinations that a tuning may try, and return the base and the first that can run, at most ``MOST``.
+
+    No more than ``_PLANNED`` are planned. A combination that is the base, or was there before, does not count.
 
     Args:
         base: the job itself
@@ -262,7 +271,8 @@ def _documented_rows(base: PlannedJob) -> list[Row]:
 def _columns_to_search(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the columns worth searching, each with its values as text: the base's, documented ones and near ones.
 
-    Columns without a choice are left out.
+    Near sizes are half and twice the base's; none above 64 is searched. Sizes and switches rise. Columns without a
+    choice are left out.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -289,7 +299,7 @@ def _columns_to_search(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[
 def _base_value(base: PlannedJob, name: str) -> str | None:
     """Return the base's own value of the setting ``name``, as an option would ask for it.
 
-    None where nothing says it.
+    None where nothing says it, such as for a variable that the base does not set.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
