@@ -63,13 +63,15 @@ class LiveRun:
         """
         return self.record.state == COMPLETED or self.trained
 
-    @cached_property
+    @property
     def trained(self) -> bool:
-        """Whether the run has ended and had trained every step, whatever became of its job after that.
+        """Whether the run has ended and had trained every step, whatever became of its job after that."""
+        return not self.live and self._trained_every_step
 
-        Found out by the log at the first use, and kept: ask once the run has ended.
-        """
-        return not self.live and trained_every_step(self.record)
+    @cached_property
+    def _trained_every_step(self) -> bool:
+        """Whether the run, which has ended, had trained its last step; its log is read once."""
+        return trained_every_step(self.record)
 
     @property
     def seconds_left(self) -> float | None:

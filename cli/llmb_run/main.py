@@ -117,7 +117,7 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
     """
     import click
 
-    from llmb_common.base.errors import did_you_mean
+    from llmb_common.base.errors import did_you_mean, nearest
     from llmb_common.base.removed import refuse_command, refuse_option
     from llmb_run import habits
 
@@ -143,6 +143,8 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
             instead = f"{PROGRAM} exclude add {error.command_name} --reason TEXT"
         instead = instead or ("" if group else habits.command_instead(error.command_name))
         near = "" if instead else did_you_mean(error.command_name, known, cutoff=0.7)
+        if near and not group:
+            instead = f"{PROGRAM} {nearest(error.command_name, known, cutoff=0.7)} --help"
         message = f"no such command: {error.command_name}{near}"
     elif isinstance(error, click.MissingParameter) and error.param and error.param.name == "workload":
         message = "no workload is given"

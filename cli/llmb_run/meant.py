@@ -443,8 +443,10 @@ def _recipes(workspace: Workspace) -> list[Recipe]:
 def _is_accepted(words: list[str]) -> bool:
     """Return whether the command, the first of ``words``, parses the others without an error; it is not executed.
 
-    False for ``--help``, too, whose text is printed.
+    With ``--help`` among the others, every command accepts them: what it would print is not printed.
     """
+    if "--help" in words[1:]:
+        return words[0] in _command_names()
     with contextlib.suppress(click.exceptions.ClickException, click.exceptions.Exit, LLMBError):
         load_command(words[0]).make_context(words[0], words[1:])
         return True

@@ -69,6 +69,14 @@ def cells_of(run: LiveRun) -> dict[str, str]:
     return dict(zip(headings, lines[0], strict=True))
 
 
+def test_whether_a_run_trained_is_asked_again_when_it_has_ended(tmp_path: Path) -> None:
+    """The screen asks at every look, and a job may fail after its last step."""
+    run = live_run(tmp_path, log=steady_log(5741.5))
+    assert not run.well
+    run.seen = Observation(run.record.with_state("FAILED"))
+    assert run.well
+
+
 def test_a_running_run_shows_its_step_its_time_left_and_its_nodes(tmp_path: Path) -> None:
     log = "".join(mbridge_line(index, 50, milliseconds=60_000, tflops=812.34) for index in range(1, 31))
     run = live_run(tmp_path, log=log, nodes="gpu[1-16]")

@@ -84,6 +84,9 @@ NAMES = [name for section in COMMANDS.values() for name in section]
         ("submit -w grok1 --repeats x", "for example --repeats 1"),
         ("tune -w grok1 --budget 0", "for example --budget 1"),
         ("single -w grok1 --set tp=4,8", "llmb-run sweep"),
+        ("sinlge", "llmb-run single --help"),
+        ("sinlge --help", "llmb-run single --help"),
+        ("reslts -w grok1 --help", "llmb-run results -w grok1 --help"),
     ],
 )
 def test_a_habit_is_answered_with_the_line_that_works(cli: Cli, line: str, remedy: str) -> None:
