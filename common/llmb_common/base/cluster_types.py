@@ -25,8 +25,8 @@ LOCAL = ClusterType("local")
 class Variable:
     """One documented environment variable of a request to ``launch.sh``, and the option of ``llmb-run`` for it.
 
-    READMEs, help texts and the reader of requests are made from it. ``meaning`` is a phrase ("training steps") or, as a
-    tuple, the values that the variable can have.
+    READMEs, help texts and the reader of requests are made from it. ``meaning`` is a phrase without a period ("training
+    steps") or, as a tuple, at least two values that the variable can have, as users write them (``("bf16", "fp8")``).
     """
 
     meaning: str | tuple[str, ...]
@@ -37,7 +37,7 @@ class Variable:
     option: str = ""
     """The option of ``llmb-run`` that stands for the variable, such as ``--max-steps``; empty: there is none."""
     metavar: str = ""
-    """What stands for the option's value in help texts, such as ``N``; empty: the usual one, or no value."""
+    """What stands for the option's value in help texts, such as ``N``; empty: click's own word, or no value."""
     read: str = "text"
     """How its value is read: a method of ``request.values.Reader``."""
     sets: str = ""
@@ -52,9 +52,9 @@ class Variable:
 
     @property
     def in_help(self) -> str:
-        """The variable's meaning as the beginning of a sentence: ``Training steps``, or ``bf16, fp8 or nvfp4``.
+        """The variable's meaning for help texts: ``Training steps``, its phrase capitalized, or ``bf16 or fp8``.
 
-        Made for help texts: capitalized if it is a phrase, without a period.
+        Without a period. Values keep their case.
         """
         if isinstance(self.meaning, str):
             return self.meaning[:1].upper() + self.meaning[1:]
@@ -92,7 +92,7 @@ class Traits:
     mpi_types: str = ""
     """``module:function`` that asks how the scheduler can start ranks; empty: nobody needs to know."""
     job_id: str = r"[0-9]+"
-    """The form of a job's id, as a regular expression."""
+    """The form of a job's id, as a regular expression that matches all of it."""
     settings: str = "llmb_common.planning.scheduler:SchedulerSettings"
     """``module:class`` of a scheduler's own section of cluster_config.yaml, which also makes its part of plans."""
     variables: Mapping[str, Variable] = field(default_factory=dict)
@@ -105,7 +105,9 @@ class Traits:
 
 
 def import_named(text: str) -> Any:
-    """Return the object that ``text``, of the form ``module:name``, names; the module is imported now.
+    """Import the module in ``text``, of the form ``module:name``, and return what it calls ``name``.
+
+    The name has no dots.
 
     Raises:
         ImportError: there is no such module
@@ -120,7 +122,7 @@ def all_traits() -> dict[str, Traits]:
     """Return the ``Traits`` of every way of running jobs by its name (``slurm``, ``local``).
 
     Those with a queue come first, then by name. Found by importing each folder of ``llmb_common.executors``, once in a
-    process.
+    process: all callers get the same dict and must not change it.
     """
     folders = [file.parent.name for file in Path(__file__).parent.parent.glob("executors/*/__init__.py")]
     found: list[Traits] = [import_module(f"llmb_common.executors.{name}").TRAITS for name in folders]
@@ -129,12 +131,15 @@ def all_traits() -> dict[str, Traits]:
 
 
 def names() -> Sequence[str]:
-    """Return the names of all ways of running jobs, as ``cluster_type`` takes them; those with a queue first."""
+    """Return the names of all ways of running jobs, as ``cluster_type`` takes them.
+
+    Those with a queue come first, then by name.
+    """
     return tuple(all_traits())
 
 
 def traits_of(name: str) -> Traits:
-    """Return the ``Traits`` of the way of running jobs that is called ``name``, such as ``slurm``.
+    """Return the ``Traits`` of the way of running jobs that is called exactly ``name``, such as ``slurm``.
 
     Raises:
         ValueError: no way of running jobs has that name; the message lists those that there are

@@ -35,9 +35,9 @@ WITHOUT_LAYER_GRAPHS = ("0.6",)
 
 
 def minor(release: str) -> str:
-    """Return the first two numbers of a release of Megatron-Bridge as text: ``0.6`` of ``0.6.2``.
+    """Return what stands before the second dot of a release of Megatron-Bridge: ``0.6`` of ``0.6.2``.
 
-    A text without dots comes back as it is.
+    All of it where there are fewer dots. Nothing is checked or converted: ``0.7rc1`` comes back as it is.
     """
     return ".".join(release.split(".")[:2])
 
@@ -46,15 +46,17 @@ def minor(release: str) -> str:
 def order(release: str) -> tuple[int, ...]:
     """Return the first three numbers of a release, or the fewer that it has, as a tuple to compare releases by.
 
-    (0, 6) of ``0.6`` and (0, 7, 0) of ``0.7.0rc1``; empty of a text without digits.
+    (0, 6) of ``0.6`` and (0, 7, 0) of ``0.7.0rc1``; so ``0.6`` comes before ``0.6.0``, and 0.7.0rc1 equals 0.7.0. Other
+    characters only separate; empty of a text without digits.
     """
     return tuple(int(part) for part in re.findall(r"[0-9]+", release)[:3])
 
 
 def is_of(release: str, name: str) -> bool:
-    """Return whether ``release`` is one of the release series ``name``: ``0.7.0`` is of ``0.7``, and of ``0.7.0``.
+    """Return whether the numbers of ``release`` begin with all those of the series ``name``.
 
-    Only numbers count, so ``0.7.0rc1`` is of both, too.
+    ``0.7.0`` and ``0.7.0rc1`` are of ``0.7`` and of ``0.7.0``, but ``0.7`` is not of ``0.7.0``. True where ``name`` has
+    no number.
     """
     return order(release)[: len(order(name))] == order(name)
 
@@ -62,14 +64,15 @@ def is_of(release: str, name: str) -> bool:
 def is_newer(release: str) -> bool:
     """Return whether ``release`` of Megatron-Bridge is of a later minor release than all that LLMB has settings for.
 
-    False of a text that is no release.
+    A later patch of the last known release is not newer; a candidate such as 0.7.0rc1 counts as its release. False of a
+    text that is not a release.
     """
     # A later patch of the last known release (0.6.9) uses the same settings, so it is not newer.
     return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
 
 
 def image_file_name(image: str) -> str:
-    """Return Enroot's default file name of an image.
+    """Return Enroot's default file name of an image: what follows the last ``#``, with ``+`` for slashes and colons.
 
     For ``nvcr.io#nvidia/nemo:26.02.01`` it is ``nvidia+nemo+26.02.01.sqsh``.
     """
@@ -81,38 +84,40 @@ _IMAGE = re.compile(r"(?:^|[/+#])nemo[:+]([0-9]{2}\.[0-9]{2}(?:\.[0-9]{2})?)(?!\
 
 
 def container_release(image: str | None) -> str | None:
-    """Return the release of NVIDIA's NeMo container in an image's name or path, such as ``26.02.01``.
+    """Return the release of a container called ``nemo`` in an image's name or path, such as ``26.02.01`` or ``26.02``.
 
-    As in ``nvcr.io#nvidia/nemo:26.02.01`` or ``/images/nvidia+nemo+26.02.01.sqsh``. None without an image, and where
-    the name does not tell, as of an image that a site has built itself.
+    As in ``nvcr.io#nvidia/nemo:26.02.01`` or ``/images/nvidia+nemo+26.02.01.sqsh``; who publishes it is not looked at.
+    None without an image, and where the name has no such part, as of an image that a site has built itself.
     """
     found = _IMAGE.search(image or "")
     return found[1] if found else None
 
 
 def bridge_release(image: str | None) -> str | None:
-    """Return the release of Megatron-Bridge in one of NVIDIA's NeMo images that LLMB knows, such as ``0.3.1``.
+    """Return the full release of Megatron-Bridge in one of NVIDIA's NeMo images that LLMB knows, such as ``0.3.1``.
 
-    Told from the image's name alone. None of any other image, and without one.
+    Told from the image's name alone, in which ``25.09`` equals ``25.09.00``. None of any other image, a later patch of
+    a known one included, and without one.
     """
     wanted = container_release(image)
     return next((release for container, release in CONTAINERS.items() if same_release(wanted, container)), None)
 
 
 def is_later_container(image: str | None) -> bool:
-    """Return whether ``image`` is a NeMo container of NVIDIA's from a later month than all that LLMB knows.
+    """Return whether ``image`` is a NeMo container from a later month than all that LLMB knows.
 
-    Told from its name. False of later patches of a known container (26.08.02 after 26.08), of a site's own image and of
-    None.
+    Told from its name, in which only year and month count. False of later patches of a known container (26.08.02 after
+    26.08), of a site's own image and of None.
     """
     wanted = container_release(image)
     return wanted is not None and release_order(wanted)[:2] > release_order(list(CONTAINERS)[-1])[:2]
 
 
 def patched_release(image: str | None) -> str | None:
-    """Return the minor release of Megatron-Bridge in an image that is a later patch of a NeMo container LLMB knows.
+    """Return the minor release of Megatron-Bridge in an image that is another patch of a NeMo container LLMB knows.
 
-    ``0.6`` of ``nemo:26.08.02``, a patch of 26.08; None of any other image, of a known container itself, and of None.
+    That is an image of the same year and month: ``0.6`` of ``nemo:26.08.02``, a patch of 26.08. None of any other
+    image, of a known container itself, and of None.
     """
     wanted = container_release(image)
     # The release in a known image is known exactly: nothing to infer.
@@ -123,9 +128,10 @@ def patched_release(image: str | None) -> str | None:
 
 
 def release_order(release: str) -> tuple[int, ...]:
-    """Return three numbers to sort releases of NVIDIA's containers by; what is missing counts as 0.
+    """Return three numbers to sort releases of NVIDIA's containers by: year, month and patch.
 
-    So ``25.09`` equals ``25.09.00`` and is older than ``25.11``.
+    What is missing counts as 0. So ``25.09`` equals ``25.09.00`` and is older than ``25.11``. All else in the text is
+    ignored.
     """
     return (*order(release), 0, 0)[:3]
 

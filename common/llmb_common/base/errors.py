@@ -43,8 +43,9 @@ EXIT_STATUS = {
 class LLMBError(Exception):
     """The base class of all errors that LLMB raises on purpose; never raised itself.
 
-    ``message`` says what is wrong, ``remedy`` what the user can do about it (empty: nothing to add), and ``code`` is a
-    stable word for programs. ``str()`` gives message and remedy, ready to print.
+    Made from ``message``, what is wrong, and by keyword ``remedy``, what the user can do about it (empty: nothing to
+    add), and ``code``, a stable word for programs (empty: the class's own). They are its attributes; ``str()`` gives
+    message and remedy, ready to print.
     """
 
     exit_status: ClassVar[int] = 1
@@ -65,7 +66,7 @@ class LLMBError(Exception):
     def as_dict(self) -> dict[str, str | int]:
         """Return the error as the JSON envelope of ``--json`` shows it.
 
-        The keys are ``code``, ``message``, ``remedy`` (empty text without one) and ``exit_status``.
+        The keys are ``code``, ``message``, ``remedy`` (empty text without one) and ``exit_status``, a number.
         """
         return {
             "code": self.code,
@@ -78,9 +79,10 @@ class LLMBError(Exception):
 class RequestError(LLMBError):
     """The user asks for something impossible or unknown: ``llmb`` ends with exit status 2; code ``request``.
 
-    ``field`` is the variable of ``launch.sh`` that is wrong, whatever option the user wrote instead; empty: no single
-    one is. ``complete`` maps variables to values with which the same request would be complete, so that a command can
-    show the whole line to type; empty: nothing is known to be missing.
+    Beside what every error has, two keywords make it. ``field`` is the variable of ``launch.sh`` that is wrong,
+    whatever option the user wrote instead; empty: no single one is. ``complete`` maps variables to values with which
+    the same request would be complete, so that a command can show the whole line to type; empty: nothing is known to be
+    missing.
     """
 
     exit_status = 2
@@ -103,7 +105,7 @@ class RequestError(LLMBError):
         """Return the error as the JSON envelope of ``--json`` shows it, with the variable that is wrong.
 
         The keys are ``code``, ``message``, ``remedy``, ``exit_status`` and ``field``, the variable of ``launch.sh``
-        that is wrong; empty where no single one is.
+        that is wrong; empty where no single one is. ``complete`` is not among them.
         """
         return {**super().as_dict(), "field": self.field}
 
@@ -190,7 +192,7 @@ T = TypeVar("T")
 def result_or_error(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | LLMBError:
     """Call ``action`` with the other arguments and return its result, or the LLMBError that it raises.
 
-    For callers that report one item's error and go on with the next.
+    For callers that report one item's error and go on with the next. All other exceptions pass.
 
     Raises:
         Interrupted: ``action`` raised it: the user has ended the command
@@ -205,12 +207,13 @@ def result_or_error(action: Callable[P, T], *arguments: P.args, **named: P.kwarg
 
 @contextlib.contextmanager
 def located(where: str) -> Iterator[None]:
-    """Return a context that turns an LLMBError raised in it into a ConfigError whose text begins with ``where``.
+    """Return a context that turns any LLMBError raised in it into a ConfigError with the message ``WHERE: message``.
 
-    ``where`` names the option, or the file and line, at fault. Other exceptions pass unchanged.
+    ``where`` names the option, or the file and line, at fault. The remedy and the code stay; the exit status becomes
+    that of a ConfigError. Other exceptions pass unchanged.
 
     Raises:
-        ConfigError: an LLMBError was raised in the context; its remedy and code stay
+        ConfigError: an LLMBError was raised in the context
     """
     try:
         yield
@@ -223,9 +226,10 @@ _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return the hint `` (did you mean 'x'?)`` with the word in ``known`` that is closest to ``word``.
+    """Return the hint `` (did you mean 'x'?)`` with the word in ``known`` that ``nearest`` finds for ``word``.
 
-    It begins with a blank, to be appended to a message; empty where nothing is close enough (``nearest``).
+    It begins with a blank, to be appended to a message; empty where nothing is close enough. ``cutoff``, from 0 to 1,
+    is how similar the two must be.
     """
     near = nearest(word, known, cutoff=cutoff)
     return f" (did you mean {near!r}?)" if near else ""
@@ -234,9 +238,10 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return the word in ``known`` that is most like the mistyped ``word``; empty where none is close enough.
 
-    Also empty where ``word`` is a GPU or a number format that exists, which nobody writes by mistake. ``cutoff``, from
-    0 to 1, is how similar the two must be. The dashes before an option do not count as letters: ``--output`` is not
-    close to ``--group``.
+    Where ``word`` differs from one in ``known`` only by capital letters, it is that one. Otherwise empty where ``word``
+    is a GPU or a number format that exists, which nobody writes by mistake. ``cutoff``, from 0 to 1, is how similar the
+    two must be; case counts. The dashes before an option do not count as letters: ``--output`` is not close to
+    ``--group``.
     """
     known = list(known)
     # Wrong only in its case, which is a slip in a real GPU's name, too.

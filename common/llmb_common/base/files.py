@@ -25,8 +25,8 @@ from llmb_common.base.errors import ConfigError, RecordError, RequestError
 def user_path(text: str, option: str) -> Path:
     """Return the absolute form of the path ``text`` that a user has typed, with ``~`` and ``~user`` replaced.
 
-    Links are not resolved, and nothing need exist there. ``option`` is what the error calls the path's origin, such as
-    ``--output``.
+    A relative path begins at the current folder. Links and ``..`` are not resolved, and nothing need exist there.
+    ``option`` is what the error calls the path's origin, such as ``--output``.
 
     Raises:
         RequestError: ``~`` stands for no home directory
@@ -43,13 +43,14 @@ def write_atomic(
 ) -> None:
     """Replace the content of ``path``, or create it, so that a reader sees the old content or the new, never a part.
 
-    Text is written as UTF-8. A unique temporary file next to ``path`` is written, synced to disk and renamed, and the
-    folder is synced; after a failure the temporary file is removed. ``mode`` is set when it is created, so the file is
-    never readable by more users than intended, whatever the umask. Without ``sync_folder`` a power cut may bring back
-    the old content. ``through`` is another folder of the same file system for the temporary file.
+    Text is written as UTF-8. A unique temporary file next to ``path``, or in ``through``, another folder of the same
+    file system, is written, synced to disk and renamed, and the folder is synced; after a failure the temporary file is
+    removed. ``mode`` is that of the new file from the beginning, whatever the umask and the mode of the old one. Where
+    ``path`` is a symbolic link, the link is replaced, not the file it leads to. Without ``sync_folder`` a power cut may
+    bring back the old content.
 
     Raises:
-        RecordError: the file cannot be written
+        RecordError: the file cannot be written, as when its folder is missing
     """
     # Of a name that is not UTF-8 the bytes are spelt out.
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
@@ -79,11 +80,11 @@ def write_atomic(
 def write_output(path: Path, content: str) -> None:
     """Write ``content`` as UTF-8 to the file ``path`` that the user has named for a command's output.
 
-    A file is replaced at once, by ``write_atomic``; a device or FIFO is written into, for to replace it would cost root
-    ``/dev/null``.
+    A file, or a link to one, is replaced at once, by ``write_atomic``; a device or FIFO is written into, for to replace
+    it would cost root ``/dev/null``.
 
     Raises:
-        RecordError: ``path`` is a folder or in none, or cannot be written, as a FIFO that nobody reads
+        RecordError: ``path`` is a folder, its folder is missing, or it cannot be written, as a FIFO that nobody reads
     """
     check_output(path)
     if not path.exists() or path.is_file():
@@ -97,10 +98,10 @@ def write_output(path: Path, content: str) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Raise unless ``path`` can name a file to write: it is no folder, and its parent is one.
+    """Raise unless ``path`` can name a file to write: it is no folder, and its parent is one; links are followed.
 
-    For a command to ask before it does the work whose output goes there. Permissions are not looked at, and nothing is
-    written.
+    For a command to ask before it does the work whose output goes there. A file, device or FIFO that exists passes.
+    Permissions are not looked at, and nothing is written.
 
     Raises:
         RecordError: ``path`` is a folder, or its parent is not one
@@ -112,7 +113,9 @@ def check_output(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
-    """Write ``value`` to ``path`` as indented JSON, UTF-8 with a final line break, by ``write_atomic``.
+    """Write ``value`` to ``path`` as JSON, indented by two blanks, UTF-8 with a final line break, by ``write_atomic``.
+
+    Keys keep their order.
 
     Raises:
         RecordError: the file cannot be written
@@ -124,7 +127,8 @@ def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
 def status_of(path: Path) -> os.stat_result | None:
     """Return the ``os.stat`` of the file or folder at ``path``, links followed; None where nothing is.
 
-    Unlike ``Path.exists`` of Python 3.14, it does not take a path that cannot be examined for a missing one.
+    None also for a link that leads nowhere, and where a part of the path is a file. Unlike ``Path.exists`` of Python
+    3.14, it does not take a path that cannot be examined for a missing one.
 
     Raises:
         OSError: ``path`` cannot be examined, for example for lack of permission
@@ -138,11 +142,11 @@ def status_of(path: Path) -> os.stat_result | None:
 def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
     """Open the regular file ``path`` for reading bytes and return the stream, which the caller closes.
 
-    With ``follow`` false a symbolic link is refused.
+    Opening never waits. With ``follow`` false ``path`` itself must not be a symbolic link; folders on the way may be.
 
     Raises:
-        OSError: the file cannot be opened; or it is a folder, a FIFO or a device, of which a read might never end; or
-            it is a link and ``follow`` is false
+        OSError: the file is missing or cannot be opened; or it is a folder, a FIFO or a device, of which a read might
+            never end; or it is a link and ``follow`` is false
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
@@ -155,6 +159,8 @@ def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
 def read_plain(path: Path, most: int = -1) -> bytes:
     """Return the content of the regular file ``path``, or at most its first ``most`` bytes; -1 means all of them.
 
+    Unlike most readers here it does not follow ``path`` where that is a link.
+
     Raises:
         OSError: the file is missing or cannot be read, or is a symbolic link, folder, FIFO or device
     """
@@ -165,7 +171,7 @@ def read_plain(path: Path, most: int = -1) -> bytes:
 def read_some(path: Path, most: int) -> bytes:
     """Return at most the first ``most`` bytes of a file, a device or a FIFO; links are followed.
 
-    Opening a FIFO does not wait for a writer; without one it is empty.
+    A FIFO that nobody has open for writing is empty; with a writer, its bytes or its end are waited for.
 
     Raises:
         OSError: ``path`` is missing, is a folder or cannot be read
@@ -212,11 +218,13 @@ def remedy_for(error: OSError) -> str:
 
 
 def read_json(path: Path, content: bytes | None = None) -> Any:
-    """Return the value of the JSON file ``path``; where the caller has read the file already, of ``content``.
+    """Return the value of the JSON file ``path``, links followed; where the caller has read it already, of ``content``.
+
+    NaN and infinities are accepted, and of a key that comes twice the last value counts.
 
     Raises:
         RecordError: the file is missing, cannot be read, is not a regular file or is not JSON in UTF-8; the message
-            names the file and the position
+            names the file and, for a mistake in its JSON, the position
     """
     try:
         if content is None:
@@ -232,10 +240,11 @@ def read_json(path: Path, content: bytes | None = None) -> Any:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Try to lock an open file exclusively without waiting; return False where another process holds the lock.
+    """Try to lock an open file exclusively without waiting; return whether the caller may go on.
 
-    Also True on a file system without locks, where nothing is locked: whatever the lock protects must cope with that.
-    The lock ends when ``descriptor`` is closed.
+    False where the file is locked by another process, or by this one through another descriptor that it opened. True
+    also on a file system without locks, where nothing is locked: whatever the lock protects must cope with that. The
+    lock ends when ``descriptor`` is closed.
 
     Raises:
         OSError: locking failed for another reason
@@ -254,10 +263,10 @@ def try_lock(descriptor: int) -> bool:
 def fsync_folder(folder: Path) -> None:
     """Sync ``folder`` to disk, so that a rename in it survives a power cut.
 
-    A file system that cannot sync folders is tolerated.
+    An error of the syncing itself is ignored, as some file systems cannot sync folders.
 
     Raises:
-        OSError: the folder cannot be opened
+        OSError: the folder is missing or cannot be opened
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -285,8 +294,9 @@ def sha256_of(path: Path) -> str:
 def sha256_of_tree(folder: Path, pattern: str = "**/*") -> str:
     """Return one SHA-256 over the relative paths and the contents of the files in ``folder`` that match ``pattern``.
 
-    As 64 hexadecimal digits. Folders ``__pycache__`` are left out. Where no file matches, or ``folder`` is missing, it
-    is the digest of nothing.
+    As 64 hexadecimal digits, whatever order the folder lists its files in; links to files are followed. ``pattern`` is
+    one of ``Path.glob``. Folders ``__pycache__`` are left out. Where no file matches, or ``folder`` is missing, it is
+    the digest of nothing.
 
     Raises:
         OSError: a file cannot be read
@@ -320,8 +330,9 @@ def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> st
 
     Trusted is a regular file of this user, of root or of one of the user ids ``others``, in a folder of one of them,
     where neither is writable by everybody (a folder with the sticky bit, such as /tmp, may be); group write permission
-    is accepted. The answer is a clause such as ``it belongs to bob``, ``the folder is world-writable`` or ``it cannot
-    be opened: No such file or directory``; a symbolic link is among what cannot be opened.
+    is accepted. Folders further up are not looked at. The answer is a clause such as ``it belongs to bob``, ``the
+    folder is world-writable`` or ``it cannot be opened: No such file or directory``; a symbolic link is among what
+    cannot be opened.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -345,11 +356,12 @@ def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> st
 
 
 def require_trusted(path: Path, install: Path, shared: Path | None = None) -> None:
-    """Raise unless the file ``path``, which is about to be read, was written by somebody trusted.
+    """Raise unless the file ``path``, which is about to be read, and the folder it is in belong to somebody trusted.
 
-    Trusted are root, this user, the owner of the installation ``install``, the owner of ``shared`` (a folder outside of
-    it that the settings name) and, where its group may write to ``shared``, the members of that group. Links are
-    followed first. A file that is missing or unreadable passes, because its reader reports it. S1 of SECURITY.md.
+    Nor may either be writable by everybody. Trusted are root, this user, the owner of the installation ``install``, the
+    owner of ``shared`` (a folder outside of it that the settings name) and, where its group may write to ``shared``,
+    the members of that group. Links are followed first. What is missing, unreadable or no regular file passes, because
+    its reader reports it. S1 of SECURITY.md.
 
     Raises:
         ConfigError: code ``not-trusted``; the message says why, the remedy how to change that
@@ -392,10 +404,11 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
 def shell_part(beside: str, name: str) -> str:
     """Return the shell code in the file ``name`` beside the Python module file ``beside``, to be put into a script.
 
-    Without its first line, a directive for shellcheck, and without line breaks at either end. Read once in a process.
+    ``beside`` is the module's ``__file__``. Without the first line, a directive for shellcheck, and without line breaks
+    at either end. Read once in a process.
 
     Raises:
-        ValueError: the file does not begin with that directive
+        ValueError: the file does not begin with the directive ``# shellcheck shell=bash``
         OSError: the file cannot be read
     """
     text = (Path(beside).parent / name).read_text(encoding="utf-8")

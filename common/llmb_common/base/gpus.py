@@ -26,7 +26,10 @@ Generation = Literal["hopper", "blackwell", "rubin"]
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """What is known of one GPU type, such as H100: its nodes, memory, peak rates and product names."""
+    """What is known of one GPU type, such as H100: its nodes, memory, peak rates and product names.
+
+    Each is an entry of ``gpus.json``, under the type's name in lower case (``h100``).
+    """
 
     generation: Generation
     """NVIDIA's architecture, such as ``hopper``."""
@@ -41,7 +44,7 @@ class Gpu:
     peaks: Mapping[str, float]
     """Dense peak of one GPU in TFLOP/s by dtype; a dtype that is missing is not supported. Empty: none is published."""
     products: tuple[str, ...]
-    """What nvidia-smi prints as the name of such a GPU, in all its forms."""
+    """What nvidia-smi prints as the name of such a GPU, in all its forms; empty: not known."""
     memory_bandwidth: float = 0.0
     """Bytes/s, as the data sheets say; 0: not known."""
     memory_clock: int | None = None
@@ -52,16 +55,16 @@ class Gpu:
     their cores differently or do not have it (dgxc-benchmarking 26.06, README: off by default), so ``cores.sh`` looks.
     It knows these cores as vLLM does (0.22, utils/numa_utils.py): no file that a user may read has a list of them."""
     rows_of: str | None = None
-    """The type whose configurations it runs, where none are documented for it."""
+    """The type whose configurations it runs, where none are documented for it; None: it has its own."""
 
     @property
     def nvlink_gpus(self) -> int:
-        """The number of GPUs that share one NVLink domain: those of a node, or of all nodes of a rack."""
+        """The number of GPUs that share one NVLink domain, ``per_node`` times ``nvlink_nodes``: 8 or, in a rack, 72."""
         return self.per_node * self.nvlink_nodes
 
 
 def _read() -> dict[str, Gpu]:
-    """Return what is known of each GPU type, by its name (``h100``), from ``gpus.json`` beside this module."""
+    """Read ``gpus.json`` beside this module and return what is known of each GPU type, by its name (``h100``)."""
     table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     for entry in table.values():
         entry.pop("note", None)
@@ -93,15 +96,16 @@ _OTHER_BOARD = re.compile(r"(?<![a-z0-9])(nvl[0-9]*|pcie)(?![a-z0-9])|[0-9]g\.[0
 
 
 def gpu_types() -> tuple[str, ...]:
-    """Return every value that GPU_TYPE can have: the names of the GPU types (``h100``) and, last, ``cpu``."""
+    """Return every value that GPU_TYPE can have: the GPU types in the order of their table, and last ``cpu``."""
     return (*GPUS, CPU)
 
 
 def type_of(product: str) -> str | None:
-    """Return the GPU type that a product name or a GRES name stands for.
+    """Return the GPU type that a product name or a GRES name stands for, upper and lower case alike.
 
-    ``NVIDIA H100 80GB HBM3`` and ``nvidia_h100_80gb_hbm3`` are ``h100``. None for a GPU that no recipe knows: a GH200
-    is not an H200, and an H100 NVL is not the H100 of NVIDIA's documents.
+    ``NVIDIA H100 80GB HBM3``, ``nvidia_h100_80gb_hbm3`` and ``H100`` are ``h100``. None for a GPU that no recipe knows:
+    a GH200 is not an H200, an H100 NVL or PCIe is not the H100 of NVIDIA's documents, and a slice of a GPU (MIG) is
+    none.
     """
     name = product.lower()
     # Such a name contains that of a known type, but is another GPU.
@@ -123,17 +127,17 @@ def rows_of(gpu_type: str) -> str:
 def row_types(gpu_type: str) -> tuple[str, ...]:
     """Return the GPU types whose rows in a recipe's table of configurations apply to jobs on ``gpu_type``.
 
-    They are ``gpu_type`` itself, the related type whose configurations it runs (``rows_of``, often the same) and
-    ``any``, in this order.
+    They are ``gpu_type`` itself, the type whose configurations it runs (``rows_of``) and ``any``, in this order: always
+    three, of which the first two are often the same.
     """
     return gpu_type, rows_of(gpu_type), "any"
 
 
 def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
-    """Return which of the GPU types ``types`` is most like ``gpu_type``.
+    """Return which of the GPU types ``types`` is most like ``gpu_type``; of equals the first.
 
-    The same generation counts first, then the same number of GPUs in a node, then how close the memory is. None where
-    LLMB does not know ``gpu_type``, or none of ``types``.
+    The same generation counts first, then the same number of GPUs in a node, then how close the memory is. Unknown
+    names in ``types`` are left out; None where LLMB does not know ``gpu_type``, or none of ``types``.
     """
     own = GPUS.get(gpu_type)
     known = [name for name in types if name in GPUS]
@@ -155,8 +159,9 @@ def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
 def differences(gpu_type: str, other: str) -> str:
     """Return how the GPU type ``gpu_type`` differs from ``other``: ``141 GB of memory (h100: 80)``.
 
-    Compares memory, its bandwidth, the BF16 peak and the GPUs in a node; several differences are joined by commas. A
-    value that is not known of both is left out; empty where nothing differs.
+    Compares memory, its bandwidth, the BF16 peak and the GPUs in a node, in this order; the value before the
+    parentheses is that of ``gpu_type``. Several differences are joined by commas. A value that is unknown for either
+    type is left out; empty where nothing differs.
 
     Raises:
         KeyError: LLMB does not know one of the two types

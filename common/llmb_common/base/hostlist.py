@@ -20,11 +20,13 @@ _TOKEN = re.compile(r"[^\[\],\s]+|\[[0-9,-]*\]")
 def expand(text: str) -> list[str]:
     """Return the host names in Slurm's host list ``text``: n01 and n02 of ``n[01-02]``.
 
-    In the order of the text and without duplicates. Empty for what Slurm writes where there are no hosts: ``(null)``,
-    ``None``, ``None assigned``, ``N/A`` or blanks.
+    In the order of the text and without duplicates. Commas separate names; blanks may stand around them only. A name
+    can have several brackets. Empty for what Slurm writes where there are no hosts: ``(null)``, ``None``, ``None
+    assigned``, ``N/A`` or blanks.
 
     Raises:
-        RequestError: part of ``text`` is not a host list (the message shows that part), or it has over 100,000 hosts
+        RequestError: part of ``text`` is not a host list (the message shows that part), as where a range runs backward;
+            or it has over 100,000 hosts
     """
     if text.strip() in ("", "(null)", "None", "None assigned", "N/A"):
         return []
@@ -57,7 +59,8 @@ def expand_known(text: str) -> list[str]:
 def compress(names: Iterable[str]) -> str:
     """Return host names as one host list in Slurm's form: ``n[01-03,07]`` of n01, n02, n03 and n07.
 
-    Sorted, without duplicates, with ranges over the last number in each name; an empty text of no names.
+    Without duplicates, with ranges over the last number in each name; ``n1`` and ``n01`` stay two hosts. Names without
+    a number come first, then the others by what stands around the number, and by the number. An empty text of no names.
     """
     found: dict[tuple[str, str], set[str]] = {}
     plain: set[str] = set()
@@ -105,7 +108,7 @@ def _bracket_numbers(text: str, token: str) -> list[str]:
 
 
 def _range_texts(numbers: list[int], width: int) -> Iterable[str]:
-    """Yield sorted numbers as a host list writes them: consecutive ones as a range ``1-3``, a single one as ``7``.
+    """Yield sorted numbers, each once, as a host list writes them: ``1-3`` for consecutive ones, else ``7``.
 
     Each is padded with zeros to ``width`` digits; 0 means no padding.
     """

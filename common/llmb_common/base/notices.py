@@ -9,9 +9,10 @@ recorded_notices: list[str] = []
 
 
 def notice(text: str) -> None:
-    """Print a note for the user, beside the command's result, on stderr, and keep it for the envelope of ``--json``.
+    """Print ``note: TEXT`` for the user on stderr, and keep ``text`` for the envelope of ``--json``.
 
-    A text that this process has printed before is not repeated.
+    A text that was given before in this process is neither printed nor kept again. Kept texts are in
+    ``recorded_notices``.
     """
     if text not in recorded_notices:
         recorded_notices.append(text)

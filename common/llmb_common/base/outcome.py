@@ -48,8 +48,8 @@ SCHEMA = 1
 class Result:
     """What one command has to say: data for programs, text for people, and the exit status.
 
-    The command layer prints it and ends the process with ``exit_status``. ``data`` and ``text`` may be functions,
-    called only when their result is printed.
+    The command layer prints it and ends the process with ``exit_status``. ``data`` and ``text`` may be functions
+    without arguments, called only when their result is printed: ``data`` with ``--json``, else ``text``, never both.
     """
 
     data: Any = None
@@ -69,16 +69,16 @@ class Result:
 
     @property
     def exit_status(self) -> int:
-        """The exit status of the command: that of ``error``, or without an error ``status``."""
+        """The exit status of the command: that of its ``error``, whatever ``status`` says; without one ``status``."""
         return self.status if self.error is None else self.error.exit_status
 
 
 def print_result(command: str, result: Result, *, as_json: bool, notices: Sequence[str] = ()) -> int:
-    """Print a command's result on stdout, its remarks and error on stderr, and return its exit status.
+    """Print a command's result on stdout, then its remarks, its error and its hint on stderr; return its exit status.
 
     With ``as_json`` stdout gets the JSON envelope, else the text. ``notices`` are what the command has printed on
-    stderr meanwhile; the envelope repeats them. The hint is printed for people only: without ``as_json`` and on a
-    terminal.
+    stderr meanwhile; only the envelope repeats them. The hint is printed without ``as_json`` only, and where stderr is
+    a terminal.
 
     Raises:
         OSError: nobody reads the output, or its disk is full
@@ -106,8 +106,9 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
 def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
     """Return ``result`` of a command as JSON text, an object in which non-printable characters are escaped.
 
-    Its keys are ``schema``, ``command``, ``ok`` (whether the exit status is 0), ``data``, ``error`` (null without one)
-    and ``notices``. Where ``result.data`` is a function, it is called for the data.
+    Indented, without a final line break. Its keys are ``schema`` (a number), ``command``, ``ok`` (whether the exit
+    status is 0), ``data``, ``error`` (null without one) and ``notices``. Where ``result.data`` is a function, it is
+    called for the data.
 
     Raises:
         TypeError: the data holds what JSON cannot express
@@ -128,7 +129,8 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
 def interruptible() -> Iterator[None]:
     """Return a context, for a whole command, in which SIGTERM and SIGHUP raise ``Interrupted``.
 
-    The former signal handlers are restored at its end.
+    One that is ignored stays so, and Ctrl-C remains a KeyboardInterrupt; in any thread but the main one nothing
+    changes. The former signal handlers are restored at its end.
 
     Raises:
         Interrupted: one of the two signals arrived; its message names the signal
@@ -152,8 +154,9 @@ _BROKEN_PIPE = 1
 def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
     """Run ``work`` as the whole of a command and return its exit status, or that of its error, which is printed.
 
-    Meanwhile standard output and error escape what a terminal might act on and what their encoding lacks. ``notices``
-    are texts that the JSON envelope of an error repeats. Errors of the program itself, such as a KeyError, pass.
+    As ``run_to_status``, and meanwhile standard output and error escape what a terminal might act on and what their
+    encoding lacks. ``notices`` are texts that the JSON envelope of an error repeats. Errors of the program itself, such
+    as a KeyError, pass.
     """
     work = _with_streams(work)
     with printable_output():
@@ -174,9 +177,10 @@ def run_to_status(
 ) -> int:
     """Run ``work`` and return its exit status, or that of its error: 130 for Ctrl-C, SIGTERM and SIGHUP.
 
-    An LLMBError or OSError is printed on stderr and, with ``as_json``, also as the envelope of ``command`` with
-    ``notices`` on stdout. ``os_remedy`` is what to do about a file that cannot be read or written, ``again`` about an
-    interruption. A reader that has gone (``head``, ``less``) gives status 1 and no message. Errors of the program
+    An LLMBError or OSError (exit status 3) is printed on stderr and, with ``as_json``, also as the envelope of
+    ``command`` with ``notices`` on stdout. ``os_remedy`` is what to do about a file that cannot be read or written,
+    ``again`` about an interruption (empty: nothing). A reader that has gone (``head``, ``less``) gives status 1 and no
+    message. Where standard output was closed from the start, ``work`` is not run: an error. Errors of the program
     itself, such as a KeyError, pass.
     """
     error: LLMBError
@@ -205,7 +209,7 @@ def run_to_status(
 
 
 def _os_error_explained(error: OSError, remedy: str) -> LLMBError:
-    """Return the error that explains an OSError to a user: which file, program or disk has the problem.
+    """Return the EnvironmentLacks that explains an OSError to a user: which file, program or disk has the problem.
 
     ``remedy`` is what to do about a file; a current folder that has been removed and an output that cannot be written
     have their own.

@@ -16,9 +16,10 @@ from pathlib import Path
 def lost_package_file(error: Exception) -> str | None:
     """Return which module or file of this Python's packages is missing or changed, where that may explain ``error``.
 
-    A clause such as ``the module yaml is missing in /opt/venv``; None where the packages are whole, so that ``error``
-    is one of the program. Any error can come from a lost file: a package without its ``__init__.py`` still imports, as
-    a namespace, and fails only in use.
+    A clause about the first one found, such as ``the module yaml is missing in /opt/venv``, which a ModuleNotFoundError
+    says itself; for every other error all files of packages are read and compared. None where they are whole, so that
+    ``error`` is one of the program. Any error can come from a lost file: a package without its ``__init__.py`` still
+    imports, as a namespace, and fails only in use.
     """
     if isinstance(error, ModuleNotFoundError):
         return f"the module {error.name} is missing in {sys.prefix}"
@@ -28,9 +29,10 @@ def lost_package_file(error: Exception) -> str | None:
 def damaged_files(environment: Path) -> Iterator[str]:
     """Yield a clause for each file of a Python environment's packages that is missing, changed or unreadable.
 
-    Such as ``yaml/loader.py has changed``; nothing where all files are whole. Each package's ``RECORD`` says what its
-    files must be (https://packaging.python.org/specifications/recording-installed-packages); files listed without a
-    hash, such as compiled ones, may change. A ``RECORD`` that cannot be read is reported as well.
+    ``environment`` is its folder, ``sys.prefix``. The clause is like ``yaml/loader.py has changed``, in the order of
+    packages; nothing where all files are whole. Each package's ``RECORD`` says what its files must be
+    (https://packaging.python.org/specifications/recording-installed-packages); files listed without a hash, such as
+    compiled ones, may change or be missing. A ``RECORD`` that cannot be read is reported as well.
     """
     for record in sorted(environment.glob("lib/python3.*/site-packages/*.dist-info/RECORD")):
         packages = record.parent.parent

@@ -23,7 +23,8 @@ from typing import Any, TextIO, cast
 def printable(text: str, keep: str = "\t") -> str:
     """Return ``text`` with each non-printable character, line breaks included, replaced by its escape sequence.
 
-    So the result is one line, harmless to a terminal. The characters in ``keep`` stay as they are.
+    That is Python's (an escape character becomes a backslash and ``x1b``); backslashes themselves stay. So the result
+    is one line, harmless to a terminal. The characters in ``keep`` stay as they are.
     """
     plain = text
     for character in keep:
@@ -49,17 +50,17 @@ _COMMAND = re.compile(r"(?:^ *|-> |: )(?:\S*/)?(?:installer\.py|llmb-\w+|export|
 
 
 def width_of(stream: TextIO) -> int:
-    """Return how many columns a line on ``stream`` may have: those of its terminal.
+    """Return how many columns a line on ``stream`` may have: ``columns_of_terminal`` where it is a terminal.
 
-    ``sys.maxsize``, so no limit, where it is no terminal.
+    ``sys.maxsize``, so no limit, where it is none, even if COLUMNS is set.
     """
     return columns_of_terminal() if stream.isatty() else sys.maxsize
 
 
 def columns_of_terminal() -> int:
-    """Return the number of columns for which to lay out output: COLUMNS of the environment, else the terminal's.
+    """Return for how many columns to lay out output: COLUMNS of the environment, else standard output's terminal.
 
-    80 where neither is known, and never less than 40.
+    A COLUMNS that is no positive number is ignored. 80 where neither is known, and never less than 40.
     """
     return max(_NARROWEST, shutil.get_terminal_size().columns)
 
@@ -67,8 +68,9 @@ def columns_of_terminal() -> int:
 def folded(text: str, stream: TextIO) -> str:
     """Return ``text`` as ``stream`` should show it: made printable, and on a terminal folded to its width.
 
-    Lines are broken between words, and what follows is indented by four more blanks. A word stays whole, so that a path
-    can be copied, and so does a line with a command, which may be pasted.
+    Its line breaks stay. Lines that are too long are broken between words, and what follows is indented by four more
+    blanks. A word stays whole, so that a path can be copied, and so does a line with a command of LLMB's, ``sudo`` and
+    the like, which may be pasted.
     """
     width = width_of(stream)
     lines = []
@@ -82,15 +84,16 @@ def folded(text: str, stream: TextIO) -> str:
 
 
 def print_message(text: str) -> None:
-    """Print a message for people on standard error, made printable and folded to the terminal's width."""
+    """Print a message and a line break on standard error, made printable and folded to the terminal's width."""
     print(folded(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[str]:
-    """Return ``text`` broken into lines of at most ``width`` characters, all but the first begun by ``indent``.
+    """Return the line ``text`` broken into lines of at most ``width`` characters.
 
-    Breaks come only after a character of ``ends``, so a longer piece without one makes a longer line. A ``%`` stays
-    with its number. One line for an empty text.
+    All but the first are begun by ``indent``. The indentation counts, and blanks at the ends of broken lines are
+    removed. Breaks come only after a character of ``ends``, so a longer piece without one makes a longer line. A ``%``
+    stays with its number. One line for an empty text.
     """
     if len(text) <= width:
         return [text]
@@ -115,14 +118,17 @@ def printable_json(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural by an s unless it is 1: ``1 step``, ``0 steps``, ``2 steps``."""
+    """Return a number with its noun, which gets an s unless the number is 1: ``1 step``, ``0 steps``, ``2000 steps``.
+
+    Any noun gets just an s, so ``noun`` must be one with such a plural.
+    """
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def first_few(items: Sequence[object], most: int = 3, between: str = ", ") -> str:
     """Return the first ``most`` items as one text, and how many more there are: ``n1, n2, n3 and 4 more``.
 
-    ``between`` separates them; an empty text of no items.
+    ``between`` separates them; without more items only these are named. An empty text of no items.
     """
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return between.join(map(str, items[:most])) + more
@@ -137,7 +143,7 @@ def percent(share: float, digits: int = 1) -> str:
 def signed_percent(share: float, digits: int = 1) -> str:
     """Return a relative change, given as a fraction, as a percentage with its sign: ``+1.9 %`` for 0.019.
 
-    Rounded to ``digits`` decimals; no change is ``+0.0 %``.
+    Rounded to ``digits`` decimals; what rounds to no change is ``+0.0 %``, never ``-0.0 %``.
     """
     # Adding 0.0 turns -0.0 into 0.0.
     return f"{round(100 * share, digits) + 0.0:+.{digits}f} %"
@@ -147,9 +153,9 @@ _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 
 
 def size(number: float) -> str:
-    """Return a number of bytes in the unit that suits it, from B to TB, by steps of 1000: ``1.8 GB``.
+    """Return a number of bytes in the largest unit of which it has at least one: B, kB, MB, GB or TB, by steps of 1000.
 
-    Whole numbers up to MB, one decimal above.
+    Whole numbers up to MB (``15 MB``), one decimal above (``1.8 GB``).
     """
     for unit in ("B", "kB", "MB"):
         if number < 1000:
@@ -161,7 +167,8 @@ def size(number: float) -> str:
 def csv_cell(value: object) -> object:
     """Return ``value`` as a CSV cell: an apostrophe is put before text that a spreadsheet would run as a formula.
 
-    Numbers, also written as text, and all other values stay as they are.
+    Such text begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return. Numbers, also written as text
+    (``-5``), and all other values stay as they are.
     """
     # A negative number begins like a formula, and must stay a number.
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") and not _NUMBER.match(value):
@@ -170,13 +177,19 @@ def csv_cell(value: object) -> object:
 
 
 class _Printable:
-    """A text stream that escapes what a terminal might act on and passes everything on to another stream."""
+    """A text stream that escapes what a terminal might act on and passes everything on to another stream.
+
+    Made from that stream, which is its ``unfiltered``. Tabs and line breaks stay; whatever else is asked of it, that
+    stream does.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.unfiltered = stream
 
     def write(self, text: str) -> int:
-        """Write ``text`` to the stream below, non-printable characters escaped; return the length of ``text``.
+        """Write ``text`` to the stream below, non-printable characters escaped; return its length.
+
+        Tabs and line breaks stay. The length is that of ``text`` as given.
 
         Raises:
             OSError: the stream cannot be written, for nobody reads it or its disk is full
@@ -216,9 +229,9 @@ class _ErrorTolerant(_Printable):
 
 
 def discard_output(stream: TextIO) -> None:
-    """Drop everything that is printed on ``stream`` from now on, and what its buffer still holds.
+    """Drop everything that is printed on ``stream`` from now on, and what its buffer still holds; it stays open.
 
-    Its file descriptor then leads to ``/dev/null``, which cannot be undone.
+    Its file descriptor then leads to ``/dev/null`` for the rest of the process.
 
     Raises:
         OSError: ``stream`` has no file descriptor
@@ -232,7 +245,7 @@ def printable_output() -> Iterator[None]:
     """Return a context in which standard output and error escape what a terminal might act on.
 
     It replaces ``sys.stdout`` and ``sys.stderr`` and restores them at its end. A standard error that cannot be written
-    goes silent instead of raising.
+    goes silent instead of raising; standard output still raises.
     """
     former = sys.stdout, sys.stderr
     sys.stdout = cast(TextIO, _Printable(former[0]))
@@ -252,9 +265,9 @@ def unfiltered(stream: TextIO) -> TextIO:
 
 
 def for_scripts(stream: TextIO) -> TextIO:
-    """Return the stream on which a script is printed: it must reach a file or a pipe unchanged.
+    """Return the stream on which to print a script that was to go to ``stream``.
 
-    On a terminal that is ``stream`` itself, which may escape characters; otherwise the stream below its filter, if it
-    has one.
+    It must reach a file or a pipe unchanged. On a terminal that is ``stream`` itself, which may escape characters;
+    otherwise the stream below its filter, if it has one.
     """
     return stream if stream.isatty() else unfiltered(stream)

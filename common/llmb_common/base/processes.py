@@ -42,7 +42,8 @@ class Answer:
 
     ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer. ``problem``
     then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or ``too-long`` (it
-    was ended because it printed too much). What was printed before it was ended is kept.
+    was ended because it printed too much); else ``problem`` and ``why`` are empty. What was printed before it was ended
+    is kept.
     """
 
     status: int | None
@@ -56,7 +57,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended with exit status 0."""
+        """Whether the program ended with exit status 0; False where there is no answer."""
         return self.status == 0
 
     @property
@@ -73,8 +74,9 @@ class Answer:
     def complaint(self) -> str:
         """What went wrong with the program, on one line of at most 300 characters; meant for a program that failed.
 
-        Why there is no answer (``sinfo did not answer in 20 s``), else the first line of its standard error, or of its
-        standard output where that is empty. ``exit status N`` where it printed nothing.
+        Why there is no answer (``sinfo did not answer in 20 s``), else the first line of its standard error that is not
+        empty, or of its standard output where standard error is empty. ``exit status N`` where it printed nothing, N
+        negative for a signal.
         """
         text = self.why or (self.errors.strip() or self.output.strip())
         return text.splitlines()[0][:300] if text else f"exit status {self.status}"
@@ -86,8 +88,9 @@ def run_program(
     """Run the program ``argv`` without input, wait for its end and return its output and exit status.
 
     Never raises for what goes wrong with the program: the ``Answer`` says it. The program runs in a session of its own
-    and is ended, with everything that it has started, after ``seconds``, after ``most`` bytes on either stream, and
-    when the caller is interrupted. ``env`` is its whole environment; None: ``clean_environment()``.
+    and is ended, with everything in that session, after ``seconds``, after more than ``most`` bytes on one of its two
+    streams, and when the caller is interrupted, whose exception then passes. ``env`` is its whole environment, in whose
+    PATH the program is looked for; None: ``clean_environment()``.
     """
     environment = clean_environment() if env is None else dict(env)
     # A signal that arrives before the program's end is provided for would leave it running, with nobody who knows it. A
@@ -122,8 +125,9 @@ def _collect_output(
 ) -> Answer:
     """Return what the started program ``name`` prints and how it ends.
 
-    After ``seconds``, after ``most`` bytes on a stream, and when the caller is interrupted, its whole session is ended,
-    so that nothing of it is left. ``begin`` is called first: it gives signals their usual effect again, now that one
+    After ``seconds``, after more than ``most`` bytes on a stream, and when the caller is interrupted, its whole session
+    is ended, so that nothing of it is left; what it had printed is kept, and ``why`` quotes the first line of its
+    standard error where it was late. ``begin`` is called first: it gives signals their usual effect again, now that one
     ends the program, too.
     """
     with process:
@@ -151,7 +155,7 @@ def _collect_output(
 
 
 def _start_failure(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
-    """Return why ``program`` could not be started, as a phrase such as ``No such file or directory``.
+    """Return why ``program`` could not be started, to be printed: a phrase such as ``No such file or directory``.
 
     It corrects one answer of the system: where PATH has a folder that we may not enter, the system says "Permission
     denied" of every program that is in no other folder. ``env`` is the environment that has that PATH.
@@ -163,10 +167,10 @@ def _start_failure(error: OSError | ValueError, program: str, env: Mapping[str, 
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the caller's environment, as other programs get it: with LC_ALL=C and without variables of Slurm's.
+    """Return a copy of the caller's environment for other programs: with LC_ALL=C and without variables of Slurm's.
 
-    Left out are those that another job has left behind (``SLURM_*``) and options for Slurm's commands (``SBATCH_*``).
-    The ones that say where Slurm finds its own configuration stay.
+    Left out are those that another job has left behind (``SLURM_*``) and options for Slurm's commands (``SBATCH_*`` and
+    the like). The ones that say where Slurm finds its configuration and its cluster, such as ``SLURM_CONF``, stay.
     """
     kept = {
         name: value
@@ -247,8 +251,8 @@ def is_alive(process: ProcessId) -> bool | None:
 def is_ours_to_end(pid: int) -> bool:
     """Return whether ``pid`` is a process that this user may have started, and that can be ended without ending us.
 
-    So it belongs to our user and is neither init, nor this process, nor the leader of our own process group. False also
-    of a process that is gone, and of 0 and negative numbers, which mean whole process groups to ``kill``.
+    So it belongs to our effective user and is neither init, nor this process, nor the leader of our own process group.
+    False also of a process that is gone, and of 0 and negative numbers, which mean whole process groups to ``kill``.
     """
     if pid <= 1 or pid == os.getpid() or os.getpgid(0) == pid:
         return False
@@ -289,19 +293,20 @@ def _read_when_loaded(entry: Path, file: str) -> bytes:
 
 
 def is_running_with(argument: str) -> bool:
-    """Return whether any other process on this machine has exactly ``argument`` in its command line.
+    """Return whether any other process on this machine has exactly ``argument`` as one word of its command line.
 
-    Processes whose command line we may not read count as not having it.
+    Other users' processes count, too; those whose command line we may not read count as not having it.
     """
     wanted, own = os.fsencode(argument), str(os.getpid())
     return any(wanted in content.split(b"\0") for entry, content in _each_process("cmdline") if entry.name != own)
 
 
 def is_in_use(folder: Path) -> bool:
-    """Return whether any process on this machine that we may read uses something in ``folder``.
+    """Return whether any process on this machine, this one included, uses something in ``folder``.
 
-    Its command line names a path in there, or it has loaded code from there, by whatever link. Processes that we may
-    not read count as not using it.
+    Its command line names a path in there (the folder's path without links), or it has loaded code from there, by
+    whatever link. An open file or the current folder does not count. Processes that we may not read count as not using
+    it.
     """
     # With the slash: /opt/ab is not in /opt/a.
     wanted = os.fsencode(f"{os.path.realpath(folder)}/")
@@ -309,10 +314,10 @@ def is_in_use(folder: Path) -> bool:
 
 
 def with_variable(name: str, value: str) -> list[ProcessId]:
-    """Return the caller's own processes on this machine that were started with ``name=value`` in their environment.
+    """Return the caller's own processes here that were started with exactly ``name=value`` in their environment.
 
-    Empty where there are none. Other users' processes are left out even for root, who could read them: their
-    environment says whatever they like.
+    This process is among them if it was; in no particular order, empty where there are none. Other users' processes are
+    left out even for root, who could read them: their environment says whatever they like.
     """
     wanted = os.fsencode(f"{name}={value}")
     found = []
@@ -326,7 +331,7 @@ def with_variable(name: str, value: str) -> list[ProcessId]:
 def send_signal(process: ProcessId, number: signal.Signals) -> bool:
     """Send the signal ``number`` to exactly ``process``, not to another that has got its number (S5 of SECURITY.md).
 
-    Return True if it was sent; False where the process has ended or runs on another machine.
+    Return True if it was sent; False where the process has ended, if only to be reaped, or runs on another machine.
 
     Raises:
         PermissionError: the process belongs to somebody else
@@ -360,8 +365,9 @@ def end_processes(
     """End the process ``leader``, then whatever ``members`` returns; wait until all have ended.
 
     The leader gets SIGTERM first, and alone: it passes the signal on and records the outcome. Once it has ended the
-    others get SIGTERM. All that are left after ``patience`` seconds, or as soon as ``hurry`` returns true, get SIGKILL;
-    what does not end even then is given up without an error.
+    others get SIGTERM; ``members`` is asked again and again for those that still run. All that are left ``patience``
+    seconds after the beginning, or as soon as ``hurry`` returns true, get SIGKILL; what does not end even then, within
+    5 s, is given up without an error.
 
     Raises:
         PermissionError: a process belongs to somebody else
@@ -412,7 +418,7 @@ def loopback_problem() -> EnvironmentLacks | None:
     """Return the error to raise where processes of this machine cannot reach each other at 127.0.0.1, else None.
 
     They cannot in a network namespace whose ``lo`` nobody has brought up; a training job would try for minutes there.
-    Tested by a real connection.
+    Tested by a real connection, for at most five seconds.
     """
     import socket  # all others who ask a program do without
 

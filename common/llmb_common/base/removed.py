@@ -65,7 +65,9 @@ site's jobs stop because LLMB was updated."""
 
 
 def refuse_command(command: str) -> None:
-    """Raise if ``command`` is a command that LLMB 0.3 removed; any other passes, known or not.
+    """Raise if ``command``, written as users type it (``llmb-run single``), is one that LLMB 0.3 removed.
+
+    Any other passes, known or not.
 
     Raises:
         RequestError: it was removed; code ``removed``, and the remedy says what to use instead
@@ -75,9 +77,9 @@ def refuse_command(command: str) -> None:
 
 
 def refuse_option(command: str, option: str) -> None:
-    """Raise if ``option`` is an option of ``command`` that LLMB 0.3 removed; any other passes, known or not.
+    """Raise if ``option``, with its dashes, is one of ``command`` that LLMB 0.3 removed.
 
-    What follows a ``=`` in ``option`` is its value and does not count.
+    Any other passes, known or not. What follows a ``=`` in ``option`` is its value and does not count.
 
     Raises:
         RequestError: it was removed; code ``removed``, and the remedy says what to use instead

@@ -58,15 +58,19 @@ _ALL = STATES | {name: kind for name, (kind, _) in OWN_STATES.items()}
 
 
 def is_live(state: str) -> bool:
-    """Return whether a run in ``state`` (``RUNNING``) may still change.
+    """Return whether a run whose record or scheduler says ``state``, such as ``RUNNING``, may still change.
 
-    True also of an unknown state, as of a newer Slurm: the run is asked about again.
+    False of what has ended, such as ``COMPLETED``, ``PREEMPTED`` or ``NOT_SUBMITTED``. True also of an unknown state,
+    as of a newer Slurm: the run is asked about again.
     """
     return _ALL.get(state, "running") != "ended"
 
 
 def is_waiting(state: str) -> bool:
-    """Return whether a run in ``state`` (``PENDING``) still waits for nodes; False of an unknown state."""
+    """Return whether a run in ``state`` still waits for nodes: ``PENDING``, ``SUBMITTING``, ``SUBMITTED`` and the like.
+
+    False of an unknown state.
+    """
     return _ALL.get(state) == "waiting"
 
 

@@ -104,7 +104,8 @@ def _found_in(path: str, data: Any, actual: str) -> str:
 def _value_remedy(wanted: str, key: str, actual: str) -> str:
     """Return what a user should write for ``key``, whose value is of type ``actual`` instead of ``wanted``.
 
-    Both are msgspec's names of types (``str``, ``int``). Without a key the whole file is wrong. Empty: no advice.
+    Both are msgspec's names of types (``str``, ``int``). ``key`` may be a path, of which the last name counts; empty:
+    the whole file is wrong. The answer is an imperative without a period; empty: no advice.
     """
     if not key:
         return "start each line with a key and a colon"
@@ -115,9 +116,10 @@ def _value_remedy(wanted: str, key: str, actual: str) -> str:
 
 
 def _short_value(value: Any) -> str:
-    """Return a wrong value for a message, in parentheses after a blank: `` ('x')``.
+    """Return a wrong value for a message, in parentheses after a blank: `` ('x')``, `` (true)``.
 
-    Empty for None, lists and mappings, and where it would have more than 60 characters.
+    Text is written as Python writes it. Empty for None, lists and mappings, and where it would have more than 60
+    characters.
     """
     if value is None or isinstance(value, (list, dict)):
         return ""
@@ -184,9 +186,9 @@ def _union_members(kind: Any) -> Iterator[Any]:
 
 
 def _field_names(kind: type[Any]) -> Iterator[str]:
-    """Yield the names of all fields of the struct ``kind`` and of the structs in it, as files write them.
+    """Yield the names of all fields of the struct ``kind`` and of the structs in it at any depth, as files write them.
 
-    They are what a misspelt key can have meant. A name can come more than once.
+    They are what a misspelt key can have meant. In no particular order; a name can come more than once.
     """
     import msgspec
 

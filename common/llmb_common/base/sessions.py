@@ -43,8 +43,9 @@ def handled_signals(
 def noted_signals() -> Iterator[list[int]]:
     """Return a context that collects in a list the numbers of SIGINT (Ctrl-C), SIGTERM and SIGHUP as they arrive.
 
-    They have no other effect in the context, nor are they raised at its end. For code that must not be left halfway and
-    looks at the list itself. In any thread but the main one the list stays empty, and signals act as usual.
+    One that comes again is noted again. They have no other effect in the context, nor are they raised at its end.
+    Signals that are ignored stay so, and are not noted. For code that must not be left halfway and looks at the list
+    itself. In any thread but the main one the list stays empty, and signals act as usual.
     """
     numbers: list[int] = []
     with handled_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: numbers.append(number)):
@@ -54,9 +55,9 @@ def noted_signals() -> Iterator[list[int]]:
 def end_session(leader: int, patience: float, reap: Callable[[], object] = lambda: None) -> None:
     """End every process of the session that process ``leader`` leads, except the calling one, and wait for that.
 
-    SIGTERM first, then SIGKILL for those left after ``patience`` seconds; what survives that, or belongs to another
-    user, is left without an error. ``reap`` is called again and again meanwhile; the leader's parent passes one that
-    reaps it.
+    The leader may have ended already; processes that have begun a session of their own are not ended. SIGTERM first,
+    then SIGKILL for those left after ``patience`` seconds; what survives that, or belongs to another user, is left
+    without an error. ``reap`` is called again and again meanwhile; the leader's parent passes one that reaps it.
     """
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, KILL_SECONDS)):
         deadline = time.monotonic() + seconds

@@ -27,7 +27,10 @@ class Summary:
 
 
 def summarize(values: Sequence[float]) -> Summary | None:
-    """Return the count, mean, standard deviation and median of ``values``, which must be finite; None of no values."""
+    """Return the count, mean, standard deviation and median of ``values``; None of no values.
+
+    They must be finite, in any order; the deviation is that of a sample (n - 1).
+    """
     if not values:
         return None
     mean = math.fsum(values) / len(values)
@@ -55,7 +58,10 @@ def robust_deviation(values: Sequence[float]) -> float:
 
 
 def median(ordered: Sequence[float]) -> float:
-    """Return the median of ``ordered``, at least one value, which must be sorted already."""
+    """Return the median of ``ordered``, at least one value, which must be sorted already.
+
+    Of an even number it is the mean of the middle two.
+    """
     count = len(ordered)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
@@ -65,15 +71,19 @@ _MOST_TERMS = 100_000
 
 
 def t_tail(t: float, degrees: float) -> float:
-    """Return P(T > t), the probability that Student's T with ``degrees`` degrees of freedom exceeds ``t``."""
+    """Return P(T > t), the probability that Student's T with ``degrees`` degrees of freedom exceeds ``t``.
+
+    ``t`` may be negative, and ``degrees`` any positive number.
+    """
     half = 0.5 * beta_cdf(degrees / 2, 0.5, degrees / (degrees + t * t))
     return half if t >= 0 else 1 - half
 
 
 def t_quantile(rate: float, degrees: float) -> float:
-    """Return the t that Student's T exceeds with probability ``rate``, which must be below one half.
+    """Return the t that Student's T exceeds with probability ``rate``, which must be above 0 and below one half.
 
-    ``degrees`` of freedom are rounded to tenths, and are at least 0.5; results are kept for the process.
+    So t is positive; 10,000 stands for all that is more. ``degrees`` of freedom are rounded to tenths, and are at least
+    0.5; results are kept for the process.
     """
     return _t_quantile(rate, max(round(degrees, 1), 0.5))
 
@@ -99,13 +109,13 @@ def f_tail(f: float, above: float, below: float) -> float:
 def summed_degrees(one: float, one_degrees: float, other: float, other_degrees: float) -> float:
     """Return the degrees of freedom of the sum of the variances ``one`` and ``other`` (Satterthwaite).
 
-    Each variance comes with its own degrees of freedom.
+    Each variance comes with its own degrees of freedom, which must be positive. 0 where both variances are 0.
     """
     return (one + other) ** 2 / max(one**2 / one_degrees + other**2 / other_degrees, 1e-300)
 
 
 def beta_cdf(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function I_x(a, b): 0 for ``x`` up to 0, 1 from 1 on."""
+    """Return the regularized incomplete beta function I_x(a, b), a and b positive: 0 for ``x`` up to 0, 1 from 1 on."""
     if not 0 < x < 1:
         return float(x >= 1)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))

@@ -51,14 +51,16 @@ Lines = dict[str, int]
 
 
 def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[Any, Lines]:
-    """Parse the YAML ``text`` and return (data, lines): plain data, and the line of every value by its path.
+    """Parse the YAML ``text``, one document; return (data, lines): plain data, and each value's line by its path.
 
-    Values without quotes are null, booleans, numbers or text by this module's own, narrower rules (``_scalar_value``).
-    A path is as msgspec writes it, ``$.rows[3].gpu``. ``where`` names the text in messages.
+    The data may be of any type; keys are always text. Values without quotes are null, booleans, numbers or text by this
+    module's own, narrower rules (``_scalar_value``). A path is as msgspec writes it, ``$.rows[3].gpu``, that of the
+    whole ``$``; lines count from 1, and that of a value is the line of its key. Aliases are resolved; tags of YAML's
+    own such as ``!!str`` are allowed and change nothing. ``where`` names the text in messages.
 
     Raises:
-        LLMBError: the class ``error``, with ``where:line``: the text is empty or not YAML, or has duplicate keys, tags,
-            merge keys, too many values or too deep nesting
+        LLMBError: the class ``error``, mostly with ``where:line``: the text is empty (or comments only) or not YAML, or
+            has duplicate keys, other tags, merge keys, over 200,000 values or too deep nesting
     """
     import yaml
 
@@ -91,7 +93,10 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 
 
 class NotFlatError(Exception):
-    """The YAML text may be valid, but has more than the simple form that is read without a YAML parser."""
+    """The YAML text may be valid, but has more than the simple form that is read without a YAML parser.
+
+    It never reaches users: whoever called ``load_flat`` then calls ``load_text``.
+    """
 
 
 _FLAT_LINE = re.compile(
@@ -109,7 +114,7 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 class _FlatReader:
-    """Reads simple YAML line by line without a YAML parser.
+    """Reads simple YAML without a YAML parser, of one text, whose lines are given to ``read`` in order.
 
     ``result`` and ``lines`` are what ``load_text`` returns. ``open`` are the mappings that the next line may belong to,
     each with its indentation and path, the innermost last. ``listed`` is the list that the next line may be an item of,
@@ -234,8 +239,8 @@ class _FlatReader:
 def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[dict[str, Any], Lines]:
     """Parse simple YAML, keys with plain values or with mappings and lists of such, without importing a YAML parser.
 
-    That import takes as long as a bare Python does to start. Returns (data, lines) as ``load_text`` does; ``where``
-    names the text in messages.
+    That import takes as long as a bare Python does to start. Mappings may lie in each other; comments, empty lines and
+    quotes are allowed. Returns (data, lines) as ``load_text`` does; ``where`` names the text in messages.
 
     Raises:
         LLMBError: the class ``error``: a key is there twice, or has no colon
@@ -257,8 +262,8 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 def value_on_line(text: str, key: str) -> Any:
     """Return the plain value of the top-level ``key`` in the YAML ``text``, where a line ``key: value`` has it.
 
-    None where no line does, or the value is null, a list or a mapping. Nothing else in the text is checked; never
-    raises.
+    The first such line counts; ``key`` is a plain word, and a comment may follow the value. None where no line does, or
+    the value is null, a list or a mapping. Nothing else in the text is checked; never raises.
     """
     found = re.search(rf"^{key}: +(.*)$", text, re.MULTILINE)
     try:
@@ -296,8 +301,8 @@ def _plain_value(
     it.
 
     Raises:
-        LLMBError: the class ``error``, with ``where:line``: a duplicate key, a key that is no word, a tag, a merge key,
-            an endless alias or number, too deep nesting, or too many values
+        LLMBError: the class ``error``, with ``where:line``: a duplicate key, a key that is no word, a tag that is not
+            YAML's own, a merge key, an endless alias or number, too deep nesting, or too many values
     """
     line = node.start_mark.line + 1
     lines[path] = line
@@ -336,7 +341,9 @@ def _plain_value(
 def _scalar_value(text: str) -> Any:
     """Return what a YAML value without quotes means: None, a boolean, an int or a float, else the text itself.
 
-    An integer with too many digits becomes a float, which no field for integers accepts.
+    Null is empty, ``~``, ``null``, ``Null`` or ``NULL``, and a boolean ``true`` or ``false`` in the same three forms:
+    ``yes``, ``on``, dates, ``0x10``, ``1_000`` and ``.inf`` are text. ``010`` is 10. An integer with too many digits
+    becomes a float, which no field for integers accepts.
     """
     if text in _NULL:
         return None
@@ -351,6 +358,8 @@ def _scalar_value(text: str) -> Any:
 
 def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
     """Return the UTF-8 text of the file ``path``, which may also be a FIFO or a device, of at most 16 MiB.
+
+    Links are followed.
 
     Raises:
         LLMBError: the class ``error``: the file is missing, cannot be read, is larger, or is not UTF-8 (with the line)
@@ -372,6 +381,8 @@ def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
 
 def load_struct(path: Path, kind: type[T], error: type[LLMBError] = ConfigError) -> T:
     """Read the YAML file ``path`` and return its content as an instance of ``kind``, a frozen msgspec struct.
+
+    Types must match exactly, and ``kind`` decides whether unknown keys are refused or ignored.
 
     Raises:
         LLMBError: the class ``error``, with file, line and remedy: the file cannot be read, is not the YAML that

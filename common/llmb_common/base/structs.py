@@ -20,10 +20,11 @@ _one_at_a_time = threading.RLock()  # a plan converts a part of itself while it 
 def from_plain(value: Any, kind: Any) -> Any:
     """Return plain data (dicts, lists, strings, numbers) as an instance of ``kind``, a msgspec struct or other type.
 
-    Types must match exactly: the text "1" is no number. One conversion at a time: at the first use of a struct type,
-    msgspec (0.22) builds its description of the type by running Python code, during which another thread may start to
-    use the unfinished result. That crashes the process with SIGSEGV. The lock costs nothing: a conversion never blocks,
-    and under the GIL threads do not convert in parallel anyway.
+    Types must match exactly: the text "1" is no number. Unknown keys are ignored unless the struct forbids them. May be
+    called from any thread, one conversion at a time: at the first use of a struct type, msgspec (0.22) builds its
+    description of the type by running Python code, during which another thread may start to use the unfinished result.
+    That crashes the process with SIGSEGV. The lock costs nothing: a conversion never blocks, and under the GIL threads
+    do not convert in parallel anyway.
 
     Raises:
         msgspec.ValidationError: ``value`` does not fit ``kind``
@@ -37,7 +38,8 @@ def from_plain(value: Any, kind: Any) -> Any:
 def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
     """Return JSON text, or with ``packed`` MessagePack, as an instance of ``kind``, decoded in one go.
 
-    NaN and infinity, which JSON does not have, count as malformed.
+    ``content`` is bytes; unknown keys are ignored unless the struct forbids them. NaN and infinity, which JSON does not
+    have, count as malformed.
 
     Raises:
         msgspec.ValidationError: the content does not fit ``kind``
@@ -55,7 +57,8 @@ def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
 def misfit_text(error: Exception, kind: Any, value: Any) -> str:
     """Return why ``value`` is not a ``kind``: ``plan.gpus is text ('many'), but a whole number is expected``.
 
-    ``error`` is what msgspec raised; the text of another error is returned as it is. ``value`` may be the JSON text.
+    A clause without a remedy. ``error`` is what msgspec raised; the text of any other error is returned as it is.
+    ``value`` is the plain data, or the JSON text as bytes; a text that is no JSON just leaves the wrong value out.
     """
     import msgspec
 
@@ -75,8 +78,8 @@ def misfit_text(error: Exception, kind: Any, value: Any) -> str:
 def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any:
     """Return the content of a generated JSON file of a recipe, at ``path``, as an instance of ``kind``.
 
-    ``remedy`` says how to get the file back; ``what`` stands before its path in the message and should end with a
-    blank.
+    ``remedy`` says how to get the file back; ``what`` stands before its path in the message (``cannot read WHATPATH``)
+    and should end with a blank.
 
     Raises:
         RecipeError: the file is missing, cannot be read, is not JSON or does not fit ``kind``
@@ -90,9 +93,9 @@ def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any
 
 
 def json_text(value: Any) -> bytes:
-    """Return ``value`` as UTF-8 JSON, indented by two blanks and with a line break at its end.
+    """Return ``value``, plain data, as UTF-8 JSON, indented by two blanks and with a line break at its end.
 
-    As ``files.write_json`` writes it, but several times faster: json's C encoder cannot indent.
+    Keys keep their order. As ``files.write_json`` writes it, but several times faster: json's C encoder cannot indent.
 
     Raises:
         ValueError: ``value`` contains NaN or an infinity
@@ -111,6 +114,7 @@ T = TypeVar("T")
 def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
     """Return the items of type ``kind`` in the list ``name`` of the JSON file ``file``; empty where there is no file.
 
+    ``name`` is a key of the file's object, whose key ``schema`` must be the version of such files. No lock is needed.
     ``what`` says in messages what such a file is, as in "is not a list of nodes".
 
     Raises:
@@ -138,12 +142,14 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
 def change_list(file: Path, name: str, kind: type[T], what: str, change: Callable[[list[T]], Iterable[T]]) -> None:
     """Replace the list ``name`` in the JSON file ``file`` by what ``change`` returns for its present items.
 
-    A missing file counts as an empty list; it is created, and so is its folder. Under a lock from reading to writing,
-    so that processes do not overwrite each other's changes. ``kind`` and ``what`` are as in ``read_list``.
+    A missing file counts as an empty list; it is created, and so is its folder, but not a folder above that. Under a
+    lock from reading to writing, so that processes do not overwrite each other's changes. Written also where nothing
+    has changed; where ``change`` raises, nothing is. ``kind`` and ``what`` are as in ``read_list``.
 
     Raises:
-        RecordError: the file cannot be read or written, is damaged or of another version, or is locked for 20 seconds;
-            or its folder cannot be created
+        RecordError: the file cannot be read or written, is damaged or of another version, or is locked for 20 s; or
+            its folder cannot be created
+        OSError: locking fails for another reason
     """
     import msgspec
 
@@ -167,7 +173,8 @@ def locked(file: Path) -> Iterator[None]:
     """Return a context that holds the lock of ``file``, for which it waits up to 20 seconds.
 
     The lock is a file beside it, ``.NAME.lock``, which stays: ``file`` itself is replaced with each change, and need
-    not exist.
+    not exist. Within the context the same lock cannot be taken again, not even by this process. On a file system
+    without locks nothing is locked.
 
     Raises:
         RecordError: the lock file cannot be opened, or another process holds the lock for too long

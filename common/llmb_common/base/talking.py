@@ -20,7 +20,11 @@ _LONGEST_LINE = 1 << 20
 
 
 class Conversation:
-    """A conversation with a running program: lines are sent to its input, and the lines that it prints are received."""
+    """A conversation with a running program: lines are sent to its input, and the lines that it prints are received.
+
+    ``talk`` makes it. After ``send``, call ``receive`` again and again, which alone reads and writes; ``over`` is True
+    once the program's output has ended. For one thread at a time.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -37,7 +41,7 @@ class Conversation:
         """It says no more."""
 
     def send(self, line: str) -> None:
-        """Queue ``line``, without a line break, for the program's input.
+        """Queue ``line``, text without a line break, for the program's input; it gets one.
 
         It is written only during calls of ``receive``, as the program takes it; nothing is raised where it has ended.
         """
@@ -46,7 +50,8 @@ class Conversation:
     def receive(self, seconds: float) -> list[str]:
         """Return the whole lines that the program has printed since the last call, without line breaks.
 
-        Waits up to ``seconds`` for the first one; queued lines are written to the program meanwhile. Empty: no line
+        Waits up to ``seconds`` for the first one; queued lines are written to the program meanwhile. Bytes that are not
+        UTF-8 are replaced; a last line without a line break is dropped, and so is one of over 1 MiB. Empty: no line
         came in that time, or its output has ended (``over`` is then True).
         """
         deadline = time.monotonic() + seconds
@@ -94,7 +99,7 @@ class Conversation:
         """Read the program's standard output once, waiting for it, and return the lines that are whole.
 
         Empty where none is whole yet, or the output has ended, which sets ``over``. The unfinished rest is kept for the
-        next call, or dropped where it is over 1 MiB.
+        next call, or dropped where it is over 1 MiB or the output ends.
         """
         block = os.read(self._from.fileno(), 1 << 16)
         if not block:
@@ -131,7 +136,8 @@ class Conversation:
     def complaint(self) -> Answer:
         """What the program has written to standard error so far, as an ``Answer`` without standard output.
 
-        Its ``status`` is None while the program runs; its ``problem`` is ``no-answer`` until the output has ended.
+        At most 1 MiB is kept. Its ``status`` is None while the program runs; its ``problem`` is ``no-answer`` until the
+        output has ended, and ``why`` stays empty.
         """
         return Answer(self._process.poll(), b"", self._errors, "" if self.over else "no-answer")
 
@@ -140,8 +146,9 @@ class Conversation:
 def talk(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[Conversation]:
     """Return a context in which the program ``argv`` runs and can be talked to, as a ``Conversation``.
 
-    At its end the program's input is closed; if it has not ended two seconds later, it and all that it has started are
-    ended. It runs in a session of its own. ``env`` is its whole environment; None: ``clean_environment()``.
+    At its end, also by an error, the program's input is closed; if it has not ended two seconds later, it and all that
+    is left of its session are ended. It runs in a session of its own. ``env`` is its whole environment; None:
+    ``clean_environment()``.
 
     Raises:
         OSError: the program cannot be started

@@ -54,10 +54,10 @@ SECRET_SHAPES = re.compile(
 
 
 class Secret:
-    """A string that only ``reveal()`` exposes (S6 of SECURITY.md).
+    """A string that only ``reveal()`` exposes (S6 of SECURITY.md); made from it.
 
-    ``str()``, ``repr()`` and formatting show asterisks, pickling raises TypeError, and two secrets never compare equal.
-    True where the string is not empty.
+    ``str()``, ``repr()`` and formatting show asterisks, pickling and copying raise TypeError, and two secrets never
+    compare equal. ``bool()`` tells whether the string is not empty.
     """
 
     __slots__ = ("_value",)
@@ -88,8 +88,9 @@ class Secret:
 def is_secret_name(name: str) -> bool:
     """Return whether the variable ``name`` may hold a secret, so that its value must stay out of scripts and output.
 
-    Decided word by word: NGC_KEY and DB_PASS are secrets; KEYBOARD, PASSTHROUGH, NCCL_IB_PKEY and
-    TOKENIZERS_PARALLELISM are not.
+    Decided word by word, upper and lower case alike; words are separated by other characters, or as in apiKey. NGC_KEY,
+    HF_TOKEN and DB_PASS are secrets; KEYBOARD, PASSTHROUGH, MAX_TOKENS, NCCL_IB_PKEY and TOKENIZERS_PARALLELISM are
+    not.
     """
     # apiKey is two words, as API_KEY is.
     words = re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper())
@@ -120,7 +121,8 @@ _SCRIPT = {"LLMB_EXPERIMENT", "LLMB_RESUME", "LLMB_RUN_DIR", "MASTER_ADDR"}
 def line_problem(text: str) -> str:
     """Return why ``text`` is not a single line of UTF-8 text, as a verb phrase to put behind its name.
 
-    Such as ``contains a line break or a control character``; a tab is one, too. Empty where nothing is wrong.
+    Such as ``contains a line break or a control character``; of these only ASCII's count, a tab included. Empty where
+    nothing is wrong, as with an empty text.
     """
     if any(ord(c) < 32 or ord(c) == 127 for c in text):
         return "contains a line break or a control character"
@@ -132,10 +134,11 @@ def line_problem(text: str) -> str:
 def check_argument(name: str, text: str) -> None:
     """Raise where ``text`` cannot be the value of any argument or option of a command; ``name`` is that option.
 
-    An empty value comes from a shell variable that is not set (S8 of SECURITY.md).
+    An empty value comes from a shell variable that is not set (S8 of SECURITY.md). A value that begins with a dash
+    passes.
 
     Raises:
-        RequestError: ``text`` is empty, only blanks and commas, too long, or not one line of UTF-8 text
+        RequestError: ``text`` is empty, only blanks and commas, longer than 20,000 characters, or not one line of UTF-8
     """
     if len(text) > _LONGEST_ARGUMENT:
         raise RequestError(
@@ -150,7 +153,8 @@ def check_argument(name: str, text: str) -> None:
 def span_seconds(text: str) -> int | None:
     """Return a span of time in seconds: ``90m``, ``2h``, ``7d``, ``HH:MM:SS`` or ``D-HH:MM:SS``.
 
-    Units are s, m, h, d and w, in capital letters too. None where ``text`` has none of these forms.
+    Units are s, m, h, d and w, in capital letters too, after a whole number. Hours may have one to three digits; blanks
+    around it are allowed, and 0 is a span. None where ``text`` has none of these forms, as ``90`` and ``1:30``.
     """
     if found := re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower()):
         return int(found[1]) * _UNITS[found[2]]
@@ -161,14 +165,17 @@ def span_seconds(text: str) -> int | None:
 
 
 def limit_seconds(time_limit: str) -> int:
-    """Return the time limit of a plan or of a recipe's row in seconds; it has been checked before."""
+    """Return the time limit of a plan or of a recipe's row in seconds: a form of ``span_seconds``, checked before."""
     seconds = span_seconds(time_limit)
     assert seconds is not None, "both are valid"
     return seconds
 
 
 def clock_text(seconds: int) -> str:
-    """Return seconds as ``HH:MM:SS``, or from a thousand hours on as ``D-HH:MM:SS``; ``span_seconds`` reads both."""
+    """Return seconds, not negative, as ``HH:MM:SS``, or from a thousand hours on as ``D-HH:MM:SS``.
+
+    ``span_seconds`` reads both.
+    """
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24) if hours > 999 else (0, hours)
@@ -182,14 +189,18 @@ SLURM_NAME_REMEDY = "use letters, digits and _ . : @ + / = - only, without blank
 def is_slurm_name(text: str) -> bool:
     """Return whether ``text`` can be the name of a Slurm account or partition, or of several separated by commas.
 
-    Only its characters are looked at: none that a shell interprets. Whether Slurm knows the name is not asked.
+    Only its characters are looked at: letters, digits and ``_``, after the first one also ``.,:@+/=-``, so no blank and
+    none that a shell interprets. Whether Slurm knows the name is not asked; False of an empty text.
     """
     # Several partitions are separated by commas. Anything a shell would interpret is not allowed.
     return re.fullmatch(r"\w[\w.,:@+/=-]*", text) is not None
 
 
 def is_node_name(text: str) -> bool:
-    """Return whether ``text`` can be the name of one node: letters, digits, ``.``, ``_`` and ``-``, at most 253."""
+    """Return whether ``text`` can be the name of one node: letters, digits, ``.``, ``_`` and ``-``, at most 253.
+
+    The first is a letter or a digit.
+    """
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", text) is not None
 
 
@@ -201,7 +212,7 @@ def is_variable_name(name: str) -> bool:
 def assigned(text: str) -> tuple[str, str] | None:
     """Return the (name, value) of ``NAME=VALUE``: the name without blanks around it, the value as it is.
 
-    None where ``text`` has no ``=``.
+    The first ``=`` counts, and either may be empty. None where ``text`` has no ``=``.
     """
     name, equals, value = text.partition("=")
     return (name.strip(), value) if equals else None
@@ -210,7 +221,7 @@ def assigned(text: str) -> tuple[str, str] | None:
 def assignments(texts: Iterable[str]) -> dict[str, str]:
     """Return the values that texts of the form ``NAME=VALUE`` assign, by name, without blanks around either.
 
-    The last value of a name counts; texts without a ``=`` are left out.
+    The last value of a name counts; either may be empty, and names are not checked. Texts without a ``=`` are left out.
     """
     found = filter(None, map(assigned, texts))
     return {name: value.strip() for name, value in found}
@@ -219,8 +230,9 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
 def job_variable_problem(name: str, value: str) -> str:
     """Return why ``name=value`` may not be set in a job's environment, as a clause that begins with the name.
 
-    Such as ``PATH is set by the job script``; empty where it may. Refused are also secrets, for they would be written
-    into scripts, and lower-case names, which the job script uses for itself (except ``http_proxy`` and the like).
+    Such as ``LLMB_RUN_DIR is set by the job script``; empty where it may. Refused are what is no variable's name,
+    Bash's own variables and values of more than one line; secrets, for they would be written into scripts; and
+    lower-case names, which the job script uses for itself (except ``http_proxy`` and others that end so).
     """
     if not is_variable_name(name):
         return f"{name!r} is not a variable name"
@@ -238,10 +250,11 @@ def job_variable_problem(name: str, value: str) -> str:
 def mount_problem(path: str, runtime: str) -> str:
     """Return why ``pyxis`` or ``enroot`` (``runtime``) cannot mount ``path`` into a container; empty if it can.
 
-    A verb phrase to put behind the path: ``contains white space, which Enroot does not accept in mounts``. Both
-    runtimes write an fstab. Pyxis (0.24, pyxis_slurmstepd.c) does so with ``echo "SOURCE TARGET FLAGS"`` in a script
-    that Enroot sources, so bash interprets the path. Enroot (4.1.2, runtime.sh) refuses white space, and its static
-    build does not decode escapes for it.
+    A verb phrase to put behind the path: ``contains white space, which Enroot does not accept in mounts``. Commas,
+    colons, line breaks and what a shell interprets in double quotes are refused for both, blanks for ``enroot`` only;
+    nothing need exist there. Both runtimes write an fstab. Pyxis (0.24, pyxis_slurmstepd.c) does so with ``echo "SOURCE
+    TARGET FLAGS"`` in a script that Enroot sources, so bash interprets the path. Enroot (4.1.2, runtime.sh) refuses
+    white space, and its static build does not decode escapes for it.
     """
     if "," in path or ":" in path:
         return "contains a comma or a colon, which container mounts cannot express"

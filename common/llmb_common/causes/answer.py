@@ -82,7 +82,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Why one run failed: its cause, the evidence and a summary.
 
     ``cause`` is None where the logs and the scheduler do not tell. ``witnesses`` are other lines of the same failure,
-    the earliest first.
+    at most eight, in the order of the logs.
     """
 
     cause: Cause | None
@@ -101,15 +101,19 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def short(self) -> str:
-        """The summary of why the run failed, for a table; empty where nothing is known but how the log ends."""
+        """The summary of why the run failed, for a table; empty where nothing is known but how the log ends.
+
+        So it is where there is neither a cause nor a suspect but the log's last line, unless every step was trained.
+        """
         known = self.cause or self.trained or (self.suspect and self.suspect.role != "noise")
         return self.summary if known else ""
 
     @property
     def summary_with_line(self) -> str:
-        """The summary of why the run failed, followed by the log line that it rests on.
+        """The summary of why the run failed, followed by a colon and the log line that it rests on.
 
-        Without the line where there is none, or the summary holds it already.
+        That is the cause's line, else the suspect's. Without the line where there is none, or the summary holds it
+        already.
         """
         line = ""
         if self.cause:
@@ -122,7 +126,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     def of_machine(self) -> bool:
         """Whether the failure is a node's, the network's, the storage's or the scheduler's fault.
 
-        False where it is the run's or a setting's, and where no cause was found.
+        False where it is the run's or the site's (a setting), and where no cause was found.
         """
         return self.cause is not None and self.cause.fault in ("node", "network", "storage", "scheduler")
 
@@ -144,8 +148,8 @@ FEW = 2
 class CauseCount(msgspec.Struct, frozen=True):
     """How many of several failures had one kind of cause.
 
-    ``what`` names the kind in words; ``nodes`` are the at most 8 nodes where it was most often, the most frequent
-    first.
+    ``kind`` is a signature's id, ``hang``, or ``unknown`` for failures without a cause; ``what`` names it in words.
+    ``nodes`` are the at most 8 nodes where it was most often, the most frequent first.
     """
 
     kind: str
@@ -157,7 +161,8 @@ class CauseCount(msgspec.Struct, frozen=True):
 class Counts(msgspec.Struct, frozen=True):
     """What several failed runs have in common: how often each cause and each node came, and what to do about it.
 
-    ``keep_out`` is a host list of nodes to keep jobs off; empty where nothing speaks for one.
+    ``count_causes`` makes it. ``keep_out`` is a host list of nodes to keep jobs off; empty where nothing speaks for
+    one.
     """
 
     kinds: tuple[CauseCount, ...]
@@ -169,16 +174,21 @@ class Counts(msgspec.Struct, frozen=True):
     """Lines for people: how often each node was the root, and the command that keeps nodes out."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts as plain values for JSON: ``causes``, ``nodes`` and ``keep_out``; without the advice."""
+        """Return the counts as plain values for JSON: ``causes`` (from ``kinds``), ``nodes`` and ``keep_out``.
+
+        The advice is left out.
+        """
         return {"causes": msgspec.to_builtins(self.kinds), "nodes": self.nodes, "keep_out": self.keep_out}
 
 
 def count_causes(found: Sequence[Diagnosis]) -> Counts:
     """Return what the diagnoses of failed runs have in common: how often each cause came, and nodes to avoid.
 
-    A node is to be avoided where a line says that it is bad, or where it was the root's in at least ``FEW`` failures
-    that its hardware may cause and in more than half of those. What is only possibly the cause, or came after a signal,
-    does not count against a node, nor does a link, which has two ends. All is empty where ``found`` is.
+    Failures without a cause are counted as the kind ``unknown``; of equally frequent kinds or nodes the first found
+    comes first. A node is to be avoided where a line says that it is bad, or where it was the root's in at least
+    ``FEW`` (2) failures that its hardware may cause and in more than half of those. What is only possibly the cause, or
+    came after a signal, does not count against a node, nor does a link, which has two ends. All is empty where
+    ``found`` is.
     """
     causes = [item.cause for item in found if item.cause is not None]
     nodes = Counter(cause.node for cause in causes if cause.node)

@@ -19,8 +19,9 @@ INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
 def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> bool:
     """Return whether somebody or the scheduler had ended the job before the log line of ``cause``, or may have.
 
-    "May have" where the line that says so stands in another log, for lines of two files have no order. Where no log
-    says it, ``state`` decides: the id of the signature that the job's own state stands for, or empty.
+    That is by the time limit, a preemption or a cancellation. "May have" where the line that says so stands in another
+    log, for lines of two files have no order. Where no log says it, ``state`` alone decides: the id of the signature
+    that the job's own state stands for, or empty.
     """
     ends = [item for item in complaints_in(readings) if item.signature.id in INTERRUPTIONS]
     if not ends:
@@ -31,7 +32,8 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
 def is_certain_of_node(kind: str) -> bool:
     """Return whether causes of ``kind``, a signature's id, are the kernel's or scheduler's word that a node failed.
 
-    No signal to a job brings that about, though a signal may come of it.
+    Such as ``node-failed``, any Xid or SXid, and what a node's kernel log is checked for. No signal to a job brings
+    that about, though a signal may come of it.
     """
     return (
         kind == "node-failed"
@@ -58,7 +60,8 @@ _TOLD_TO_END = re.compile(r"Terminated|exit code 143\b")
 def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
     """Return the names of the nodes whose tasks, by srun's word in the logs, ended without being told to.
 
-    Empty where srun has said nothing. For a log line that names no node: it may be of any of them.
+    Killed ones are among them, and never None. Empty where srun has said nothing. For a log line that names no node: it
+    may be of any of them.
     """
     ends = [item for item in complaints_in(readings) if item.signature.role in ("ended", "killed")]
     alone = [item for item in ends if not _TOLD_TO_END.search(item.line.text)]
@@ -69,11 +72,11 @@ def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, se
     """Return whether a failure of kind ``found`` speaks against the one node where its line was seen.
 
     False where several nodes have such a line, or the kind is only possibly a cause; and where it may come of a setting
-    of all nodes, unless the job had other nodes, which did without.
+    of all nodes (by its fault or traits), unless the job had other nodes, which did without.
 
     Args:
         found: the signature of the line
-        hosts: the nodes that have such a line, None for one without a name
+        hosts: the nodes that have such a line, None for one without a name; empty counts as one node
         several: whether the job is known to have had other nodes
     """
     # Such a fault would hit all nodes alike.
@@ -84,8 +87,8 @@ def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, se
 def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
     """Return ``limit``, the cause of a job that reached its time limit, with words that fit how far it came.
 
-    Before the first step (``limit`` has none) and after the last one (``trained``), its texts and remedy are replaced:
-    a longer limit would not help. Between them it is returned as it is.
+    Before the first step (``limit.step`` is None) and after the last one (``trained``), a copy with other texts and
+    another remedy: a longer limit would not help. Between them it is returned as it is.
     """
     if limit.step is None:
         return msgspec.structs.replace(
@@ -107,7 +110,8 @@ def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
 def proves_node_bad(cause: Cause) -> bool:
     """Return whether the cause of a failure is a broken part or daemon of its node, for certain.
 
-    False for kinds that a setting of a job or a site can bring about.
+    It is if ``is_certain_of_node`` says so of its kind, or it is a node's fault and certain. False for kinds that a
+    setting of a job or a site can bring about. Which node that is is not asked.
     """
     if any(item.id == cause.kind and "setting" in item.traits for item in signatures()):
         return False

@@ -61,7 +61,8 @@ class Missing(NamedTuple):
 class Begun:
     """The collectives that each rank of a job has begun, with the ranks and descriptions of the process groups.
 
-    ``names`` are the descriptions, by a group's name; empty texts where there are none.
+    Filled by whoever reads dumps or logs; ``missing_ranks`` finds in it who is late. ``names`` are the descriptions, by
+    a group's name; empty texts where there are none.
     """
 
     entries: dict[int, Sequence[BegunCollective]] = field(default_factory=dict)
@@ -76,8 +77,8 @@ class Begun:
 def missing_ranks(known: Begun, how: str) -> Missing | None:
     """Return the ranks of a hanging job that others wait for and that wait for nobody themselves.
 
-    None where there are none, or more than half of the ranks that are known of. ``how`` says where ``known`` comes
-    from, for ``Missing.how``.
+    None where there are none, or more than half of as many as have told something. ``where`` is the collective that
+    most of them are late for. ``how`` says where ``known`` comes from, for ``Missing.how``.
     """
     blamed: dict[int, list[tuple[str, int, str]]] = {}
     waiting: set[int] = set()
@@ -98,9 +99,9 @@ def missing_ranks(known: Begun, how: str) -> Missing | None:
 def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[int, tuple[str, int, str]]]:
     """Yield (rank, (group, sequence, operation)) for each rank that is late for the collective where its group waits.
 
-    It is the collective where most ranks of ``group`` wait. A rank is late that has not begun it, or hangs in an
-    earlier one; where many ranks have told nothing, those are not blamed. The ranks that wait are added to ``waiting``.
-    Nothing is yielded where none waits, or all are late.
+    It is the collective where most ranks of ``group`` wait, of equals the earlier. A rank is late that has not begun
+    it, or hangs in an earlier one; where more than a quarter of the members have told nothing, those are not blamed.
+    The ranks that wait are added to ``waiting``. Nothing is yielded where none waits, or all are late.
     """
     last: dict[int, int] = {}
     open_at: dict[int, BegunCollective] = {}
@@ -137,8 +138,9 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
 class TimedOutCollectives:
     """What a log says of collectives that timed out, gathered line by line with ``note``.
 
-    The line that names the operation does not always name the process group; the next lines of the same rank do.
-    ``names`` are descriptions of the groups, by their names in the log.
+    Made empty; ``missing`` and ``waiting`` answer by the lines noted so far. The line that names the operation does not
+    always name the process group; the next lines of the same rank do. ``names`` are descriptions of the groups, by
+    their names in the log.
     """
 
     begun: dict[int, dict[tuple[str, int], BegunCollective]] = field(default_factory=dict)
@@ -150,7 +152,8 @@ class TimedOutCollectives:
     def note(self, line: LogLine) -> None:
         """Take in what a log line says of a collective that its rank waits in or has completed.
 
-        Other lines, and lines whose rank is not known, change nothing.
+        Lines come in the order of the log; of one operation of a rank the first line counts. Other lines, and lines
+        whose rank is not known, change nothing.
         """
         found = _GROUP.search(line.text)
         group = (found[2] or found[1]) if found else ""
@@ -175,15 +178,15 @@ class TimedOutCollectives:
             entries.setdefault((group, int(progress[1])), BegunCollective(group, int(progress[1]), "", done=True))
 
     def forget(self) -> None:
-        """Drop all that was noted of collectives that timed out, because training went on after it."""
+        """Drop all that was noted of collectives that timed out, with their groups, because training went on."""
         for known in (self.begun, self.seats, self.names):
             known.clear()
 
     def missing(self, world: int | None) -> Missing | None:
         """Return the ranks that others waited for by the lines noted so far; None where the lines do not tell.
 
-        ``world`` is the number of ranks of the job; where that is not known, the highest rank that has spoken counts as
-        the last, if at least ``_MANY`` have.
+        ``world`` is the number of ranks of the job; where that is not known (None or 0), the highest rank that has
+        spoken counts as the last, if at least ``_MANY`` (7) have.
         """
         rest = PAIR if self.seats.keys() - {_DEFAULT} else _DEFAULT
         entries = {rank: _with_group(own.values(), rest) for rank, own in self.begun.items()}

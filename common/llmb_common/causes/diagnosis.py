@@ -72,8 +72,8 @@ class Outcome(NamedTuple):
     """How a job ended, by the word of its scheduler and of the supervisor that runs in the job.
 
     ``kind`` is the id of the failure signature that its state stands for, empty where it stands for none.
-    ``state_text`` is the state in words; ``problem`` what the supervisor noticed, empty: nothing; ``nodes`` are those
-    that failed.
+    ``state_text`` is the state in words; ``problem`` what the supervisor noticed, as a clause, empty: nothing;
+    ``nodes`` are the names of those that failed.
     """
 
     kind: str = ""
@@ -85,8 +85,9 @@ class Outcome(NamedTuple):
 def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     """Return why a run ended badly, or is believed to have, from its logs, rank files, node records and events.
 
-    The diagnosis has no cause where these do not tell; files that are missing or damaged count as empty. ``not_finite``
-    is the sentence that says at which iteration a figure was not a number; empty where none was.
+    Only what its last start left counts, and nothing is written; whether it ended badly is not asked. The diagnosis has
+    no cause where these do not tell; files that are missing or damaged count as empty. ``not_finite`` is the sentence
+    that says at which iteration a figure was not a number; empty where none was.
     """
     paths, plan = record.paths, record.plan
     events = read_events(paths.events)
@@ -111,10 +112,11 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
 
 
 def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
-    """Return why the run behind ``logs`` ended badly, where LLMB did not make them; the ranks' own log comes first.
+    """Return why the run behind ``logs`` ended badly, where LLMB did not make them.
 
-    Rank files and flight recorder dumps in the folder of the first log are read too. A log that cannot be read counts
-    as empty; without a cause in them the diagnosis has none.
+    The caller puts the ranks' own log first. Rank files and flight recorder dumps in the folder of the first log are
+    read too. A log that cannot be read counts as empty; without a cause in them, or without logs, the diagnosis has
+    none.
     """
     folder = logs[0].parent if logs else None
     ranks = read_ranks(folder) if folder else []
@@ -333,9 +335,9 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
 
 
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
-    """Return the log line that says more than ``first``: the next of the same rank, soon after; else ``first``.
+    """Return the log line that says more than ``first``: the next one of the same rank within 16 KiB; else ``first``.
 
-    Only a general kind, such as a mere exception, is replaced.
+    Only a general kind is replaced, such as a mere exception, and only by one that is not.
     """
     if first.signature.id not in ("exception", "cuda", "error", "nccl", "shell"):
         return first
@@ -409,7 +411,7 @@ def _place_from_torchrun(item: Complaint, reading: Reading, places: Places) -> t
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
     """Return (rank, node) of the task that ended first by itself, by the word of what started it (srun, torchrun).
 
-    Each is None where nothing tells.
+    In the order of the logs; lines that say "Terminated" are left out. Each is None where nothing tells.
     """
     says = (
         item
@@ -423,7 +425,8 @@ def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | Non
 def _cause_by_state(outcome: Outcome, places: Places) -> Cause | None:
     """Return the cause that the job's state, ``outcome.kind``, stands for; None where it says nothing of why.
 
-    It names a node only where the job had, or lost, a single one and the kind is a node's fault.
+    A time limit or a cancellation is only likely the cause. It names a node only where the job had, or lost, a single
+    one and the kind is a node's fault.
     """
     found = next((item for item in signatures() if item.id == outcome.kind), None)
     if found is None:
@@ -442,7 +445,7 @@ def _cause_of_kind(found: FailureSignature, **known: Any) -> Cause:
 
 
 def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None) -> tuple[Symptom, ...]:
-    """Return the first line of each kind of complaint in the logs that is not the cause ``chosen``, eight at most.
+    """Return the first line of each kind of complaint in each log that is not the cause ``chosen``, eight at most.
 
     In the order of the logs. Where there is no cause, a log without complaints gives its last line, with role
     ``noise``.
@@ -478,7 +481,8 @@ def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None
 def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
     """Return the witness that ended first: a rank that was killed, else one that ended by itself, else any other line.
 
-    None where there are no witnesses.
+    One rank that ended by itself comes before a kill that stands below it in the same log. Other lines come by their
+    role: ``witness``, ``root``, ``cascade``, ``ended``, ``teardown``, ``noise``. None where there are no witnesses.
     """
     alone = next((item for item in witnesses if item.role == "ended" and len(item.ranks) == 1), None)
     killed = next((item for item in witnesses if item.role == "killed"), None)

@@ -54,10 +54,11 @@ class NotADumpError(ValueError):
 
 
 def read_plain_pickle(content: bytes) -> Any:
-    """Return the value of a pickle that holds only containers, numbers and text; nothing in it is ever run.
+    """Return the value of a pickle that holds only containers, numbers, None and text; nothing in it is ever run.
 
     Raises:
-        NotADumpError: the pickle is damaged, has anything else in it, or is too large
+        NotADumpError: the pickle is damaged, has anything else in it, or is too large: over four million
+            instructions, or 256 MiB as text
     """
     try:
         for number, (step, argument, _) in enumerate(pickletools.genops(content)):
@@ -105,9 +106,9 @@ def _text_size(value: Any, sizes: dict[int, int]) -> int:
 
 
 def dump_as_json(file: Path) -> bytes:
-    """Return a dump of PyTorch's flight recorder as UTF-8 JSON, a text in which secrets can be masked.
+    """Return a dump of PyTorch's flight recorder, a pickle, as UTF-8 JSON: a text in which secrets can be masked.
 
-    Empty where the file is missing, cannot be read or is no such dump.
+    Empty where the file is missing, a link, larger than 32 MiB, cannot be read or is no such dump.
     """
     try:
         return json.dumps(read_plain_pickle(read_plain(file, _MOST_BYTES))).encode()
@@ -118,8 +119,9 @@ def dump_as_json(file: Path) -> bytes:
 def read_dumps(folder: Path) -> Begun:
     """Return the collectives that the ranks had begun, by the dumps of PyTorch's flight recorder in ``folder``.
 
-    The rank is the number at the end of a file's name. Files that cannot be read or are no dumps are left out; without
-    the folder there is nothing in it.
+    The rank is the number at the end of a file's name, before its suffix; files without one are left out, and of two of
+    a rank the last by name counts. Files that cannot be read or are no dumps are left out; without the folder there is
+    nothing in it.
     """
     found = Begun(all_members=True)
     try:
@@ -186,7 +188,8 @@ _WAITS = re.compile(
 class RankFile:
     """What one rank wrote about itself in its rank file, with the stack of its main thread when it was asked.
 
-    ``frames`` are (file, line, function), the innermost first; empty: it was not asked, or did not answer.
+    ``read_ranks`` makes it. ``frames`` are (file, line, function), all as text, the innermost first; empty: it was not
+    asked, or did not answer.
     """
 
     rank: int
@@ -203,7 +206,7 @@ class RankFile:
     def waits(self) -> bool:
         """Whether the rank's stack stands where a rank waits for others, or for its GPU, which may wait for others.
 
-        False without a stack.
+        Told from its eight innermost frames. False without a stack.
         """
         return any(_WAITS.search(f"{file} {function}") for file, _, function in self.frames[:8])
 
@@ -211,7 +214,8 @@ class RankFile:
     def where(self) -> str:
         """The innermost function of the rank's stack with file and line, and the innermost that is not a library's.
 
-        As text, joined by ``, in``; empty without a stack.
+        As text, ``function (file:line)``, joined by ``, in``; just one where both are the same or all are a library's.
+        Empty without a stack.
         """
         if not self.frames:
             return ""
@@ -223,9 +227,10 @@ class RankFile:
 
 
 def read_ranks(run_folder: Path) -> list[RankFile]:
-    """Return what the ranks of the run's last start wrote about themselves, in the order of ranks.
+    """Return what the ranks of the run's last start wrote about themselves, sorted by rank.
 
-    Damaged and unreadable rank files are left out; empty where there are none.
+    Ranks that have written nothing since then are missing, whatever they wrote in earlier starts; damaged and
+    unreadable rank files are left out. Empty where there are none.
     """
     try:
         files = sorted((run_folder / FOLDER).glob("[0-9]*.txt"))[:_MOST_FILES]
@@ -277,9 +282,10 @@ def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
 def outlier_ranks(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
     """Return the few ranks whose stacks differ from most, with where the first of them stands, as (missing, text).
 
-    The text is empty where that is not known. Ranks that do not wait while others do come first, then those that did
-    not answer, then those that wait elsewhere. None where there are no such ranks, and where half of the ranks or more
-    gave no stack.
+    Few are less than half of ``ranks``. Those that do not wait while others do come first, then those that did not
+    answer, then those that wait elsewhere: the first of these groups that is few. ``missing.where`` is where another
+    rank waits. The text is empty where that is not known. None where there are no such ranks, and where half of the
+    ranks or more gave no stack.
     """
     answered = [item for item in ranks if item.frames]
     if 2 * len(answered) <= len(ranks):
@@ -302,7 +308,8 @@ def find_stuck(
 
     The stacks of ``ranks`` tell where it stood; the flight recorders' dumps in ``run_folder`` (None: there are none)
     and the timeouts printed in the logs ``readings`` tell which collective it missed. It is certain where dumps and
-    stacks name the same rank, else likely.
+    stacks name a common rank, whose ranks are then those of the dumps; else likely, by stacks that show where it stood,
+    dumps, timeouts or silence, the first that tells.
     """
     recorded = missing_ranks(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
     stacks = outlier_ranks(ranks)
@@ -321,7 +328,8 @@ def find_stuck(
 def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
     """Return the cause of a hang whose ranks ``found`` never came.
 
-    ``stood`` is where the first of them stood, by its stack; empty: not known.
+    ``stood`` is where the first of them stood, by its stack; empty: not known. It is the run's fault; it speaks against
+    a node only where several ranks are late and all are on that node.
     """
     first = found.ranks[0]
     hosts = {places.host_of(rank) for rank in found.ranks}

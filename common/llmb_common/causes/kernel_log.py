@@ -53,8 +53,9 @@ class _Trouble(NamedTuple):
 def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
     """Yield what a node's kernel log of the last day says against the node; nothing where it has no trouble.
 
-    One remark for each kind of trouble, with its latest line, how often it came and what to do; then one for each
-    network device that lost its link.
+    One remark for each kind of trouble and level, in the order in which they first came and at most 12, with its latest
+    line, how often it came and what to do; then one for each network device that lost its link, the most frequent
+    first: ``fail`` from ``FLAPS`` (5) times on, else ``warn``.
     """
     lines: dict[_Trouble, list[str]] = {}
     for age, text in log.lines:
@@ -78,7 +79,8 @@ def _line_remedy(line: str) -> str:
 def _lost_links(log: KernelLog) -> Counter[str]:
     """Return how often each network device lost its link by a node's kernel log.
 
-    The first ``Link down`` of each device does not count, as it comes with every start.
+    The first plain ``Link down`` of each device does not count, as it comes with every start; lines that say that a
+    link was lost all do.
     """
     lost = _count_by_device(_LOST, log)
     down = _count_by_device(_DOWN, log)
@@ -95,7 +97,7 @@ def _count_by_device(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
 def _trouble_in_line(age: float, text: str) -> _Trouble | None:
     """Return what a line of a node's kernel log, ``age`` seconds old, says against the node; None where nothing.
 
-    A GPU's error that is over two hours old is only a warning.
+    A GPU's error that is over two hours old is only a warning, or nothing where it was a mere warning before.
     """
     known = signature_of(text)
     if known is None:
@@ -125,15 +127,17 @@ def _driver_trouble(known: FailureSignature, age: float, text: str) -> _Trouble 
 
 
 def _level_of_sxid(known: FailureSignature) -> Weight | None:
-    """Return how much an NVSwitch's error counts against its node: ``fail``, ``warn`` or None for not at all."""
+    """Return how much an NVSwitch's error counts against its node: ``fail``, ``warn`` or None for not at all.
+
+    ``known`` is the signature of its number: ``fail`` where that is always fatal, ``warn`` where it may be.
+    """
     if "(always fatal)" in known.what:
         return "fail"
     return "warn" if known.role == "root" else None
 
 
 def _level_of_xid(known: FailureSignature, number: int) -> Weight | None:
-    """Return how much the Xid ``number`` of a GPU counts against its node: ``fail``, ``warn`` or None for not at
-    all.
+    """Return how much the Xid ``number`` of a GPU counts against its node: ``fail``, ``warn``, or None for nothing.
 
     ``known`` is the signature of that number. If it names a certain fault of the node as the root: ``fail``, or
     ``warn`` where what NVIDIA advises leaves the GPU as it was, or its table lacks the number. Otherwise ``warn`` for a

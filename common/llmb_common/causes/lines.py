@@ -16,7 +16,7 @@ from llmb_common.runs.timing.records import ANSI
 class LogLine(NamedTuple):
     """One line of a job's log, split into its text and what the prefixes before it say.
 
-    A field is None where no prefix says it.
+    ``parse_line`` makes it. A field is None where no prefix says it.
     """
 
     text: str
@@ -70,7 +70,8 @@ _MOST_PREFIXES = 6
 def parse_line(line: str) -> LogLine:
     """Split a log line into what its prefixes say (time, host, rank, level) and its text, without blanks around it.
 
-    A line without known prefixes is all text. The last 4096 results are kept.
+    Of two prefixes that say the same the first counts. A line without known prefixes is all text. The last 4096 results
+    are kept.
     """
     known: dict[str, str] = {}
     rest = line.lstrip()
@@ -125,8 +126,8 @@ def printer_of(line: str) -> tuple[str, str]:
 def plain_line(raw: bytes) -> str:
     """Return the bytes of a log line as text, as a terminal would show it last.
 
-    Without colors and blanks at its end, and without what a carriage return has overwritten; bytes that are no UTF-8
-    are replaced.
+    Without colors, without blanks at its end, and without all that stands before its last carriage return; bytes that
+    are no UTF-8 are replaced. Blanks at its beginning stay.
     """
     text = ANSI.sub(b"", raw).decode(errors="replace").rstrip()
     return text.rpartition("\r")[2].rstrip()
@@ -170,7 +171,8 @@ class Location(NamedTuple):
 def location_of(text: str) -> Location:
     """Return the ranks, node, GPU and process that the text of a log line names; each empty or None where none is.
 
-    ``text`` is the line without its prefixes.
+    ``text`` is the line without its prefixes. Several ranks only from lines of srun and of failed barriers, in the
+    order of the text; of other lines the first that is a rank of the job.
     """
     tasks, on = _TASKS.match(text), _ON.search(text)
     bus = _BUS.search(text) if "Xid" in text or "NVRM" in text else None
@@ -194,7 +196,7 @@ def _first_number(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def _expand_tasks(tasks: str) -> list[int]:
-    """Return the task numbers in a list of srun's: 0, 1, 2 and 5 of ``0-2,5``.
+    """Return the task numbers in a list of srun's, in its order: 0, 1, 2 and 5 of ``0-2,5``.
 
     Parts that are no numbers are left out, and ranges longer than 65,536 are cut: no job has so many tasks.
     """

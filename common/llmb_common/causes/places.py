@@ -24,7 +24,11 @@ _COMMUNICATOR = re.compile(r"\brank (\d{1,6}) nranks (\d{1,6}).*?\bbusId ([0-9a-
 
 @dataclass
 class Places:
-    """On which host, as which process and with which GPU each rank of a run ran, as far as logs and records tell."""
+    """On which host, as which process and with which GPU each rank of a run ran, as far as logs and records tell.
+
+    Made with what the plan says (``world``, ``per_node``) or empty, then filled by ``add_nodes``, ``add_log`` and the
+    like; hosts are names, as logs and records write them.
+    """
 
     world: int | None = None
     """The number of ranks of the job."""
@@ -42,7 +46,11 @@ class Places:
     """First rank by host."""
 
     def host_of(self, rank: int | None) -> str | None:
-        """Return the name of the node that ``rank`` ran on; None where nothing tells, and where ``rank`` is None."""
+        """Return the name of the node that ``rank`` ran on; None where nothing tells, and where ``rank`` is None.
+
+        What logs and rank files say of the rank comes first, then the nodes' own records, then the order of the job's
+        nodes with ``per_node`` ranks on each; a job on one node has all ranks there.
+        """
         if rank is None:
             return None
         if rank in self.hosts:
@@ -58,13 +66,14 @@ class Places:
 
     @property
     def several(self) -> bool:
-        """Whether the job is known to have had more than one node."""
+        """Whether the job is known to have had more than one node; False where nothing tells."""
         return len({*self.order, *self.hosts.values(), *self.first}) > 1
 
     def rank_at(self, host: str | None, local: int) -> int | None:
         """Return the rank, among all of the job, with number ``local`` on node ``host``; None where it is not known.
 
-        Without a host it is known only for a job on one node.
+        Without a host (None) it is known only for a job on one node, where it is ``local``. Whether the node has so
+        many ranks is not checked.
         """
         if host is None:
             alone = len(self.order) == 1 or (self.world is not None and self.world <= (self.per_node or 0))
@@ -85,7 +94,10 @@ class Places:
         return found.pop() if len(found) == 1 else None
 
     def add_nodes(self, found: Nodes) -> None:
-        """Take over the first rank of each node and the PCIe addresses of its GPUs from the nodes' own records."""
+        """Take over the first rank of each node and the PCIe addresses of its GPUs from the nodes' own records.
+
+        They replace what was known of these nodes.
+        """
         for node in found.nodes:
             self.first[node.host] = node.rank
             for gpu in node.gpus:
@@ -93,11 +105,17 @@ class Places:
                     self.buses[(node.host, short_bus(gpu.bus))] = node.rank + gpu.index
 
     def add_order(self, nodes: str) -> None:
-        """Set the order of the nodes from the job's host list (``gpu[1-4]``); a damaged list makes it empty."""
+        """Set the order of the nodes from the job's host list (``gpu[1-4]``), in place of the former.
+
+        A damaged list makes it empty.
+        """
         self.order = tuple(expand_known(nodes))
 
     def add_complaints(self, complaints: Iterable[Complaint]) -> None:
-        """Take over the hosts and process ids of ranks from log lines that name both; what is known already stays."""
+        """Take over the hosts and process ids of ranks from log lines that name both the rank and one of them.
+
+        What is known already stays.
+        """
         for item in complaints:
             if item.line.rank is not None and item.line.host:
                 self.hosts.setdefault(item.line.rank, item.line.host)
@@ -110,7 +128,8 @@ class Places:
     def add_log(self, log: Path) -> None:
         """Take over hosts, GPU addresses and the number of ranks from what NCCL prints of its largest communicator.
 
-        A number of ranks that is known already stays. A log that cannot be read, or has no such lines, adds nothing.
+        Only the log's beginning is searched. A number of ranks that is known already stays; hosts and addresses replace
+        what was known. A log that cannot be read, or has no such lines, adds nothing.
         """
         largest = 0
         with contextlib.suppress(OSError), open_log(log) as file:
@@ -126,10 +145,10 @@ class Places:
 
 
 def short_bus(bus: str) -> str:
-    """Return bus and device of a PCIe address in any spelling as ``5d:00``, to compare addresses.
+    """Return bus and device of a PCIe address in any spelling as ``5d:00``, in lower case, to compare addresses.
 
-    The spellings are ``00000000:5D:00.0``, ``0000:5d:00`` and NCCL's ``5d000``. Text that is no address is returned as
-    it is.
+    The spellings are ``00000000:5D:00.0``, ``0000:5d:00`` and NCCL's ``5d000``; domain and function are dropped. Text
+    that is no address is returned as it is.
     """
     if ":" in bus:
         return ":".join(bus.lower().partition(".")[0].split(":")[-2:])
@@ -142,7 +161,8 @@ def short_bus(bus: str) -> str:
 def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
     """Return (rank, node, GPU) that a log line is about, each None where neither the line nor ``places`` tells.
 
-    The GPU is its PCIe address, or its index on the node as text.
+    What the line's prefixes say comes before what its text names, and both before ``places``. The GPU is its PCIe
+    address, or its index on the node as text.
     """
     line, location = item.line, item.location
     if "named" in item.signature.traits and location.ranks:

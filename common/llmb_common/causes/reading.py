@@ -106,7 +106,7 @@ _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing
 class Complaint(NamedTuple):
     """One log line that matches a failure signature, with the places that it names and where it stands.
 
-    ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught.
+    ``survived``: exactly one iteration was printed after it. ``raised``: it ends a traceback that nobody caught.
     ``logged``: the same of a traceback that a logger printed; it counts unless its rank raises another later.
     ``begins``: the offset at which the error begins whose last line this is; None: at this line.
     """
@@ -132,7 +132,8 @@ class Complaint(NamedTuple):
 class Reading:
     """What one log complains of since its last iterations: the lines that match failure signatures, in their order.
 
-    ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that tells.
+    ``read_complaints`` makes it. ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that
+    tells. What is kept by signature has its id as the key.
     """
 
     log: Path
@@ -148,18 +149,18 @@ class Reading:
     waits: TimedOutCollectives = field(default_factory=TimedOutCollectives)
     """The collectives that its ranks waited in."""
     step: int | None = None
-    """The last iteration."""
+    """The number of the last iteration."""
     steps: int | None = None
-    """How many there were to be, as that line says."""
+    """How many iterations there were to be, as the last one's line says."""
     step_time: str | None = None
-    """The time of the last iteration before it, as printed."""
+    """The time of that iteration, as printed."""
     last: str = ""
     """The last line that is not empty."""
 
     def note(self, complaint: Complaint) -> None:
         """Add a log line that matches a signature: count it, and keep its rank, host and what it says of collectives.
 
-        The line itself is kept while there are at most 64 of its kind.
+        The line itself is kept while there are at most 64 of its signature.
         """
         kind = complaint.signature.id
         self.counts[kind] += 1
@@ -173,17 +174,21 @@ class Reading:
             self.complaints.append(complaint)
 
     def forget(self) -> None:
-        """Drop all log lines noted so far, with their counts and places, because all ranks went on after them."""
+        """Drop all log lines noted so far, with their counts and places, because all ranks went on after them.
+
+        The last iteration and the last line stay.
+        """
         for known in (self.complaints, self.overtaken, self.counts, self.ranks, self.hosts):
             known.clear()
         self.waits.forget()
 
 
 def read_complaints(log: Path, start: int = 0) -> Reading:
-    """Return what ``log`` complains of: its lines that match failure signatures, from its last two iterations on.
+    """Return what ``log`` complains of: its lines that match failure signatures, after its last iteration but one.
 
-    Only what begins at byte ``start`` or later counts. The last step, the planned steps and the last line are in it,
-    too. Empty where the log is missing or cannot be read.
+    Where the log has fewer than two iterations, all of its lines. Only what begins at byte ``start`` or later counts.
+    The last step, the planned steps and the last line are in it, too. Empty where the log is missing or cannot be read;
+    never raises.
     """
     reading = Reading(log)
     with contextlib.suppress(OSError), open_log(log) as file:
@@ -488,7 +493,8 @@ def is_kernel_assertion_of(item: Complaint, other: Complaint) -> bool:
 def first_by_time(items: Sequence[Complaint]) -> Complaint:
     """Return the first of ``items``, log lines in their order, unless another is a little earlier by its printed time.
 
-    Only lines of the same log and with the same form of time are compared. At least one item is needed.
+    That is by at most 60 seconds; of several the earliest. Only lines of the same log and with the same form of time
+    are compared. At least one item is needed.
     """
 
     def style(item: Complaint) -> str:

@@ -22,8 +22,10 @@ Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named", "traps", "s
 class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of log line that a failing run prints, and what it means, as an entry of ``signatures.yaml``.
 
-    ``role`` says what such a line is to the failure: its beginning (``root``), a consequence (``cascade``) and so on;
-    ``sure`` how surely it names the cause, ``fault`` whose fault that is, and ``remedy`` what to do.
+    ``role`` says what such a line is to the failure: its beginning (``root``), a consequence (``cascade``), of a rank
+    that waits (``witness``) or ends (``killed``, ``ended``, ``teardown``), or no evidence (``noise``). ``sure`` says
+    how surely it names the cause, ``fault`` whose fault that is, and ``remedy`` what to do. Patterns heed case unless
+    they begin with ``(?i)``.
     """
 
     id: str
@@ -59,9 +61,9 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One error number (Xid) of NVIDIA's GPU driver and what it means for a job.
 
-    ``role`` is ``context`` where it never fails a job by itself, and ``depends`` where the severity in the line, or the
-    table of NVLink 5 events, decides. ``fault`` says whose fault it is, ``remedy`` what to do (empty: what NVIDIA
-    says).
+    ``role`` is what it is to a job's failure: ``context`` where it never fails a job by itself, and ``depends`` where
+    the severity in the line, or the table of NVLink 5 events, decides. ``fault`` says whose fault it is, ``remedy``
+    what to do (empty: what NVIDIA says).
     """
 
     xid: int
@@ -140,7 +142,8 @@ def kernel_patterns() -> tuple[str, ...]:
 def signature_of(text: str) -> FailureSignature | None:
     """Return the failure signature that a log line without its prefixes matches, the first in the table; None if none.
 
-    For an Xid or SXid it is a copy made for that error's number.
+    Lines of a node's kernel are matched as well. For an Xid or SXid it is a copy made for that error's number. Results
+    are kept for later calls.
     """
     found = next((item for pattern, item in _compiled_patterns() if pattern.search(text)), None)
     return _signature_of_number(found, text) if found is not None and found.id in ("xid", "sxid") else found

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """How a training process learns its place in the job: names of environment variables, and Bash words."""
+    """How a training process learns its place in the job: names of environment variables, and Bash words.
+
+    Each way of starting ranks has one, as ``JobScript.ranks``. A Bash word is a text such as ``${SLURM_JOB_ID}`` that
+    Bash expands when the rank starts.
+    """
 
     rank: str
     """The variable with the rank's number among all ranks."""
@@ -86,31 +90,40 @@ class Container(msgspec.Struct, frozen=True):
     image: str
     """The path or the address of the image."""
     mounts: Sequence[str] = ()
-    """The folders of the machine that it sees, each as ``/source:/target``."""
+    """The folders of the machine that it sees, each as ``/source:/target`` or ``/source:/target:flags``."""
 
 
 class Held(Protocol):
-    """Nodes that are held for this command, on which it can run programs until they are given back."""
+    """Nodes that are held for this command, on which it can run programs until they are given back.
+
+    ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this process
+    is part of. ``run`` waits for a program's end, ``talk`` is for one that takes orders.
+    """
 
     @property
     def nodes(self) -> Sequence[str]:
-        """The names of the nodes that are held."""
+        """The names of the nodes that are held, each once."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The address by which other nodes reach each node that is held, by the node's name."""
+        """The address by which other nodes reach each node that is held, by the node's name.
+
+        Raises:
+            SchedulerError: a scheduler that is asked for them does not answer
+        """
 
     @property
     def port(self) -> int:
-        """The first of the TCP ports that this command may use on the nodes that it holds."""
+        """The first of the 4096 TCP ports in a row that this command may use on each of the nodes that it holds."""
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
         """Run the program ``argv`` once on each of ``nodes`` (empty: on all that are held) and return what they print.
 
-        In the container ``inside``, or without one; after ``seconds`` it is ended. The lines of several nodes come in
-        any order. What goes wrong is in the answer, never raised.
+        One answer for all, whose status is 0 only where all succeed; the lines of several nodes come in any order.
+        ``nodes`` are held ones. In the container ``inside``, or without one (None); after ``seconds`` all are ended.
+        What goes wrong is in the answer, never raised.
         """
 
     def talk(
@@ -118,8 +131,8 @@ class Held(Protocol):
     ) -> AbstractContextManager[Conversation]:
         """Return a context in which ``argv`` runs on ``nodes`` (empty: on all that are held) and can be talked to.
 
-        What is sent reaches the program on all of these nodes, and what they print comes together, line by line. In the
-        container ``inside``, or without one.
+        What is sent reaches the program on all of these nodes, and what they print comes together, line by line, in any
+        order of nodes. In the container ``inside``, or without one (None). The programs are ended with the context.
 
         Raises:
             OSError: the program cannot be started
@@ -128,23 +141,26 @@ class Held(Protocol):
     def unreached(self, answer: Answer) -> Sequence[str]:
         """Return the names of the nodes on which the program that gave ``answer`` was not started.
 
-        Empty where there are none, or nothing tells. Their failure may have ended the program on the other nodes.
+        In no particular order. Empty where there are none, or nothing tells. Their failure may have ended the program
+        on the other nodes.
         """
 
 
 class JobScript(ABC):
     """What one scheduler contributes to batch scripts, which is all that a dry run needs of it.
 
-    An instance has no state: ``script_for`` makes a new one each time.
+    ``head`` returns what the scheduler reads, ``job_script`` Bash text for the supervisor, ``launch`` the lines that
+    start ranks. An instance has no state: ``script_for`` makes a new one each time.
     """
 
     ranks: Ranks = TORCHRUN
     """How a rank that the script starts learns its place."""
 
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
-        """Return the lines of a batch script after ``#!/bin/bash`` that the scheduler reads, such as ``#SBATCH`` lines.
+        """Return the lines of the batch script of ``plan`` that the scheduler reads, such as ``#SBATCH`` lines.
 
-        Empty where the scheduler reads none.
+        They stand right after ``#!/bin/bash``; ``paths`` are those of the run's files. Empty where the scheduler reads
+        none.
 
         Raises:
             RequestError: a path or the image has characters that such a line cannot express
@@ -172,7 +188,8 @@ class JobScript(ABC):
 class Executor(JobScript):
     """One way of running jobs (Slurm, or this machine alone): checks, starts, observes and ends them.
 
-    Its default methods are for a way without a scheduler. An executor keeps no state; records on disk do.
+    ``executor_for`` makes it. Its default methods are for a way without a scheduler. An executor keeps no state;
+    records on disk do.
     """
 
     @abstractmethod
@@ -182,17 +199,22 @@ class Executor(JobScript):
         Raises:
             EnvironmentLacks: a program, an image, a GPU or the training engine is missing
             ConfigError: a file that the job needs may come from anybody
+            OSError: a folder that must be examined cannot be
         """
 
     def doubts(self, plan: JobPlan) -> list[str]:
-        """Return sentences on what may go wrong with the job of ``plan`` though ``check`` lets it pass; mostly none."""
+        """Return sentences on what may go wrong with the job of ``plan`` though ``check`` lets it pass; mostly none.
+
+        Never raises for what cannot be found out: it is left out.
+        """
         return []
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
         """Return the scheduler's options for submitting the job of ``plan``, beyond those in its script; empty: none.
 
-        ``after`` are the ids of jobs to start after (only where the traits have ``dependencies``), ``excluded`` the
-        nodes to avoid, each with the reason. The run's record keeps the options.
+        Each is one word of a command line, such as ``--exclude=n1``. ``after`` are the ids of jobs to start after (only
+        where the traits have ``dependencies``), ``excluded`` the names of nodes to avoid, each with the reason. The
+        run's record keeps the options.
 
         Raises:
             RequestError: an option contradicts the plan
@@ -203,22 +225,29 @@ class Executor(JobScript):
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         """Start the run, which is on record as SUBMITTING; return its record, saved, with the job's id if any.
 
-        A job that no scheduler keeps is followed to its end, unless ``detach``; the record of one that failed is
-        FAILED.
+        A job that no scheduler keeps is followed to its end, unless ``detach``: the record is then COMPLETED, or FAILED
+        where the job failed, which raises nothing. Otherwise it is RUNNING or, with a scheduler, SUBMITTED.
 
         Raises:
             AnswerLost: nobody knows whether there is a job; the run stays on record until that is settled
             SchedulerError: the job was refused and does not exist; the caller removes the run
             Interrupted: the user interrupted a run that was followed, and it was ended
             RecordError: the run's record cannot be written
+            OSError: the job's script cannot be started on this machine
         """
 
     def series_conflict(self, plans: Sequence[JobPlan]) -> str:
-        """Return why runs of ``plans`` cannot take turns in one allocation of nodes, as a clause; empty: they can."""
+        """Return why runs of ``plans`` cannot take turns in one allocation of nodes, as a clause; empty: they can.
+
+        Without a scheduler they never can.
+        """
         return "there are no allocations here"
 
     def start_series(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """Start the runs of one series as one job, in which they take turns; return their records, saved, in order.
+        """Start the runs of one series as one job, in which they take turns in the order of ``records``.
+
+        They are on record as SUBMITTING, and ``series_conflict`` has nothing against them. Return their records, saved,
+        in the same order.
 
         Raises:
             AnswerLost: nobody knows whether there is a job; the runs stay on record until that is settled
@@ -229,13 +258,14 @@ class Executor(JobScript):
 
     @abstractmethod
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        """Return what has become of runs, by run id; their records are not changed.
+        """Return what has become of runs, a finding for each by run id; their records are not changed.
 
-        Nothing is raised where the scheduler does not answer: the finding's ``unknown`` then says why.
+        The finding is empty where there is nothing new. Nothing is raised where the scheduler does not answer: the
+        finding's ``unknown`` then says why.
         """
 
     def failed_nodes(self, nodes: str) -> list[str]:
-        """Return those of ``nodes``, a host list, that the scheduler shows as unfit for jobs; empty where none is.
+        """Return those of ``nodes``, a host list, that the scheduler now shows as unfit for jobs; empty where none is.
 
         Raises:
             RequestError: there is no scheduler here that watches nodes
@@ -249,7 +279,8 @@ class Executor(JobScript):
         """Return, by node, why a job cannot have it now; an empty text where it can.
 
         The nodes are those of the host list ``nodes``, or of ``partition``; with both None those of the scheduler's
-        default partition.
+        default partition. With both given they are those of the list, of which the ones outside of the partition count
+        as unknown.
 
         Raises:
             RequestError: there are no such nodes, or no scheduler here that knows of nodes
@@ -267,16 +298,19 @@ class Executor(JobScript):
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
         """Return a context that holds the ``wanted`` nodes, to run programs on them, and gives them back at its end.
 
+        Entering it waits for the nodes, up to ``wanted.wait`` seconds.
+
         Raises:
-            RequestError: there is no scheduler here that knows of nodes
-            SchedulerError: the nodes cannot be had
+            RequestError: there is no scheduler here that knows of nodes (from the call itself), or no such nodes
+            SchedulerError: the nodes cannot be had (on entering)
         """
         raise _no_scheduler_error()
 
     def own_nodes(self, job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
         """Return the nodes of the job ``job_id``, in which this process runs, so that it can run programs on them.
 
-        Nothing is allocated or given back. ``part`` is what the scheduler was asked for; None: not known.
+        Nothing is allocated or given back. ``part`` is the plan's part for the scheduler, which says how containers are
+        started; None only where the scheduler has none.
 
         Raises:
             RequestError: there is no scheduler here that knows of nodes
@@ -285,10 +319,11 @@ class Executor(JobScript):
 
     @abstractmethod
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        """End the jobs of runs that have not ended; queued runs must have a job.
+        """End the jobs of runs that have not ended, ``records``; queued runs must have a job.
 
-        Return by run id the record of a run whose end is certain, or the error why it was not ended. Runs that are
-        missing in the answer were asked to end; ``poll`` tells later what became of them.
+        Return by run id the record, saved, of a run whose end is certain, or the error why it was not ended. Runs that
+        are missing in the answer were asked to end; ``poll`` tells later what became of them. Errors of single runs are
+        returned, not raised.
         """
 
 
@@ -300,7 +335,7 @@ def _no_scheduler_error() -> LLMBError:
 
 
 def script_for(cluster_type: ClusterType) -> JobScript:
-    """Return what writes batch scripts for the way of running jobs ``cluster_type``, such as ``slurm``.
+    """Return a new writer of batch scripts for the way of running jobs ``cluster_type``, such as ``slurm``.
 
     The executor's module is imported only where the scripts are written there, too.
 

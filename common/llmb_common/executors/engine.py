@@ -17,8 +17,8 @@ ENGINE_CHECK = "LLMB_ENGINE_CHECK"
 def check_engine(plan: JobPlan) -> None:
     """Raise unless the Python that trains without a container, ``plan.engine_python``, has the Megatron-Bridge needed.
 
-    It passes where the folders of that Python do not say which release it has, and where the plan sets
-    ``LLMB_ENGINE_CHECK=off``.
+    That is the same minor release as ``plan.engine``, by the names of its folders; the Python is not started. It passes
+    where these do not say which release it has, and where the plan sets ``LLMB_ENGINE_CHECK=off`` for another release.
 
     Raises:
         EnvironmentLacks: code ``no-engine``: that Python is not set or missing; code ``wrong-engine``: it has another

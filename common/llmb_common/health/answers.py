@@ -36,7 +36,8 @@ class _Value(msgspec.Struct):
 class _Result(msgspec.Struct):
     """What became of one call to the program on a node: a value, an error, or that the call hung.
 
-    Unset or empty is what does not apply.
+    One of ``value``, ``error`` and ``hung`` is there; ``died`` goes with an error, ``state`` and ``stuck`` with
+    ``hung``. What does not apply is unset or empty.
     """
 
     value: _Value | msgspec.UnsetType = msgspec.UNSET
@@ -70,7 +71,7 @@ class _NodeAnswer(msgspec.Struct):
 def readable(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of a node unchanged if it has the form that the node's program gives it.
 
-    Else ``{"error": ...}`` with the reason; never raises.
+    Unknown keys are no fault. Else ``{"error": ...}`` with the reason, a clause; never raises.
     """
     try:
         from_plain(answer, _NodeAnswer)

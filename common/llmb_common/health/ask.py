@@ -65,7 +65,8 @@ main(json.loads(sys.argv[2]))
 def node_command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
     """Return the command line that runs the health program on a node, with the first of ``pythons`` that works there.
 
-    ``spec`` says what it is to do, as values for JSON.
+    ``pythons`` are names or paths, in the order in which they are tried; where none works, the program prints a frame
+    that says so. ``spec`` says what it is to do, as values for JSON.
 
     Raises:
         EnvironmentLacks: the training code, a part of LLMB that the program is made of, is missing
@@ -91,7 +92,7 @@ def _packed_program(folder: Path) -> str:
 class Frames:
     """Puts together the answers of nodes, which arrive in frames, one a line and in any order.
 
-    Each line of output is given to ``take``.
+    Made without arguments. Each line of output is given to ``take``, which keeps frames until an answer is whole.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class Frames:
         """Take in a line of output; return (node, its answer) where that completes the answer of a node.
 
         (node, None) where the line says that the node has no Python. ``("", None)`` otherwise: the line is no frame,
-        further ones are missing, or the answer is damaged.
+        further ones are missing, or the answer is damaged and dropped. A node may answer again and again.
         """
         frame = _FRAME.fullmatch(line.strip())
         if frame is None:
@@ -121,7 +122,8 @@ class Frames:
 def parse_frames(output: str) -> dict[str, Any]:
     """Return the answer of each node in ``output``, by the node's name; None for a node without a Python.
 
-    Lines that are no frames, and answers that are damaged or not complete, are left out.
+    Of several answers of a node the last one counts. Lines that are no frames, and answers that are damaged or not
+    complete, are left out.
     """
     frames = Frames()
     found: dict[str, Any] = {}
@@ -153,7 +155,10 @@ DAYS = 1.0
 
 @dataclass(frozen=True)
 class Health:
-    """The result of a health check: a verdict and the facts of each node, and the fabric where it was measured."""
+    """The result of a health check: a verdict and the facts of each node, and the fabric where it was measured.
+
+    ``check_nodes`` and ``check_nodes_under_load`` return one.
+    """
 
     verdicts: Sequence[NodeVerdict]
     """One for each node that was to be checked."""
@@ -168,14 +173,18 @@ class Health:
 
     @property
     def failed(self) -> list[NodeVerdict]:
-        """The verdicts on the nodes that failed the health check or did not answer; empty: none."""
+        """The verdicts on the nodes that failed the health check or did not answer; empty: none.
+
+        In the order of ``verdicts``.
+        """
         return [verdict for verdict in self.verdicts if verdict.status in ("fail", "silent")]
 
     @property
     def shared_fault(self) -> str:
         """What all nodes that answered fail of, or all that were put to work, joined by ``; ``; empty: nothing.
 
-        Then the site is at fault, not a node. Empty, too, for a single node.
+        Sorted by alphabet. Only failures with the same text count, no warnings. Then the site is at fault, not a node.
+        Empty, too, for a single node.
         """
         answered = [verdict for verdict in self.verdicts if verdict.status != "silent"]
         shared = _in_common(answered)
@@ -187,15 +196,18 @@ class Health:
 
     @property
     def drift(self) -> dict[str, dict[str, list[str]]]:
-        """What differs between the nodes that answered: by fact (driver), then by value, the nodes that have it.
+        """What differs between the nodes that answered: by fact (``driver``), then by value, the nodes that have it.
 
-        Empty where the nodes are alike.
+        The value of most nodes comes first. Empty where the nodes are alike.
         """
         return drift([self.facts[verdict.node] for verdict in self.verdicts if verdict.node in self.facts])
 
 
 def _in_common(verdicts: Sequence[NodeVerdict]) -> str:
-    """Return the remarks of which all nodes in ``verdicts`` fail, joined by ``; ``; empty: none, or a single node."""
+    """Return the texts of the remarks of which all nodes in ``verdicts`` fail, sorted and joined by ``; ``.
+
+    Empty: none, or a single node. Warnings do not count.
+    """
     fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in verdicts]
     return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
 
@@ -205,8 +217,9 @@ def choose_nodes(
 ) -> tuple[list[str], dict[str, str]]:
     """Return (nodes to check, why not the others, by node): those in ``nodes``, else those of ``partition``.
 
-    Left out are nodes that a job cannot have now and, unless they are named, those on the installation's list of
-    excluded ones and in ``avoided``, a host list of what the job in question excludes by itself.
+    In the scheduler's order. Left out are nodes that a job cannot have now and, unless ``nodes`` names the nodes, those
+    on the installation's list of excluded ones and in ``avoided``, a host list of what the job in question excludes by
+    itself.
 
     Raises:
         RequestError: code ``no-nodes``: none can be checked; or there are no such nodes, or no scheduler
@@ -243,11 +256,12 @@ def check_nodes(
     """Hold ``nodes`` in a job, check their health, and return the verdicts with the seconds that it took.
 
     ``wait`` is in seconds, for the job to start; ``minutes`` is its time limit. ``continuation`` gets the nodes while
-    they are held, with what was found, and what it returns is the result.
+    they are held, with what was found, and what it returns is the result; its time counts, too.
 
     Raises:
         RequestError: there is no scheduler, or no partition has all of the nodes
         SchedulerError: the nodes are not given, or none could start anything
+        EnvironmentLacks: a part of LLMB is missing
     """
     gpus, part = needs.gpus_per_node or 1, needs.scheduler
     wanted = NodeRequest(
@@ -262,8 +276,11 @@ def check_nodes(
 def check_held_nodes(held: Held, needs: Needs) -> Health:
     """Check the health of nodes that are held, without load; a node that does not answer gets the status ``silent``.
 
+    Verdicts come in the order of the held nodes; ``seconds`` stays 0.
+
     Raises:
         SchedulerError: none could start anything
+        EnvironmentLacks: a part of LLMB is missing
     """
     spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
     answer, node_answers = run_on_nodes(held, node_command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
@@ -294,13 +311,14 @@ def run_on_nodes(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answe
 
 
 def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
-    """Put the nodes that failed the health check on the installation's list of excluded nodes for ``days`` days.
+    """Put the nodes that failed the health check, or were silent, on the installation's list of excluded nodes.
 
-    Submissions keep jobs off them.
+    For ``days`` days, from now on also for a node that is on it already, with what it fails of as the reason.
+    Submissions keep jobs off them. Nothing is done where none failed.
 
     Raises:
-        CheckFailed: all of them fail of the same: that is the site's fault, and nothing is put on the list
-        RequestError: ``days`` is no number of days up to ten years
+        CheckFailed: all that answered fail of the same: that is the site's fault, and nothing is put on the list
+        RequestError: ``days`` is not above 0 and at most 3650
         RecordError: the list cannot be read or written
     """
     if shared := found.shared_fault:
@@ -315,12 +333,12 @@ def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
 
 
 def exclude_unfit(install: Path, unfit: Mapping[str, str], days: float = DAYS) -> None:
-    """Put nodes on the installation's list of excluded nodes for ``days`` days.
+    """Put nodes on the installation's list of excluded nodes for ``days`` days, or parts of days, from now on.
 
-    ``unfit`` says by node what it fails of, which becomes the reason.
+    ``unfit`` says by node what it fails of, which becomes the reason; one that is on the list already gets the new one.
 
     Raises:
-        RequestError: ``days`` is no number of days up to ten years
+        RequestError: ``days`` is not above 0 and at most 3650
         RecordError: the list cannot be read or written
     """
     for node, why in unfit.items():

@@ -53,13 +53,14 @@ def check_nodes_under_load(
     """Hold ``nodes`` in a job, check their health, and put those that do not fail to work; return verdicts and fabric.
 
     ``wait`` is in seconds, for the job to start. With ``sizes`` all nodes together also reduce buffers of several
-    sizes.
+    sizes. Without a fabric where all nodes fail.
 
     Raises:
         RequestError: the nodes work in an image and none is named, or there is no scheduler or no such partition
         ConfigError: the site's configuration cannot be read
         RecordError: the site's baselines cannot be read
         SchedulerError: the nodes are not given, or nothing can be started there
+        EnvironmentLacks: a part of LLMB is missing
     """
     if needs.containers and needs.image is None:
         raise RequestError(
@@ -85,13 +86,14 @@ def with_fabric(
 ) -> Health:
     """Return ``found``, the health of held nodes, with what those that did not fail give under load.
 
-    Unchanged where all failed. ``topology`` is the switch or block of each node, as far as known. With ``sizes`` all
-    nodes together also reduce buffers of several sizes.
+    Their verdicts are judged anew with what is found. Unchanged where all failed. ``topology`` is the switch or block
+    of each node, as far as known. With ``sizes`` all nodes together also reduce buffers of several sizes.
 
     Raises:
         ConfigError: the site's configuration cannot be read
         RecordError: the site's baselines cannot be read
         SchedulerError: nothing can be started on the nodes
+        EnvironmentLacks: a part of LLMB is missing
     """
     nodes = [item.node for item in found.verdicts if item.status in ("ok", "warn")]
     if not nodes:
@@ -120,7 +122,11 @@ def with_fabric(
 
 
 class _FabricRun:
-    """One measurement of a cluster's fabric, from single GPUs to all nodes together."""
+    """One measurement of a cluster's fabric, from single GPUs to all nodes together.
+
+    Made from the workers that measure, what jobs need, the switch of each node, and what the site expects. ``run``
+    measures, once; then ``measurement`` has the results, and ``loads`` what was seen of GPUs under load, by node.
+    """
 
     def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
         self._workers = workers
@@ -231,7 +237,8 @@ def _gpu_measurements(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[Node
 def fabric_remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tuple[str, Remark]]:
     """Yield (node, remark) for what the fabric's measurement says against single nodes; nothing where it does not.
 
-    Only a node that is the cause fails by it, the others are warned: a path has two ends.
+    Nodes that could not be measured come first, and fail. Of the others only a node that is the cause of a finding
+    fails by it, all that the finding names are warned: a path has two ends. Notes are left out.
     """
     for node, why in measured.missing.items():
         yield node, Remark("answer", "fail", why)

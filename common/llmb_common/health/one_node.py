@@ -29,7 +29,10 @@ _SAID_INSIDE = ("started=", "root=", "workloads=", "gpu=", "hung=")
 
 @dataclass(frozen=True)
 class ContainerProbe:
-    """What the container that jobs run in showed on a node, where ``probe.sh`` was started in it."""
+    """What the container that jobs run in showed on a node, where ``probe.sh`` was started in it.
+
+    Empty, without ``status``, where no container was to be started.
+    """
 
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What ``probe.sh`` printed as ``NAME=VALUE``, by name."""
@@ -42,13 +45,16 @@ class ContainerProbe:
 
     @property
     def started(self) -> bool:
-        """Whether the container started on the node."""
+        """Whether the container started on the node: the program in it said so, whatever became of it then."""
         return bool(self.values.get("started"))
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What one node of the site reported of itself, for ``llmb-install doctor``."""
+    """What one node of the site reported of itself, for ``llmb-install doctor``.
+
+    ``ask_one_node`` makes it; with an ``error`` all else is empty.
+    """
 
     error: str = ""
     """Why the node could not be asked; empty: it was."""
@@ -62,7 +68,7 @@ class NodeReport:
     """Its clock minus ours, in seconds, including the second or so that the answer takes."""
 
     def folder(self, name: str) -> Folder:
-        """Return what the node sees of the folder that the request called ``name``.
+        """Return what the node sees of the folder that the request called ``name``, such as ``installation``.
 
         Of one that was not asked for it says that there is none.
         """
@@ -74,12 +80,13 @@ def ask_one_node(
 ) -> NodeReport:
     """Return what any one node of the site reports of itself, as for ``llmb-run health``, and of ``container`` on it.
 
-    The node is held in a job, with GPUs where jobs ask for them. ``folders`` are those to look into, by what they are
-    for; ``installation`` must be among them. Nothing is written but files in a folder of their own among the
-    installation's runs, which is removed again. Where no node answers, the report's ``error`` says so.
+    The node is held in a job, with GPUs where jobs ask for them. ``folders`` are the paths to look into, by a name for
+    each; ``installation`` must be among them. Nothing is written but files in a folder of their own among the
+    installation's runs, which is removed again. Where no node is given or answers, the report's ``error`` says so.
 
     Raises:
         RequestError: there is no scheduler that knows of nodes
+        EnvironmentLacks: a part of LLMB is missing
     """
     wanted = NodeRequest(
         name="llmb-doctor",
@@ -140,7 +147,7 @@ def _probe_container(held: Held, container: Container, trial: str) -> ContainerP
 def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
     """Return the values in lines ``NAME=VALUE``, by name, in their order; a name may come more than once.
 
-    Other lines and empty values are left out.
+    Without blanks around either; the first ``=`` counts. Other lines and empty values are left out.
     """
     values: dict[str, list[str]] = {}
     for line in lines:

@@ -37,7 +37,11 @@ MOST_RESTARTS = 2
 
 @dataclass(frozen=True)
 class Decision:
-    """What a job is to do after it has checked the health of its own nodes, and why."""
+    """What a job is to do after it has checked the health of its own nodes, and why.
+
+    ``decide`` makes it. ``unfit`` is empty where it trains, and where it ends because all nodes or the fabric as a
+    whole fail.
+    """
 
     status: int
     """The exit status that tells the job what to do: ``TRAIN``, ``WITHOUT`` or ``END``."""
@@ -51,8 +55,10 @@ def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decisio
     """Return what a job is to do after the check of its nodes: train, queue itself again without the unfit, or end.
 
     ``found`` is the result of the check; ``left_out`` has the nodes without which the job has queued itself again, a
-    host list for each time. It ends where all nodes fail alike, and where it cannot run without the unfit ones. Nodes
-    on which nothing could be measured are not unfit where that holds for all of them: training will say why.
+    host list for each time. Unfit are nodes that failed or were silent. It ends where all nodes fail alike, where none
+    is unfit but the fabric as a whole fails, and where it cannot run without the unfit ones or has been queued again
+    ``MOST_RESTARTS`` (2) times. Nodes on which nothing could be measured are not unfit where that holds for all of
+    them: training will say why.
 
     Raises:
         RequestError: the user named a file with nodes, and it cannot be read
@@ -82,7 +88,8 @@ def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decisio
 def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequence[str]) -> str:
     """Return why a job cannot be queued again without the nodes that failed, as a clause; empty where it can.
 
-    ``failed`` has the reason by node; ``left_out`` the host lists of those left out before.
+    It cannot where it asks for one by name, was queued again ``MOST_RESTARTS`` (2) times before, or too few nodes are
+    left. ``failed`` has the reason by node; ``left_out`` the host lists of those left out before.
 
     Raises:
         RequestError: the user named a file with nodes, and it cannot be read
@@ -107,7 +114,8 @@ def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequen
 def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
     """Return the health of the nodes of a job that this process runs in, by themselves and under load.
 
-    The latter is left out, and said in the job's log, where nothing can be started in the image.
+    The latter is left out, and said on standard error (the job's log), where nothing can be started in the image.
+    ``seconds`` is the time for both.
 
     Raises:
         LLMBError: nothing can be started on the nodes at all, or the site's configuration or baselines cannot be read
@@ -126,10 +134,10 @@ def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
 def main(words: Sequence[str]) -> int:
     """Check a job's own nodes before it trains; return what the job is to do: an exit status as in ``Decision``.
 
-    1 where nothing could be judged: the job trains. Prints the host list of the nodes that fail, writes
-    ``fabric-<restart>.json`` to the run's folder, and keeps later jobs off these nodes; what cannot be written is only
-    logged. ``words`` are the run's folder, the job's id, the number of the restart, and the host list of the nodes.
-    SIGTERM ends the process.
+    1 where nothing could be judged: the job trains. Prints the host list of the nodes that fail on standard output (an
+    empty line: none do), writes ``fabric-<restart>.json`` to the run's folder, and keeps later jobs off these nodes for
+    some days; what cannot be written is only logged, on standard error. ``words`` are the run's folder, the job's id,
+    the number of the restart, and the host list of the nodes. SIGTERM ends the process.
     """
     folder, job_id, restart, nodes = words
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # whatever was started ends, too

@@ -25,8 +25,9 @@ from llmb_common.results.slow_nodes import NodeRun, Witness, witnesses
 def after_training(verdict: FabricVerdict, runs: Sequence[NodeRun]) -> FabricVerdict:
     """Return the verdict on a fabric with what training runs say of each node that it only warns of.
 
-    Such a node fails if runs with it are slower than runs without, and no other node explains that. Unchanged where the
-    verdict warns of no single node.
+    Such a node fails if runs with it are slower than runs without by more than chance, and no other node was in all of
+    them, too. ``runs`` may be of any nodes; nothing is measured here. Unchanged where the verdict warns of no single
+    node.
     """
     suspects = verdict.suspects
     if not suspects:
@@ -68,7 +69,7 @@ def _words(witness: Witness) -> str:
 def with_training(found: Health, runs: Sequence[NodeRun]) -> Health:
     """Return the health of nodes with what training runs say of those that the fabric's verdict only warns of.
 
-    ``found`` unchanged where no fabric was measured, or it warns of no single node.
+    Their verdicts are judged anew. ``found`` unchanged where no fabric was measured, or it warns of no single node.
     """
     if found.fabric is None or not found.fabric.verdict.suspects:
         return found

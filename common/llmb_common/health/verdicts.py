@@ -39,7 +39,7 @@ class NodeVerdict(msgspec.Struct, frozen=True):
     def reason(self) -> str:
         """Why the node is not to be used: its failures, else all remarks, joined by ``; ``; empty where there are none.
 
-        At most three of them, and 300 characters.
+        At most the first three of them, the worst, and 300 characters.
         """
         worst: Sequence[Remark] = [remark for remark in self.remarks if remark.level == "fail"] or self.remarks
         return "; ".join(remark.text for remark in worst[:3])[:300]
@@ -58,7 +58,7 @@ def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], ne
     """Return a health verdict on each node that was asked, ``hosts``, in their order, by what nodes recorded.
 
     ``node_answers`` has None for a node on which nothing could run, and lacks those that did not answer: both are
-    ``silent``.
+    ``silent``. Nodes are also compared with each other, and each node's kernel log counts.
     """
     answers = [node_answers.get(node) for node in hosts]
     nodes = tuple(facts for facts in answers if facts is not None)
@@ -73,7 +73,8 @@ def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], ne
 def _as_fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
     """Return the nodes in the form that health rules look at.
 
-    Where ``needs`` does not say the type and the number of GPUs in a node, those that most nodes have count.
+    Where ``needs`` does not say the type and the number of GPUs in a node, those that most nodes have count; where it
+    names no type and no node has GPUs, all are taken for nodes without GPUs.
     """
     gpus = chain.from_iterable(node.before.gpus for node in nodes)
     types = Counter(type_of(gpu.product or "") for gpu in gpus)
@@ -93,7 +94,8 @@ def _as_fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
 def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
     """Return the health verdicts in their order, those of nodes in ``more`` judged anew with the remarks given there.
 
-    A remark that a node has already is not added again.
+    A remark that a node has already is not added again; nodes in ``more`` without a verdict are ignored. A silent node
+    that is judged anew fails.
     """
     return [
         _worst_verdict(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
@@ -102,7 +104,11 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
 
 
 def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
-    """Return the health verdicts in their order, those of nodes in ``taken`` judged anew without the remarks there."""
+    """Return the health verdicts in their order, those of nodes in ``taken`` judged anew without the remarks there.
+
+    Remarks are compared as a whole, in the form in which they are shown. Verdicts of other nodes are returned as they
+    are.
+    """
     kept = []
     for item in verdicts:
         # Verdicts hold remarks as they are shown, so they are compared in that form.

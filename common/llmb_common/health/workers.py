@@ -52,12 +52,17 @@ Measured: TypeAlias = list[list[GroupMeasurement]]
 
 
 def ranks_of(needs: Needs) -> int:
-    """Return the number of ranks that measure on one node: one for each GPU, or 1 on CPUs."""
+    """Return the number of ranks that measure on one node: one for each GPU; 1 on CPUs, or if that is not known."""
     return (needs.gpus_per_node or 1) if needs.device == "cuda" else 1
 
 
 class Workers:
-    """The nodes on which the measuring program runs, and takes orders."""
+    """The nodes on which the measuring program runs, and takes orders, one after the other.
+
+    ``start_workers`` makes it and returns it ready; it takes orders only within that context. Nodes that fail to answer
+    one are in ``lost`` from then on, with the reason, and no longer in ``nodes``. ``logs`` has lines of NCCL's log, by
+    node.
+    """
 
     def __init__(self, conversation: Conversation, needs: Needs, nodes: Sequence[str], port: int) -> None:
         self._conversation = conversation
@@ -76,20 +81,21 @@ class Workers:
 
     @property
     def nodes(self) -> list[str]:
-        """The names of the nodes that still answer."""
+        """The names of the nodes that still answer, in the order in which they were given."""
         return [node for node in self._asked if node not in self.lost]
 
     def wait_until_ready(self) -> None:
         """Wait until the measuring program is ready on all nodes, at most five minutes.
 
-        Nodes on which it is not ready then are noted in ``lost``; nothing is raised.
+        Less once half of them are. Nodes on which it is not ready then are noted in ``lost``; nothing is raised.
         """
         self._collect_answers(0, self.nodes, START_SECONDS, 60.0)
 
     def measure_gpus(self) -> dict[str, dict[str, Any]]:
         """Measure each GPU of all nodes by itself; return each node's answer: ``alone`` by GPU, and looks in ``load``.
 
-        Nodes that do not answer are noted in ``lost`` and left out.
+        By the node's name, in the form of JSON: a GPU is its index as text. Nodes that do not answer are noted in
+        ``lost`` and left out.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -99,8 +105,9 @@ class Workers:
     def all_reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
         """Measure all-reduces in disjoint groups of nodes, all at the same time, for at most ``seconds``.
 
-        Return for each group a list with one measurement for each of ``sizes``, in bytes, both in their order. Groups
-        whose port another program has are measured once more. Nodes that do not answer are noted in ``lost``.
+        Return for each group a list with one measurement for each of ``sizes``, in bytes, both in their order; a group
+        of which a rank gave no time has measurements with an error. Groups whose port another program has are measured
+        once more. Nodes that do not answer are noted in ``lost``.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -147,9 +154,9 @@ class Workers:
     def all_reduce_by_rail(self, groups: Groups, size: int, seconds: float) -> list[GroupMeasurement]:
         """Measure all-reduces among the GPUs with the same index on each node of a group: one for each index (rail).
 
-        All at once, for disjoint groups and a buffer of ``size`` bytes, for at most ``seconds``. Return one measurement
-        for each group and rail, in their order. Groups of which another program has a port are measured once more.
-        Nodes that do not answer are noted in ``lost``.
+        All at once, for disjoint groups and a buffer of ``size`` bytes, for at most ``seconds``. Return one list of
+        measurements, for each group all its rails, in their order; with an error where a rank gave no time. Groups of
+        which another program has a port are measured once more. Nodes that do not answer are noted in ``lost``.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -247,10 +254,10 @@ class Workers:
 
 
 def _order_deadline(took: Sequence[float], nodes: int, seconds: float, floor: float) -> float:
-    """Return after how many seconds the ranks that still work on an order are ended.
+    """Return after how many seconds from its beginning the ranks that still work on an order are ended.
 
-    It is ``seconds`` until half of the ``nodes`` (a number) have answered; then some medians of what those took
-    (``took``, in seconds), at least ``floor``.
+    It is ``seconds`` until half of the ``nodes`` (a number) have answered; then ``_MEDIANS`` times the median of what
+    those took (``took``, in seconds), at least ``floor`` and at most ``seconds``.
     """
     if 2 * len(took) < nodes:
         return seconds
@@ -341,8 +348,9 @@ def _rank_problem(result: Mapping[str, Any] | None) -> str:
 def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
     """Return which of a group's ranks, counted from 0, hold up the others in a collective that did not end.
 
-    Those of which there is no word, which died, or whose process does nothing; else those that are behind. Empty where
-    all wait at the same place, so that it cannot be told for whom.
+    ``results`` are by rank; None: its node said nothing of it. Those of which there is no word, which died, or whose
+    process does nothing; else those that are behind. Sorted; empty where all wait at the same place, so that it cannot
+    be told for whom.
     """
     gone = [at for at, result in enumerate(results) if result is None or _is_stopped_or_dead(result)]
     if gone:
@@ -364,11 +372,12 @@ def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
 def start_workers(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]:
     """Return a context in which the measuring program runs on ``nodes`` and is ready for orders.
 
-    It runs in the jobs' image and with their variables. Nodes that the scheduler cannot reach, or on which it does not
-    start, are noted in the ``lost`` of what the context gives.
+    It ends with the context. It runs in the jobs' image and with their variables. Nodes that the scheduler cannot
+    reach, or on which it does not start, are noted in the ``lost`` of what the context gives; all may be.
 
     Raises:
         SchedulerError: the program cannot be started at all, or the scheduler does not answer
+        EnvironmentLacks: a part of LLMB is missing
     """
     addresses = held.addresses
     spec = {

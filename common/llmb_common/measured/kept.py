@@ -62,7 +62,10 @@ _NO_FILES = RunFiles("", None, None)
 
 
 class LogSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What a run's log says in short: as much as tables of many runs need of each."""
+    """What a run's log says in short: as much as tables of many runs need of each.
+
+    ``KeptFigures`` reads it, and the index keeps it.
+    """
 
     status: Status
     """What became of the run, by its log and its recorded state."""
@@ -79,7 +82,10 @@ class LogSummary(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the run tells how fast its configuration is: it succeeded, and was measured as documented."""
+        """Whether the run tells how fast its configuration is: it succeeded, and was measured as documented.
+
+        Whether it trained the planned work (``sense``) is not asked.
+        """
         return self.documented and self.status.measured and self.steps.time is not None
 
 
@@ -115,7 +121,7 @@ def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
     """Return the timing of the run in ``files`` from ``packed``, the bytes that the index keeps of its log.
 
     None where another version of the code has kept it in another form. Iterations but the last are read from the log
-    when they are asked for.
+    when they are asked for; no log is read now.
     """
     found = _decode_struct(packed, _Timing)
     return found.of(files) if found else None
@@ -124,8 +130,10 @@ def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
 class KeptFigures:
     """What the logs of the runs in ``folders`` say, from the index of the installation, or from the logs themselves.
 
-    ``take_unchanged`` answers from the index alone, ``read`` reads the log where it must, and ``close`` keeps in the
-    index what was read. With ``install`` None nothing is kept.
+    Made from ``install``, the installation, and ``folders``, those of all runs that will be asked for; it then reads
+    their entries of the index. ``take_unchanged`` answers from the index alone, ``read`` reads the log where it must,
+    and ``close``, which the caller must call at the end, keeps in the index what was read. With ``install`` None
+    nothing is kept.
     """
 
     def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:
@@ -139,8 +147,8 @@ class KeptFigures:
     def take_unchanged(self, row: RunRow) -> KeptLog | None:
         """Return what the index keeps of the log of an ended run, if nothing of the run has changed since; else None.
 
-        None of a live run, too, and of one that the index does not have. The record is not read. Each run is given out
-        once: asked again, it is None.
+        Changed is also what another version of the code has kept. None of a live run, too, and of one that the index
+        does not have. The record is not read. Each run is given out once: asked again, it is None.
         """
         folder = str(row.folder)
         if is_live(row.state) or folder not in self._known:
@@ -163,9 +171,10 @@ class KeptFigures:
     def read(self, files: RunFiles, record: RunRecord, wanted: Window | None, *, alone: bool) -> KeptLog:
         """Return what the log of a run says, from the index if nothing has changed, else read now.
 
-        Never raises for a bad log: its status says what is wrong. What was read is kept, at the latest by ``close``,
-        unless the run is live, a ``wanted`` window is given, or other logs lie beside it (not ``alone``). ``wanted``
-        None: over the documented window, of a resumed run's own steps.
+        Never raises for a bad or missing log: its status says what is wrong. What was read is kept, at the latest by
+        ``close``, unless the run is live, a ``wanted`` window is given, other logs lie beside it (not ``alone``), or
+        its files changed within the last two seconds. ``wanted`` None: over the documented window, of a resumed run's
+        own steps.
         """
         state = RecordedState(record.state, record.detail)
         folder, log = str(files.folder), str(files.log)
@@ -201,7 +210,7 @@ class KeptFigures:
         return KeptLog(summary, configuration, read)
 
     def close(self) -> None:
-        """Write into the index what was read and is not kept yet.
+        """Write into the index what was read and is not kept yet; the object stays usable.
 
         Never raises if that fails: the logs are read again next time.
         """
@@ -211,10 +220,10 @@ class KeptFigures:
 
 
 def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float]:
-    """Return the mean step time in seconds of each run that has ended and was measured, by its folder.
+    """Return the mean step time in seconds of each run that has succeeded and was measured, by its folder.
 
-    From the index, or from the run's log, which is kept in the index of ``install`` then. Other runs, and those that
-    cannot be read, are left out.
+    Over the documented window; whether it trained is not asked. From the index, or from the run's log, which is kept in
+    the index of ``install`` then (None: it is not). Other runs, and those that cannot be read, are left out.
     """
     kept, found = KeptFigures(install, [row.folder for row in rows]), dict[Path, float]()
     for row in rows:
@@ -253,7 +262,8 @@ def _memory_ratio(read: RunTiming, record: RunRecord) -> tuple[str, float | None
 def past_runs(install: Path | None) -> list[PastRun]:
     """Return the newest successful runs that the index of ``install`` has step times of, the newest first.
 
-    Empty without an installation or an index, and of figures that another version of the code has kept. No log is read.
+    At most 2000. Only those measured over the documented window. Empty without an installation or an index, and of
+    figures that another version of the code has kept. No log is read.
     """
     if install is None:
         return []
@@ -280,8 +290,9 @@ def _decode_struct(content: bytes, kind: type[T]) -> T | None:
 def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
     """Return a text that changes with all that decides what ``code``, a hash of code, reads of a run.
 
-    That is its log, its files, each by inode, size and times, and its recorded state. Empty where one of the files
-    changed within the last two seconds: it could change again without a trace. A missing file counts as such.
+    That is its log and its files in ``folder`` (record and events), each by inode, size and times, and its recorded
+    state. Empty where one of the files changed within the last two seconds: it could change again without a trace. A
+    missing file counts as such.
     """
     now = time.time_ns()
     parts = [code, state.state, state.detail]
@@ -316,8 +327,9 @@ def diagnoses(
 ) -> dict[str, Diagnosis]:
     """Return why those of the runs that have ended badly did, by run id; empty where none has.
 
-    From the index of ``install``, or found now from the logs and kept there. ``judged`` are the runs' statuses by run
-    id, as far as known: a run that its scheduler calls complete may have failed all the same.
+    From the index of ``install`` (None: none), or found now from the logs and kept there. ``judged`` are the runs'
+    statuses by run id, as far as known: a run that its scheduler calls complete may have failed all the same. Without a
+    status any state but COMPLETED is bad. Live runs are left out; records are taken as they are.
     """
     statuses = judged or {}
     failed = []

@@ -39,13 +39,14 @@ def measure(
     window: Window | None = None,
     known: Mapping[Path | None, RunRecord] | None = None,
 ) -> list[MeasuredRun]:
-    """Return every run in ``runs``, folders or rows of the index, with what was measured of it.
+    """Return every run in ``runs``, folders or rows of the index, with what was measured of it, in their order.
 
-    Measured are the iterations that its document measures, or those of ``window``. Each run comes once: a copy of a run
-    is left out. Of a row of the index nothing is read if the run has not changed; what is read is kept in the index.
-    ``known`` are up-to-date records by folder; of other live runs the scheduler is asked, and their records are
-    updated. A log that LLMB did not write is measured by itself. Copies and records that cannot be read are told by
-    notices.
+    A folder stands for all runs in it at any depth, sorted by path, and may also be a log. Measured are the iterations
+    that its document measures, or those of ``window``. Each run comes once: a copy of a run is left out. Of a row of
+    the index nothing is read if the run has not changed; what is read is kept in the index. ``known`` are up-to-date
+    records by folder; of other live runs the scheduler is asked, and their records are updated. A log that LLMB did not
+    write is measured by itself. Copies and records that cannot be read are told by notices, and nothing is raised for
+    them.
     """
     install = workspace.install_or_none
     with no_garbage():
@@ -111,7 +112,7 @@ def _slow_search_note(folder: Path) -> Callable[[], None]:
 def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
     """Return the run of ``record``, which is up to date, measured over its documented iterations.
 
-    Other logs in its folder are ignored.
+    The scheduler is not asked. Other logs in its folder are ignored.
     """
     folder: Path = record.paths.folder
     found = measure([folder], workspace, known={folder: record})
@@ -147,7 +148,7 @@ def _without_copies(
 ) -> list[RunFiles | MeasuredRun]:
     """Return the items of ``found`` with each run once: a copy of a run's folder is no repeat of the run.
 
-    The run in the installation counts, else the first; a notice tells of each copy.
+    Of folders with the same run id one in the installation counts, else the first; a notice tells of each copy.
     """
     together: dict[str, list[Path]] = {}
     for item in found:
@@ -215,7 +216,8 @@ def _read_one(
 def marked_against_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs in their order, with ``unlike`` set for each whose training differs from that of its repeats.
 
-    Only repeats among ``items`` count. A run is marked in a copy; the others are returned as they are.
+    Repeats have the same configuration; only measured ones among ``items`` count, and at least three are needed to
+    tell. A run is marked in a copy; the others are returned as they are.
     """
     held = list(items)
     repeats: dict[str, list[int]] = {}

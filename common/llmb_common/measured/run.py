@@ -92,7 +92,8 @@ _INCOMPLETE: dict[str, Outcome] = {
 class Judge:
     """What the runs of one command are held against: recipes, baselines and the site's past runs.
 
-    Repeats share a reference, so that it is found once for each kind of run.
+    Made from the command's workspace, whose ``baselines`` it reads at once; ``past`` is empty until ``measure`` sets
+    it. Repeats share a reference, so that it is found once for each kind of run.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -121,8 +122,8 @@ class Judge:
     def reference(self, run: MeasuredRun) -> Reference | None:
         """Return the reference that the run's speed is compared with; its own baseline does not count.
 
-        None where the run is compared with nothing, or has no step time that counts. Found once for all repeats of a
-        run and kept.
+        That is one that the run is part of. None where the run is compared with nothing, did not succeed, or has no
+        step time that counts; also of a log that LLMB did not make. Found once for all repeats of a run and kept.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -139,7 +140,8 @@ class Judge:
     def work(self, run: MeasuredRun) -> float | None:
         """Return the TFLOP (10^12 operations) that one GPU does in one step, as the run was planned.
 
-        None where that is not known, or the recipe is gone. Found once for all repeats of a run.
+        None where that is not known, the recipe is gone, or LLMB did not make the log. Found once for all repeats of a
+        run and kept.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -168,8 +170,9 @@ def _baselines(workspace: Workspace) -> list[Baseline]:
 class MeasuredRun:
     """One run, or one log that LLMB did not make, with what was measured of it.
 
-    Of thousands, tables show few: what a run's record, the rest of its log, its reference and its nodes say is found
-    out when it is first asked for.
+    ``measure`` makes it; two are equal only if they are the same object. Of thousands, tables show few: what a run's
+    record, the rest of its log, its reference and its nodes say is found out when it is first asked for, and kept until
+    ``forget``.
     """
 
     summary: LogSummary
@@ -203,7 +206,7 @@ class MeasuredRun:
 
     @cached_property
     def record(self) -> RunRecord | None:
-        """The run's record, read when it is first asked for; None for a log that LLMB did not make.
+        """The run's record, read when it is first asked for and kept; None for a log that LLMB did not make.
 
         Raises:
             RecordError: the record is gone, or cannot be read
@@ -226,6 +229,8 @@ class MeasuredRun:
     @cached_property
     def style(self) -> Style:
         """The style, NeMo's or Megatron-Bridge's, in which the document of the run's recipe prints such runs.
+
+        Of a log that LLMB did not make, by the form of the log.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -261,14 +266,14 @@ class MeasuredRun:
 
     @property
     def past(self) -> PastRuns:
-        """The step times of all runs on record at this site."""
+        """The step times of the newest runs on record at this site that succeeded, those of this command included."""
         return self.judge.past
 
     @property
     def good(self) -> StepTime | None:
         """The step time of a run that succeeded and trained, over the whole window; None for any other run.
 
-        It may be compared, grouped and made a baseline.
+        It may be compared, grouped and made a baseline. The window may be one that the user chose.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -286,7 +291,9 @@ class MeasuredRun:
 
     @property
     def unfit(self) -> str:
-        """Why the run has no step time that counts, as a clause; empty where it has one.
+        """Why the run has no step time that counts (``good``), as a clause; empty where it has one.
+
+        It did not succeed, did not train the planned work, or has not reached the end of the window.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -299,7 +306,11 @@ class MeasuredRun:
 
     @cached_property
     def outcome(self) -> Outcome:
-        """What became of the run, in one word or two for tables, such as ``measured``, ``too short`` or ``failed``.
+        """What became of the run, in one or two words for tables.
+
+        While it lives ``waiting`` or ``running``; ``failed``, ``cancelled``, ``preempted`` or ``not submitted``; ``too
+        short``, ``stopped early``, ``nothing left`` or ``incomplete`` where the window was not reached; ``not
+        training``, or ``measured``.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -319,7 +330,7 @@ class MeasuredRun:
     def failed(self) -> bool:
         """Whether the run has ended without a result: failed, cancelled, preempted or never submitted.
 
-        False for a run that was too short to be measured, and for a live one.
+        False for a run that was too short to be measured or did not train, and for a live one.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -328,9 +339,9 @@ class MeasuredRun:
 
     @property
     def step_seconds(self) -> float | None:
-        """The mean step time in seconds over the measured iterations, as people are shown it.
+        """The mean step time of the run in seconds over the measured iterations, as people are shown it.
 
-        None where the run did not succeed, or has none.
+        None where the run did not succeed, or has none. Unlike ``good``, also of a run that did not train.
         """
         time = self.steps.time
         return time.mean if time and self.status.measured else None
@@ -343,8 +354,8 @@ class MeasuredRun:
     def earlier(self, judged: Sequence[str]) -> Squares:
         """Return how the step times of the run's repeats on record scatter, without the runs with ids in ``judged``.
 
-        Runs of baselines are left out, too, for they may be of another speed. Nothing is in it where there are no
-        repeats.
+        The run itself counts unless it is in ``judged``. Runs of baselines are left out, too, for they may be of
+        another speed. Nothing is in it where there are no repeats.
         """
         of_baselines = chain.from_iterable(item.runs for item in self.baselines)
         others = [run.run_id for run in of_baselines]
@@ -361,7 +372,10 @@ class MeasuredRun:
 
     @cached_property
     def not_training(self) -> tuple[str, ...]:
-        """Sentences on why the run did not train the planned work; empty where it did, or has no step time.
+        """Sentences on why the run did not train the planned work; empty where it did, or nothing tells.
+
+        Of a run without a step time only that a figure was not a number. Differences from its repeats (``unlike``)
+        count only where nothing else is wrong.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -380,7 +394,8 @@ class MeasuredRun:
     def verdict(self) -> Verdict | None:
         """The verdict on the run: whether it trained, and how fast it was against a reference.
 
-        A log that LLMB did not make is compared with nothing. None for a run whose recipe is gone.
+        A log that LLMB did not make is compared with nothing. None for a run whose recipe is gone, which a notice
+        tells.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -409,7 +424,7 @@ class MeasuredRun:
     def figures(self) -> Figures | None:
         """The figures that follow from the run's step time, such as tokens per second.
 
-        None where it has no step time that counts, its recipe is gone, or LLMB did not make the log.
+        None where it did not succeed, has no step time that counts, its recipe is gone, or LLMB did not make the log.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -431,7 +446,7 @@ class MeasuredRun:
 
     @cached_property
     def account(self) -> NodeSummary:
-        """The summary of what the run's nodes recorded; empty where there is none, or LLMB did not make the log.
+        """The summary of what the run's nodes recorded; empty without such records, or if LLMB did not make the log.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -469,7 +484,7 @@ class MeasuredRun:
 
     @cached_property
     def findings(self) -> tuple[NodeFinding, ...]:
-        """What the run's nodes say against its result, problems first and notes last; empty: nothing.
+        """What the run's nodes say against its result, notes last; empty: nothing.
 
         That includes how they differ from the nodes that this site's baselines ran on.
 
@@ -491,8 +506,8 @@ class MeasuredRun:
     def forget(self) -> None:
         """Drop from memory what was read of the run; it is read again when it is asked for.
 
-        Thousands of runs would take too much memory. The log lines that say why the run failed (``why.witnesses``) are
-        dropped for good.
+        Thousands of runs would take too much memory. ``outcome``, ``not_training`` and ``why`` stay, but the log lines
+        that say why the run failed (``why.witnesses``) are dropped for good.
         """
         for name in _READ_AGAIN:
             self.__dict__.pop(name, None)
@@ -503,7 +518,8 @@ class MeasuredRun:
     def why(self) -> Diagnosis | None:
         """Why the run failed, or ended badly after its last step; None for any other run.
 
-        None, too, for a log that LLMB did not make. Found out, from the index or the logs, when first asked for.
+        None, too, for a log that LLMB did not make, and while the run is live. Found out, from the index or the logs,
+        when first asked for, and kept.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -520,7 +536,7 @@ _READ_AGAIN = ("files", "record", "timing", "verdict", "figures", "account", "ex
 def explain(runs: Sequence[MeasuredRun]) -> None:
     """Find out why those of ``runs`` that failed did, all at once, and keep it in them (``why``) and in the index.
 
-    Runs that know already are left out; a run that did not fail gets None.
+    Runs that know already are left out; a run that did not fail, or is still live, gets None.
 
     Raises:
         RecordError: the record of a failed run cannot be read
@@ -538,9 +554,10 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
 
 
 def timed(runs: Iterable[MeasuredRun]) -> Iterator[tuple[str, tuple[str, ...], StepTime]]:
-    """Yield (configuration with its software, hosts, step time) of each run that has a step time to compare.
+    """Yield (configuration with its software, hosts, step time) of each run that has a step time to compare (``good``).
 
-    Hosts are empty where the run did not record them. Other runs are left out.
+    In the order of ``runs``. Hosts are the names of its nodes, empty where the run did not record them. Other runs are
+    left out.
 
     Raises:
         RecordError: the record of a run cannot be read
@@ -552,9 +569,9 @@ def timed(runs: Iterable[MeasuredRun]) -> Iterator[tuple[str, tuple[str, ...], S
 
 
 def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
-    """Return the mean over ``runs`` of their mean step times, in seconds; None where none has one.
+    """Return the mean over ``runs`` of their mean step times (``step_seconds``), in seconds; None where none has one.
 
-    Runs without one are left out.
+    Each run counts the same, however many steps it has; runs without a step time are left out.
     """
     times = [run.step_seconds for run in runs if run.step_seconds]
     return statistics.fmean(times) if times else None
@@ -563,8 +580,8 @@ def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
 def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
     """Return the lines below a table of runs on what its verdicts are held against, and how to read them.
 
-    One for each reference, its corrections and indications, then one on how to read; empty where no run is compared
-    with anything.
+    One for each reference, in the order of runs, then their corrections and indications, then one on how to read; each
+    line once, without a period or line break. Empty where no run is compared with anything.
 
     Raises:
         RecordError: the record of a run cannot be read

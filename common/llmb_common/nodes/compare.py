@@ -35,9 +35,9 @@ def unreadable(fleet: Fleet) -> Iterator[Found]:
 
 
 def missing_nodes(fleet: Fleet) -> Iterator[Found]:
-    """Yield one finding, how many nodes left a record (``3 of 4``), where the job had more; else nothing.
+    """Yield one finding, how many nodes left a record (``3 of 4``), where the job was planned on more; else nothing.
 
-    Damaged records count as left.
+    It is of no node in particular. Damaged records count as left.
     """
     seen = len(fleet.nodes) + len(fleet.unreadable)
     if seen < fleet.needs.nodes:
@@ -45,10 +45,10 @@ def missing_nodes(fleet: Fleet) -> Iterator[Found]:
 
 
 def other_gpus(fleet: Fleet) -> Iterator[Found]:
-    """Yield one finding, of no node in particular, where most GPUs are not of the type that the job is planned for.
+    """Yield one finding, of no node in particular, where the commonest product of the GPUs is not of the planned type.
 
-    Nothing where the type is not known, or no GPU has told its product. A single GPU unlike the others is another
-    rule's matter.
+    Nothing where no type is planned, its product names are not known, or no GPU has told its product. A single GPU
+    unlike the others is another rule's matter.
     """
     known = GPUS.get(fleet.needs.gpu_type)
     products = Counter(run.gpu.product for run in fleet.gpus if run.gpu.product)
@@ -62,7 +62,8 @@ def other_gpus(fleet: Fleet) -> Iterator[Found]:
 def slow_clocks(fleet: Fleet) -> Iterator[Found]:
     """Yield a finding for each GPU whose clock under load is far below the median GPU's.
 
-    That is below 90 % of it, and further below than healthy GPUs come. GPUs without a known clock are left out.
+    That is below 90 % of it, and further below than healthy GPUs come (``OUTLIER`` standard deviations). All GPUs of
+    all nodes are compared; those without a known clock are left out.
     """
     clocks = [(run, run.clock) for run in fleet.gpus]
     known = [(run, mhz) for run, mhz in clocks if mhz]
@@ -88,12 +89,18 @@ def _deviation(clocks: Sequence[float], median: float) -> float:
 
 
 def slow_buses(fleet: Fleet) -> Iterator[Found]:
-    """Yield a finding for each GPU whose PCIe link is slow, where not all GPUs of the nodes have the same link."""
+    """Yield a finding for each GPU whose PCIe link is slow, unless all GPUs of the nodes are slow alike.
+
+    Then it is a matter of ``slow_buses_everywhere``.
+    """
     yield from _slow_buses(fleet, on_all=False)
 
 
 def slow_buses_everywhere(fleet: Fleet) -> Iterator[Found]:
-    """Yield a finding for each GPU whose PCIe link is slow, where all GPUs have the same: it may be the platform's."""
+    """Yield a finding for each GPU whose PCIe link is slow, where all GPUs are slow alike: it may be the platform's.
+
+    So it is, too, where there is just one GPU.
+    """
     yield from _slow_buses(fleet, on_all=True)
 
 
@@ -109,7 +116,8 @@ def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
 def power_capped(fleet: Fleet) -> Iterator[Found]:
     """Yield one finding, how many GPUs were held at their power limit for long, and how long at most; else nothing.
 
-    How long is a percentage of the time that they were watched.
+    For long is at least ``LONG_SHARE`` of the time that they were watched; how long is a percentage of that time. It is
+    of no node in particular.
     """
     shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
     long = [share for share in shares if share >= gpu_run.LONG_SHARE]
@@ -148,12 +156,12 @@ def seconds_of_driver(node: NodeFacts) -> float | None:
 
 
 def is_5_percent_less(number: float, median: float) -> bool:
-    """Return whether a node's number is more than 5 % below the median of all nodes."""
+    """Return whether a node's number is more than 5 % below the median of all nodes; exactly 5 % is not."""
     return number < 0.95 * median
 
 
 def is_less(number: float, median: float) -> bool:
-    """Return whether a node's number is below the median of all nodes at all."""
+    """Return whether a node's number is below the median of all nodes, be it by ever so little."""
     return number < median
 
 
@@ -163,7 +171,10 @@ def is_20_more(number: float, median: float) -> bool:
 
 
 def is_slow_answer(number: float, median: float) -> bool:
-    """Return whether an answer of ``number`` seconds took more than 8 and over three times the nodes' median."""
+    """Return whether an answer of ``number`` seconds took more than 8 and more than three times the nodes' median.
+
+    Both are needed.
+    """
     return number > 8 and number > 3 * median
 
 
@@ -171,7 +182,7 @@ CLOCK_SECONDS = 30
 
 
 def clock_skew(fleet: Fleet) -> Iterator[Found]:
-    """Yield a finding for each node whose time of day is more than 30 seconds from the median of all nodes.
+    """Yield a finding for each node whose time of day is more than 30 seconds from the median of all nodes, either way.
 
     Nothing where fewer than three nodes tell theirs.
     """
@@ -225,8 +236,8 @@ _SAME: dict[str, Callable[[NodeFacts], object]] = {
 def drift(nodes: Sequence[NodeFacts]) -> dict[str, dict[str, list[str]]]:
     """Return in what nodes differ that should be alike: by fact (``driver``), then by value, the names of the nodes.
 
-    The value of most nodes comes first; values are cut to 200 characters. Empty where they differ in nothing; a node
-    that does not tell a fact is left out of it.
+    Facts come in a fixed order, and the value of most nodes first, of equals the first by alphabet; values are cut to
+    200 characters. Empty where they differ in nothing; a node that does not tell a fact is left out of it.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for name, value in _SAME.items():

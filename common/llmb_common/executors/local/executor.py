@@ -56,7 +56,7 @@ START_SECONDS = 10
 
 
 def processes_of(record: RunRecord) -> list[ProcessId]:
-    """Return the live processes of a run on this machine: its script, torchrun and the ranks.
+    """Return the live processes of a run on this machine, in no particular order: its script, torchrun and the ranks.
 
     Also those whose parent has ended, and only this user's. Empty where there are none.
     """
@@ -125,8 +125,8 @@ _LAUNCHER = (
 def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Start a run on this machine and, unless ``detach``, show its progress until it ends; return its record, saved.
 
-    The record of a run that failed is FAILED, with the exit code; with ``detach`` it is RUNNING. A first Ctrl-C ends
-    the run gently, a second one at once.
+    Progress goes to standard error. The record of a run that failed is FAILED, with the exit code, else COMPLETED; with
+    ``detach`` it is RUNNING. A first Ctrl-C, SIGTERM or SIGHUP ends the run gently, a second one at once.
 
     Raises:
         Interrupted: the user interrupted the run; it was ended, and is on record as CANCELLED
@@ -208,11 +208,11 @@ def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, sig
 
 
 def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
-    """End a run on this machine and return its record, now of an ended run, or the error why it was not ended.
+    """End a run on this machine and return its record, saved, now of an ended run, or the error why it was not ended.
 
     Its script is told to end first, which ends the ranks and records that, then whatever is left. Waits up to
-    ``END_SECONDS`` for them to save, then kills them. Not ended is a run that is being started, is on another machine,
-    or belongs to another user.
+    ``END_SECONDS`` (30) for them to save, then kills them. A run that had ended by itself keeps its outcome. Not ended
+    is a run that is being started, is on another machine, or belongs to another user.
     """
     name, process = record.paths.name, record.process
     if process is None:
@@ -231,7 +231,10 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
 
 
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
-    """This machine in the role of a held node: it is always there, and need not be given back."""
+    """This machine in the role of a held node: it is always there, and need not be given back.
+
+    Made without arguments; as a context it yields itself.
+    """
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -245,7 +248,10 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
 
     @property
     def port(self) -> int:
-        """The first of the TCP ports that this process may use; from its process id, so that processes do not clash."""
+        """The first of the 4096 TCP ports in a row that this process may use on this machine.
+
+        It comes from the process id, so that processes seldom clash.
+        """
         return PORT_BASE + os.getpid() % (PORT_COUNT - MOST_GROUPS)
 
     def run(
@@ -286,13 +292,16 @@ def _node_name() -> str:
 class LocalExecutor(TorchrunScript, Executor):
     """Runs jobs on this machine without a scheduler, each in a session of its own.
 
-    A job ends with the command that follows it, unless it was detached.
+    A job ends with the command that follows it, unless it was detached. What only a scheduler can do (series,
+    ``failed_nodes``, ``own_nodes``) it refuses as ``Executor`` does.
     """
 
     start = staticmethod(start_and_follow)
 
     def check(self, plan: JobPlan) -> None:
         """Raise unless this machine has the GPUs and the training engine that ``plan`` needs, and a loopback interface.
+
+        GPUs are only counted: at least as many as the plan has, none on CPUs.
 
         Raises:
             EnvironmentLacks: one of them is missing, or the engine is of another release
@@ -308,14 +317,16 @@ class LocalExecutor(TorchrunScript, Executor):
             raise problem
 
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        """Return what has become of runs on this machine, by run id, by their events and processes.
+        """Return what has become of runs on this machine, a finding for each by run id, by their events and processes.
 
-        The finding's ``unknown`` says so of a run on another machine.
+        The finding's ``unknown`` says so of a run on another machine; it is empty where there is nothing new.
         """
         return {record.paths.run_id: _finding_of(record) for record in records}
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
         """Return this machine's name with an empty text, which means that a job can have it now.
+
+        ``nodes`` is None or exactly that name, and ``partition`` None.
 
         Raises:
             RequestError: another node, or a partition, is asked for
@@ -329,12 +340,15 @@ class LocalExecutor(TorchrunScript, Executor):
         return {name: ""}
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
-        """Return a context that yields this machine as a held node, whatever ``wanted`` asks for."""
+        """Return a context that yields this machine as a held node, whatever ``wanted`` asks for.
+
+        Nothing is reserved: other jobs may run here meanwhile.
+        """
         return ThisMachine()
 
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         """End runs on this machine, one after the other; return by run id its record, or why it was not ended.
 
-        Waits for each to save, for up to ``END_SECONDS``.
+        None is missing in the answer. Waits for each to save, for up to ``END_SECONDS`` (30), and kills it then.
         """
         return {record.paths.run_id: end_processes_of(record) for record in records}

@@ -10,7 +10,10 @@ from llmb_common.planning.job_plan import JobPlan
 
 
 class TorchrunScript(JobScript):
-    """Writes batch scripts that start all ranks on one machine with torchrun."""
+    """Writes batch scripts that start all ranks on one machine with torchrun, without a container.
+
+    No scheduler reads them, so ``head`` is empty.
+    """
 
     def job_script(self) -> str:
         """Return the Bash text by which ``submission/supervise.sh`` looks at and ends ranks under torchrun."""

@@ -136,8 +136,9 @@ _ENDED = r"Invalid job id|already completing"
 def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     """Cancel the Slurm jobs of runs; return by run id the record of a run that surely ended, or why it was not ended.
 
-    Runs that are missing in the answer were told to end. Of a series in which others go on, or of which that cannot be
-    told, only these runs are ended.
+    Each run must have a job's id. Runs that are missing in the answer were told to end, or their job has ended already.
+    Of a series in which others go on, or of which that cannot be told, only these runs are ended, each of which may
+    take 10 s. Errors of single runs are returned, not raised.
     """
     results: dict[str, RunRecord | LLMBError] = {}
     series_jobs = _cancellable_series([record for record in records if record.submission.in_series])
@@ -167,7 +168,8 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
 def _current_names(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError | None]:
     """Return, by run id, the name that the run's job has in Slurm's queue now, for sites rename jobs.
 
-    None where the job has ended; the error where nobody knows, because the scheduler does not answer.
+    The name on record where the queue does not show the job and its name contains the run's id, so that no other job
+    has it. Else None where the job has ended, and the error where nobody knows, because the scheduler does not answer.
     """
     problem: SchedulerError | None = None
     found: dict[str, list[JobInfo]] = {}

@@ -34,7 +34,10 @@ from llmb_common.planning.job_plan import JobPlan
 
 
 class SlurmExecutor(SlurmScript, Executor):
-    """Runs jobs under Slurm: submits with ``sbatch --parsable``, and asks squeue and sacct what became of them."""
+    """Runs jobs under Slurm: submits with ``sbatch --parsable``, and asks squeue and sacct what became of them.
+
+    Made without arguments, by ``executor_for``. All that an ``Executor`` has works here.
+    """
 
     start = staticmethod(start)
     series_conflict = staticmethod(series_conflict)
@@ -48,12 +51,12 @@ class SlurmExecutor(SlurmScript, Executor):
     cancel = staticmethod(end_jobs)
 
     def check(self, plan: JobPlan) -> None:
-        """Raise unless this machine has sbatch, and the container image or the training engine of ``plan``.
+        """Raise unless this machine has sbatch, and the image of ``plan`` or, without one, its training engine.
 
-        An image that is named by a registry's address is not looked for.
+        An image that is named by a registry's address is not looked for; nor is the scheduler asked.
 
         Raises:
-            EnvironmentLacks: one of them is missing, or the engine is of another release
+            EnvironmentLacks: one of them is missing, or the engine is of another release; ``no-image``: the image is
             ConfigError: code ``not-trusted``: the image may come from anybody
             OSError: the installation, or the folder of images, cannot be examined
         """
@@ -76,21 +79,20 @@ class SlurmExecutor(SlurmScript, Executor):
     def doubts(self, plan: JobPlan) -> list[str]:
         """Return sentences on a folder of runs that nodes may not see, and on limits of the partition; mostly none.
 
-        Raises:
-            RequestError: the user named a file with nodes, and it cannot be read
+        What cannot be found out, as when Slurm does not answer, is left out.
         """
         return [*folder_doubts(plan), *limit_doubts(plan)]
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        """Return ``--dependency`` and ``--exclude`` for sbatch, each where it is needed.
+        """Return ``--dependency=...`` and ``--exclude=...`` for sbatch to submit ``plan``, each where it is needed.
 
-        ``after`` are ids of jobs to wait for, however they end; ``excluded`` the nodes to leave out, each with the
-        reason. Where one of them is empty, its option is left out; else the option includes what the plan itself says,
-        because it replaces that.
+        ``after`` are ids of jobs to wait for, however they end; ``excluded`` the names of nodes to leave out, each with
+        the reason. Where one of them is empty, its option is left out; else the option includes what the plan's own
+        options say, because it replaces that.
 
         Raises:
-            RequestError: the job asks for nodes that are excluded, or for any one of several dependencies; or a list of
-                nodes is wrong, or in a file that cannot be read
+            RequestError: the job asks for nodes that are excluded, or (with ``after``) for any one of several
+                dependencies; or a list of nodes is wrong, or in a file that cannot be read
         """
         slurm = slurm_of(plan)
         arguments = []
@@ -122,10 +124,10 @@ _OWN_DISKS = frozenset(
 
 
 def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
-    """Return a sentence where the folder of runs is on a disk of this machine that the job's nodes may not see.
+    """Return one sentence where the folder of runs is on a disk of this machine that the job's nodes may not see.
 
-    Empty where they may well see it, or nothing tells. ``root`` is the folder under which the lists of NFS exports are
-    looked for.
+    Empty where they may well see it, or nothing tells, as when Slurm does not answer. ``root`` is the folder under
+    which the lists of NFS exports (``etc/exports``) are looked for.
     """
     slurm = slurm_of(plan)
     try:
@@ -149,7 +151,8 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
 def limit_doubts(plan: JobPlan) -> list[str]:
     """Return a sentence for each of time and nodes of which the job asks for more than its partition gives.
 
-    Many sites queue such a job for ever. Empty where the limits are kept, not known, or the scheduler does not answer.
+    Of several partitions the largest limit counts. Many sites queue such a job for ever. Empty where the limits are
+    kept, not known, or the scheduler does not answer; a time limit among the options of sbatch is not compared.
     """
     slurm = slurm_of(plan)
     try:
@@ -193,9 +196,10 @@ def _nearest_existing(folder: Path) -> Path:
 
 
 def _is_exported(folder: Path, root: Path) -> bool:
-    """Return whether this machine exports ``folder`` by NFS: on small clusters the login node often is the server.
+    """Return whether this machine exports ``folder``, or one above it, by NFS.
 
-    ``root`` is the folder under which the lists of exports are looked for; one that cannot be read counts as empty.
+    On small clusters the login node often is the server. ``root`` is the folder under which the lists of exports are
+    looked for; one that cannot be read counts as empty.
     """
     patterns = ("etc/exports", "etc/exports.d/*.exports", "var/lib/nfs/etab")
     for file in chain.from_iterable(root.glob(pattern) for pattern in patterns):
@@ -210,7 +214,10 @@ def _is_exported(folder: Path, root: Path) -> bool:
 
 
 def _is_this_machine(name: str) -> bool:
-    """Return whether a host name or an IP address is one of this machine; False where it cannot be resolved."""
+    """Return whether a host name or an IP address is one of this machine; False where it cannot be resolved.
+
+    Of names only the part before the first dot is compared; ``localhost`` is this machine.
+    """
     own = socket.gethostname().partition(".")[0]
     if name.partition(".")[0] in (own, "localhost"):
         return True

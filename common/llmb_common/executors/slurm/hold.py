@@ -32,7 +32,11 @@ _SECONDS_MORE = 15
 
 @dataclass(frozen=True)
 class HeldNodes:
-    """Nodes of one Slurm job on which this command can run programs."""
+    """Nodes of one Slurm job on which this command can run programs, by srun.
+
+    ``hold`` makes one of an allocation of its own, ``own_nodes`` of the job that this process is in; the methods
+    neither allocate nor give back.
+    """
 
     job_id: str
     """The id of the job that holds the nodes."""
@@ -44,6 +48,8 @@ class HeldNodes:
     def addresses(self) -> dict[str, str]:
         """The address by which Slurm reaches each of the nodes, by the node's name; asks the scheduler each time.
 
+        A node that Slurm no longer knows is missing.
+
         Raises:
             SchedulerError: the scheduler does not answer
         """
@@ -51,7 +57,7 @@ class HeldNodes:
 
     @property
     def port(self) -> int:
-        """The first of the TCP ports that this command may use on the nodes.
+        """The first of the 4096 TCP ports in a row that this command may use on each of the nodes.
 
         It comes from the job's id, so that jobs on the same nodes do not clash.
         """
@@ -62,9 +68,9 @@ class HeldNodes:
     ) -> Answer:
         """Run ``argv`` once on each of ``nodes`` (empty: on all of the job's) and return what all of them print.
 
-        It is ended after ``seconds``; in the container ``inside``, or without one. It is a step of the job beside
-        others, so that one that hangs does not keep the next from starting. What goes wrong is in the answer, never
-        raised.
+        In the container ``inside``, or without one (None); it is ended after ``seconds``. One answer for all, its
+        status srun's, the lines of several nodes in any order. It is a step of the job beside others, so that one that
+        hangs does not keep the next from starting. What goes wrong is in the answer, never raised.
         """
         return run_program(self._srun_command(argv, inside, nodes), seconds)
 
@@ -73,7 +79,8 @@ class HeldNodes:
     ) -> AbstractContextManager[Conversation]:
         """Return a context in which ``argv`` runs on ``nodes`` (empty: on all of the job's) and can be talked to.
 
-        srun passes what is sent on to all of them. In the container ``inside``, or without one.
+        srun passes what is sent on to all of them, and mixes the lines that they print. In the container ``inside``, or
+        without one (None). The programs are ended with the context.
 
         Raises:
             OSError: srun cannot be started
@@ -96,7 +103,7 @@ class HeldNodes:
     def unreached(self, answer: Answer) -> Sequence[str]:
         """Return the nodes on which srun, by what it wrote in ``answer``, could not start the program; mostly none.
 
-        srun (22.05) gives up a whole step when it cannot start one of its tasks.
+        In the order of its messages. srun (22.05) gives up a whole step when it cannot start one of its tasks.
         """
         return re.findall(r"Task launch for \S+ failed on node ([\w.-]+):", answer.errors)
 
@@ -123,6 +130,9 @@ def _in_container(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> l
 @contextlib.contextmanager
 def hold(wanted: NodeRequest) -> Iterator[Held]:
     """Return a context that holds the ``wanted`` nodes as one Slurm job, until it ends or this process does.
+
+    Entering it waits for the nodes, about ``wanted.wait`` seconds. Named nodes are held in a partition that has all of
+    them, the site's if it does. ``wanted.scheduler`` must be Slurm's. All errors come on entering.
 
     Raises:
         RequestError: no partition has all of the nodes, or there are no such nodes
@@ -162,7 +172,8 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
 def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
     """Return the nodes of the Slurm job ``job_id``, in which this process runs, so that it can run programs on them.
 
-    Nothing is allocated or given back. ``part`` is the plan's part for Slurm.
+    Nothing is allocated, given back or asked: ``nodes`` are taken as they are. ``part`` is the plan's part for Slurm,
+    and must not be None.
     """
     assert isinstance(part, SlurmPlan)
     return HeldNodes(job_id, tuple(nodes), part)
@@ -171,7 +182,8 @@ def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> 
 def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
     """Return the salloc command line for the ``wanted`` nodes, without the program that it is to run.
 
-    Account, partition and the like are those of the site's jobs, ``slurm``.
+    Account, partition and GRES are those of the site's jobs, ``slurm``; of its additional options only ``qos``,
+    ``reservation`` and ``constraint``.
     """
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]

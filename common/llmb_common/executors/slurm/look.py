@@ -132,7 +132,10 @@ def _add_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> 
 
 
 def _is_unnamed(attempt: Attempt) -> bool:
-    """Return whether a job's start may have ended by a node's fault, with no node known to have failed."""
+    """Return whether a job's start may have ended by a node's fault, with no node known to have failed.
+
+    It may where its state is ``NODE_FAIL`` or unknown (empty).
+    """
     return not attempt.failed and attempt.state in ("NODE_FAIL", "")
 
 
@@ -151,9 +154,10 @@ LOCAL_GRACE_SECONDS = 30
 
 
 def poll_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
-    """Return what has become of each run, by run id, as Slurm and the jobs' own events tell.
+    """Return what has become of each run, a finding by run id, as Slurm and the jobs' own events tell.
 
-    Records are not changed. Nothing is raised where the scheduler does not answer: the finding's ``unknown`` says why.
+    An empty finding means nothing new. Records are not changed. Nothing is raised where the scheduler does not answer:
+    the finding's ``unknown`` says why.
     """
     queue: dict[str, list[JobInfo]] = {}
     accounting: dict[str, list[JobInfo]] = {}
@@ -385,7 +389,11 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
 
 
 def may_still_appear(record: RunRecord) -> bool:
-    """Return whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear."""
+    """Return whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear.
+
+    False once the record's state is older than ``GRACE_SECONDS``; before that, unless whoever submitted it is known to
+    have ended and no process has the run's script on its command line.
+    """
     age = time.time() - record.state_time
     if age > GRACE_SECONDS:
         return False

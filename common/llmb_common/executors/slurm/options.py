@@ -56,13 +56,15 @@ _SECOND_OPTION = (
 
 
 def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the options of sbatch in ``text`` as pairs of long name and value, None for a flag.
+    """Return the options of sbatch in ``text``, in its order, as pairs of long name and value, None for a flag.
 
-    ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``; leading dashes are allowed, and an empty text
-    has none. ``where`` names it in messages.
+    ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``; leading dashes, short names (``p=gpu``) and
+    blanks around options are allowed, and an empty text has none. Whether sbatch knows a flag is not checked. ``where``
+    names it in messages. The same option with the same value counts once.
 
     Raises:
-        RequestError: a part is no option, an abbreviation, set by the job script, given twice, or has a wrong value
+        RequestError: a part is no option, an abbreviation, set by the job script, given twice with different values, or
+            has a wrong value; or the text is not one line
     """
     if problem := line_problem(text):
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
@@ -130,12 +132,13 @@ def _separate_options(where: str, *options: str) -> str:
 
 
 def listed_nodes(value: str) -> str:
-    """Return the host list that the value of sbatch's ``nodelist=`` or ``exclude=`` stands for.
+    """Return the host list that the value of sbatch's ``nodelist=`` or ``exclude=`` stands for, unchecked.
 
-    With a slash in it, the value is the path of a file that has the list, with comments after ``#``.
+    A value without a slash is that list. With one, it is the path of a file that has the list, on one or several lines,
+    with comments after ``#``.
 
     Raises:
-        RequestError: the file cannot be read
+        RequestError: the file cannot be read, or is not UTF-8
     """
     if "/" not in value:
         return value
@@ -152,9 +155,10 @@ def listed_nodes(value: str) -> str:
 
 
 def override_additional(given: str, *parts: str) -> str:
-    """Return the options of sbatch in ``given`` and in ``parts``, with ``;`` between; those in ``parts`` win.
+    """Return the options of sbatch in ``given`` and then ``parts``, with ``;`` between; those in ``parts`` win.
 
-    Each of ``parts`` is one option from the command line.
+    Options of the same name are dropped from ``given``, a text with semicolons, short names included. Each of ``parts``
+    is one option from the command line; they are neither checked nor compared with each other.
     """
     replaced = set(map(option_name, parts))
     return ";".join([*(part for part in _split_options(given) if option_name(part) not in replaced), *parts])
@@ -167,19 +171,25 @@ def _split_options(text: str) -> list[str]:
 
 
 def option_name(part: str) -> str:
-    """Return the name of sbatch's option in ``key=value``, in its long form and without dashes; any text has one."""
+    """Return the long name of sbatch's option in ``key=value``, without dashes: ``partition`` of ``-p=gpu``.
+
+    Nothing is checked: an unknown name is returned as it is, and so is a text without ``=``.
+    """
     name, _ = assigned(part) or (part, "")
     key = name.strip().lstrip("-")
     return _SHORT.get(key, key)
 
 
 def is_option(key: str) -> bool:
-    """Return whether sbatch has an option ``key``, without dashes, that takes a value and that a user may set."""
+    """Return whether sbatch has an option ``key`` that takes a value and that a user may set.
+
+    The key is a long name without dashes. False of flags and of what the job script sets.
+    """
     return key in _WITH_VALUE
 
 
 def limit_of(text: str) -> int | None:
-    """Return the seconds of a time limit as ``sbatch --time`` takes it.
+    """Return the seconds of a time limit as ``sbatch --time`` takes it, so ``90`` is 90 minutes.
 
     None where ``text`` is no such limit, or one without an end (0, UNLIMITED). The forms are minutes, minutes:seconds,
     hours:minutes:seconds, days-hours, days-hours:minutes and days-hours:minutes:seconds (sbatch's manual).

@@ -28,10 +28,10 @@ _AT_ONCE = 400
 def jobs_in_queue(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
     """Return, by run id, each run's Slurm jobs that the controller knows, each once; runs without one are left out.
 
-    Ended jobs are among them for some minutes.
+    Only jobs that prove to be the run's own; in no particular order. Ended jobs are among them for some minutes.
 
     Raises:
-        SchedulerError: the controller cannot be reached
+        SchedulerError: the controller cannot be reached, or its answer cannot be read
     """
     return _jobs_of(records, query_queue)
 
@@ -39,10 +39,10 @@ def jobs_in_queue(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
 def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
     """Return, by run id, every start of each run's Slurm jobs, the oldest first; runs without one are left out.
 
-    Empty where there is no accounting, and for no records.
+    Only jobs that prove to be the run's own. Empty where there is no accounting, and for no records.
 
     Raises:
-        SchedulerError: accounting cannot be reached
+        SchedulerError: accounting cannot be reached, or its answer cannot be read
     """
     if not records:
         return {}
@@ -57,7 +57,7 @@ def latest(jobs: Iterable[JobInfo]) -> list[JobInfo]:
 
 
 def has_own_name(record: RunRecord) -> bool:
-    """Return whether the name of the run's Slurm job contains the id of the run, or of its series.
+    """Return whether the name of the run's Slurm job, as on record, contains the id of the run, or of its series.
 
     It does not where a site prescribes another name, so that other jobs may be called the same.
     """

@@ -30,7 +30,7 @@ CANCEL_SECONDS = 60
 def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
     """Run a command of Slurm for at most ``timeout`` seconds and return its answer, also where it ended with an error.
 
-    ``env`` is added to the clean environment.
+    ``command`` begins with the program. ``env`` is added to the clean environment.
 
     Raises:
         SchedulerError: with the code ``no-answer`` after ``timeout`` seconds, ``no-program`` if it cannot be started,
@@ -103,7 +103,8 @@ class JobInfo(msgspec.Struct, frozen=True):
 def query_queue(selector: str) -> list[JobInfo]:
     """Return the jobs that Slurm's controller knows, including recently ended ones; empty where it knows none of them.
 
-    ``selector`` chooses them, as an option of squeue: ``--jobs=7,8``, ``--name=a,b`` or ``--user=1000``.
+    ``selector`` chooses them, as an option of squeue: ``--jobs=7,8``, ``--name=a,b`` or ``--user=1000``. In the order
+    of squeue; each waiting task of an array by itself.
 
     Raises:
         SchedulerError: the controller cannot be reached, or its answer cannot be read
@@ -154,7 +155,8 @@ def query_accounting(selector: str, since: float) -> list[JobInfo]:
     """Return every start of jobs in Slurm's accounting from some time before ``since`` (Unix seconds) on.
 
     The jobs submitted first come first. ``selector`` chooses them, as an option such as ``--jobs=7,8``. A job that was
-    queued again has an entry for each start. Empty where there is no accounting.
+    queued again has an entry for each start. Empty where there is no accounting: no sacct, or Slurm says that it is
+    disabled.
 
     Raises:
         SchedulerError: accounting cannot be reached, or its answer cannot be read
@@ -216,7 +218,9 @@ def _job_of_sacct(row: Mapping[str, str]) -> JobInfo:
 
 
 def unfit_nodes(nodes: str) -> list[str]:
-    """Return those of ``nodes``, a host list, that Slurm shows as down, drained, failing or silent; empty: none is.
+    """Return those of ``nodes``, a host list, that Slurm shows as down, drained, draining, failing or silent.
+
+    Each once, in the order of sinfo; empty: none is.
 
     Raises:
         SchedulerError: the scheduler does not answer
@@ -239,8 +243,9 @@ def unknown_nodes(names: Sequence[str]) -> list[str]:
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     """Return, by node, why a job cannot have it now (``drained (bad GPU)``); an empty text where it can.
 
-    The nodes are those of the host list ``nodes``, of ``partition``, or of both together; with both None those of the
-    default partition. A node of ``nodes`` that Slurm does not know is included, with that as the reason.
+    The nodes are those of the host list ``nodes``, or of ``partition``, or with both None of the default partition.
+    With both given they are those of the list, of which the ones outside of the partition count as unknown. An unknown
+    node of the list is included, with that as the reason.
 
     Raises:
         RequestError: Slurm knows none of the nodes, or ``nodes`` is no host list
@@ -273,7 +278,9 @@ def _why_not_now(state: str, reason: str) -> str:
 
 
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
-    """Return a partition that has all ``nodes``: ``preferred`` if it does, else the first; a hidden one comes last.
+    """Return a partition that has all ``nodes``: ``preferred``, one name, if it does, else the first that sinfo lists.
+
+    A hidden one comes last. ``preferred`` None: none is. At least one node is needed.
 
     Raises:
         RequestError: code ``no-nodes``: no partition has all of them
@@ -302,10 +309,10 @@ def steps_of(job_id: str) -> list[str]:
 
 
 def limits_of(partition: str | None) -> tuple[int | None, int | None]:
-    """Return (seconds, nodes): the most that a partition gives a job, each None where there is no limit.
+    """Return (seconds, nodes): the most that a partition gives a job, that included; None where there is no limit.
 
-    Of several partitions, separated by commas, the largest limits count; ``partition`` None: the default one. (None,
-    None) for an unknown partition.
+    Without a limit of its own, the nodes are those that the partition has. Of several partitions, separated by commas,
+    the largest limits count; ``partition`` None: the default one. (None, None) for an unknown partition.
 
     Raises:
         SchedulerError: the scheduler does not answer
@@ -349,8 +356,8 @@ def _largest_limit(limits: Sequence[int | None]) -> int | None:
 def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str, str]]:
     """Return (host name, address) of each node in both ``partition`` and the host list ``nodelist``.
 
-    None for one of them: any partition, or all nodes. Empty where there are no such nodes. A node can come more than
-    once.
+    None for one of them: any partition, or all nodes. Empty where there are no such nodes. In the order of sinfo; a
+    node can come more than once, as where it is in several partitions.
 
     Raises:
         SchedulerError: the scheduler does not answer
@@ -484,7 +491,7 @@ WRITTEN_OFF = "accounting shows the job as ended, but nobody cancelled it: Slurm
 
 
 def base_state(text: str) -> str | None:
-    """Return the bare state of a Slurm job: CANCELLED for ``CANCELLED by 0`` and ``CANCELLED+``.
+    """Return the bare state of a Slurm job, in capitals: CANCELLED for ``CANCELLED by 0`` and ``cancelled+``.
 
     None if it is no known state.
     """

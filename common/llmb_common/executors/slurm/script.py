@@ -76,8 +76,8 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
 def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
     """Return the mounts of a job's container as ``pyxis`` or ``enroot`` (``runtime``) takes them: ``SOURCE:TARGET``.
 
-    Installation, workload and checkpoints are mounted at the same paths as outside; then follow those that were asked
-    for.
+    Installation, workload and checkpoints are mounted at the same paths as outside, unless they lie in one another;
+    then follow those that were asked for, in their order.
 
     Raises:
         RequestError: the runtime has no way to express a path
@@ -99,7 +99,8 @@ def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
 def for_enroot(mount: str) -> str:
     """Return a mount of the form ``SOURCE:TARGET`` or ``SOURCE:TARGET:FLAGS`` as Enroot takes it.
 
-    ``+`` separates flags. Enroot separates them by commas and, given flags, omits its defaults, which Pyxis adds.
+    ``+`` separates flags in ``mount``. Enroot separates them by commas and, given flags, omits its defaults, which
+    Pyxis adds: so they are added here. A mount without flags is returned as it is.
     """
     source, *rest = mount.split(":")
     if len(rest) < 2:
@@ -110,8 +111,9 @@ def for_enroot(mount: str) -> str:
 def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
     """Return the ``#SBATCH`` lines of the batch script of ``plan``.
 
-    ``output`` is Slurm's pattern for the batch log, ``job_name`` the usual name, which the site may change. The user's
-    own options replace those of the same name.
+    ``output`` is Slurm's pattern for the batch log, ``job_name`` the usual name, which the site's prefix or the user's
+    options may change. The plan's additional options replace those of the same name, and others of them follow at the
+    end.
 
     Raises:
         RequestError: a value cannot be expressed for Slurm, or the image's path for Enroot
@@ -191,14 +193,17 @@ def _job_variables(plan: JobPlan) -> list[str]:
 
 
 class SlurmScript(JobScript):
-    """Writes batch scripts that start ranks with ``srun``, in a container by Pyxis or Enroot, or without one."""
+    """Writes batch scripts that start ranks with ``srun``, in a container by Pyxis or Enroot, or without one.
+
+    Which of these the plan's part for Slurm says. Made without arguments.
+    """
 
     ranks = Ranks(
         "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", job="${SLURM_JOB_ID}", node="${SLURM_NODEID}"
     )
 
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
-        """Return the ``#SBATCH`` lines of the batch script.
+        """Return the ``#SBATCH`` lines of the batch script of ``plan``; ``paths`` say the job's name and its batch log.
 
         Raises:
             RequestError: a path or a value cannot be expressed for Slurm, or the image's path for Enroot
@@ -210,7 +215,7 @@ class SlurmScript(JobScript):
         return shell_part(__file__, "job.sh")
 
     def launch(self, plan: JobPlan) -> list[str]:
-        """Return the Bash lines that start the ranks with ``srun`` in the background.
+        """Return the Bash lines of a batch script that start the ranks of ``plan`` with ``srun`` in the background.
 
         Before that they set the rendezvous address and try the clock settings of ``plan`` on the GPUs. The ranks'
         output is appended to ``$log``.

@@ -41,9 +41,10 @@ again for 120 s by itself (1 to 15 s apart; 22.05, ``sbatch.c``), and its last w
 def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
     """Submit ``script`` with sbatch; return (job id, remark), the remark empty where sbatch made none.
 
-    Where Slurm refuses an excluded node that it does not know, such as a pod that is gone, it is submitted again
-    without that node, and the remark says so. It runs under ``timeout``: should this process be killed, sbatch still
-    ends, and it is soon certain whether the job exists.
+    ``options`` are words of sbatch's command line before the script; ``job_name`` is only for messages. Where Slurm
+    refuses an excluded node that it does not know, such as a pod that is gone, it is submitted again, once, without
+    that node, and the remark says so. It runs under ``timeout``: should this process be killed, sbatch still ends, and
+    it is soon certain whether the job exists.
 
     Raises:
         AnswerLost: nobody knows whether there is a job
@@ -195,8 +196,9 @@ def _shared_by_allocation(plan: JobPlan) -> dict[str, object]:
 def series_conflict(plans: Sequence[JobPlan]) -> str:
     """Return why runs of ``plans`` cannot be a series, which shares one Slurm job, as a clause; empty where they can.
 
-    They cannot where something differs that an allocation has only once, or together they take longer than the
-    partition allows. Where Slurm does not tell that limit, sbatch will. At least one plan is needed.
+    They cannot where something differs that an allocation has only once, where one of them checks its nodes before it
+    trains or has its time limit among the options of sbatch, or where together they take longer than the partition
+    allows. Where Slurm does not tell that limit, sbatch will. At least one plan is needed.
     """
     allocations = [_shared_by_allocation(plan) for plan in plans]
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
@@ -219,7 +221,8 @@ def series_conflict(plans: Sequence[JobPlan]) -> str:
 def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     """Return the batch script of a series: one Slurm job in which runs take turns; nothing is written.
 
-    In turn N it runs the script in the run folder to which the link N in the folder of the series leads.
+    In turn N, from 0 on, it runs the script in the run folder to which the link N in the folder of the series leads.
+    The job's time limit is the sum of all.
 
     Raises:
         RequestError: a path or a value cannot be expressed for Slurm
@@ -267,7 +270,7 @@ FRESH_SECONDS = 60
 def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Submit a run's script with sbatch; return its record, saved, as SUBMITTED and with the job's id.
 
-    ``detach`` has no effect under Slurm.
+    The script is there already. ``detach`` has no effect under Slurm. After an error the record is as before.
 
     Raises:
         AnswerLost: nobody knows whether there is a job, or it exists and could not be recorded
@@ -277,11 +280,10 @@ def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
 
 
 def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Submit runs in state SUBMITTING as one Slurm job in which they take turns; return their records, now
-    SUBMITTED.
+    """Submit runs in state SUBMITTING as one Slurm job, in which they take turns; return their records as SUBMITTED.
 
-    They are in the order of ``records``, saved, with the job's id. The folder of the series is made, and removed where
-    the job is refused.
+    They are in the order of ``records``, at least one, saved, with the job's id. The folder of the series is made, and
+    removed where the job is refused.
 
     Raises:
         AnswerLost: nobody knows whether there is a job: the runs stay SUBMITTING, with this error as their detail; or
@@ -312,6 +314,8 @@ def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
     """Create the folder of a series of runs, with its batch script and a link to each run, named by its turn.
+
+    Turns count from 0.
 
     Raises:
         RecordError: the folder exists already, or cannot be written

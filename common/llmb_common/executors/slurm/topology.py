@@ -19,7 +19,8 @@ _UNIT = re.compile(r"\s*(?:SwitchName|BlockName|AggregatedBlock|RingName)=(\S+) 
 def topology() -> dict[str, str]:
     """Return the network switch, or the block, that each node of the cluster is in, by the node's name.
 
-    Of several, the smallest one. Empty where Slurm knows none, or does not answer; never raises.
+    Slurm is asked each time. Of several, the one with the fewest nodes. Empty where Slurm knows none, or does not
+    answer; never raises.
     """
     try:
         answer = run_slurm(["scontrol", "show", "topology"], ASK_SECONDS)
@@ -31,7 +32,8 @@ def topology() -> dict[str, str]:
 def parse_topology(output: str) -> dict[str, str]:
     """Return, for each node, the smallest unit in the output of ``scontrol show topology``: a leaf switch or a block.
 
-    Empty where the output has none; damaged lines are left out.
+    That is the name of the one with the fewest nodes, of equals the first. Empty where the output has none; damaged
+    lines are left out.
     """
     lines = map(_UNIT.fullmatch, output.splitlines())
     units = [(found[1], expand_known(found[2])) for found in lines if found]

@@ -34,7 +34,7 @@ SEGMENT_SLURM = (24, 5)
 
 
 def best_segment(nodes: int, rack: int) -> int:
-    """Return the largest divisor of ``nodes`` that is at most ``rack``, the number of nodes in a rack.
+    """Return the largest divisor of ``nodes`` that is at most ``rack``, the number of nodes in a rack; both at least 1.
 
     So many nodes can form one segment of a job; ``nodes`` itself for a job that fits into a rack.
     """
@@ -57,8 +57,9 @@ def choose_segment(
 ) -> Segment:
     """Return how many nodes of a job Slurm is to keep together in an NVLink domain (``--segment``), with a notice.
 
-    No segment where the GPUs' NVLink joins single nodes only, for unknown GPUs, and where ``slurm_segments`` is false:
-    this Slurm does not have the option. The notice is mostly empty; ``say`` names options in it.
+    No segment where the GPUs' NVLink joins single nodes only, for unknown GPUs, where a node would have more GPUs than
+    a rack's nodes do, and where ``slurm_segments`` is false: this Slurm does not have the option. The notice is mostly
+    empty; it says what a rack would have allowed, or what another number of nodes would. ``say`` names options in it.
     """
     gpu = gpus.GPUS.get(gpu_type)
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -130,7 +131,10 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def queue(self) -> str | None:
-        """The partition in which the job waits; None: Slurm's default partition."""
+        """The partition in which the job waits, or several separated by commas; None: Slurm's default partition.
+
+        The same as ``effective_partition``, under the name that all schedulers have.
+        """
         return self.effective_partition
 
     def job_name(self, usual: str) -> str:
@@ -144,7 +148,9 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def nodelist(self) -> str | None:
-        """The nodes that the job asks for by name, as a host list; None: any nodes.
+        """The nodes that the job asks for by name, as a host list, unchecked; None: any nodes.
+
+        It is read from a file each time where the user named one.
 
         Raises:
             RequestError: the user named a file with the list, and it cannot be read
@@ -153,7 +159,9 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def excluded(self) -> str | None:
-        """The nodes that the job's additional options exclude, as a host list; None: none.
+        """The nodes that the job's additional options exclude, as a host list, unchecked; None: none.
+
+        It is read from a file each time where the user named one.
 
         Raises:
             RequestError: the user named a file with the list, and it cannot be read
@@ -197,20 +205,24 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     def variables(self) -> dict[str, str]:
         """The variables of a request, by name, that ask for the same account, partition and options of sbatch.
 
-        The time limit is left out: it is asked for apart.
+        What the plan leaves to Slurm is left out, and so is the time limit: it is asked for apart.
         """
         others = ((name, value) for name, value in self.additional if name != "time")  # the limit is asked for apart
         options = [name if value is None else f"{name}={value}" for name, value in others]
         return super().variables | ({_OPTIONS: ";".join(options)} if options else {})
 
     def on_nodes(self, nodes: str) -> SlurmPlan:
-        """Return a copy of the plan that asks for ``nodes``, a host list, in place of any nodes that it names."""
+        """Return a copy of the plan that asks for ``nodes``, a host list, in place of any nodes that it names.
+
+        The number of nodes and the excluded ones are not changed.
+        """
         return self._with_option("nodelist", nodes)
 
     def after_days(self, days: int) -> SlurmPlan:
         """Return a copy of the plan by which the job begins ``days`` days after the full hour that is past.
 
-        In this machine's time zone. A command that is repeated within the hour asks for the same.
+        In this machine's time zone, in place of another ``begin`` among its options; 0 days: at once. A command that is
+        repeated within the hour asks for the same.
         """
         # From this hour on: a command that is repeated within it asks for the same.
         return self._with_option(
@@ -266,7 +278,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def problems(self) -> Iterable[tuple[str, str, str]]:
         """Yield what is wrong in the section ``slurm``, as (key, problem, remedy); nothing where all is right.
 
-        Only the form of names is checked: Slurm is not asked.
+        Only the form of account, partitions, ``mpi`` and ``job_name_prefix`` (at most 64 characters) is checked: Slurm
+        is not asked.
         """
         for key in ("account", "gpu_partition", "cpu_partition"):
             word = getattr(self, key)
@@ -284,8 +297,10 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def site_part(self, queue: str | None = None) -> SlurmPlan:
         """Return what this site asks of Slurm for every job, with ``queue``, if given, in place of its partition.
 
+        It has no segment, and ``none`` for MPI unless the site says otherwise.
+
         Raises:
-            RequestError: ``slurm.additional_params`` is wrong
+            RequestError: ``additional_params`` of the site's Slurm is wrong
         """
         return SlurmPlan(
             account=self.account,
@@ -302,7 +317,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def time_limit(self, request: Request) -> TimeLimit | None:
         """Return the time limit of a job that the request gives, or else the site, also among options of sbatch.
 
-        None where neither does.
+        With ``request`` silent the site's ``additional_params`` count. None where neither does.
 
         Raises:
             RequestError: the request gives two different ones, a limit is no time or has no end, or an option is wrong
@@ -326,7 +341,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:
         """Return what one job asks of Slurm: what the site asks for every job, changed by the request.
 
-        Notices are added to ``case``: what of the request is not passed on to sbatch, and what the segment costs.
+        An option of sbatch in the request replaces the site's of the same name; ``time`` is left out. Notices are added
+        to ``case``: what of the request is not passed on to sbatch, a port of its own, and what the segment costs.
         ``may_start_mpi``: the training may start MPI.
 
         Raises:
