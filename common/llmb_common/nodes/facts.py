@@ -24,7 +24,9 @@ class Adapter(msgspec.Struct, frozen=True):
     name: str = ""
     """Such as ``mlx5_0``; of an adapter with several ports ``mlx5_0:1``."""
     type: str | None = None
+    """Its model, as the kernel calls it: MT4129 or the like."""
     firmware: str | None = None
+    """The version."""
     layer: str | None = None
     """``InfiniBand`` or ``Ethernet``."""
     state: str | None = None
@@ -51,7 +53,10 @@ class HostFacts(msgspec.Struct, frozen=True):
 
 
 class GpuState(msgspec.Struct, frozen=True):
-    """One GPU at one moment, as nvidia-smi describes it, in its own words; None: it does not say."""
+    """One GPU at one moment, as nvidia-smi describes it, in its own words; None: it does not say.
+
+    ``index`` is its number on the node, from 0; the suffixes of names are units (MiB, MHz, W, degrees Celsius).
+    """
 
     index: int = 0
     bus: str | None = None
@@ -99,6 +104,7 @@ class GpuState(msgspec.Struct, frozen=True):
     fabric: str | None = None
     """How far it has joined its NVLink fabric: ``Completed``, or where it stopped."""
     fabric_status: str | None = None
+    """How joining went: ``Success``, or an error."""
     domain: str | None = None
     """The NVLink domain across nodes: GPUs with the same value are connected."""
     uncorrected: float | None = None
@@ -162,7 +168,10 @@ class Imex(msgspec.Struct, frozen=True):
 
 
 class Port(msgspec.Struct, frozen=True):
-    """What a look at a node before a job adds to one port of a network ``Adapter``: its cable, addresses and errors."""
+    """What a look at a node before a job adds to one port of a network adapter: its cable, addresses and errors.
+
+    ``name`` is that of the port's ``Adapter``. In ``errors``, None stands for a counter that is not known.
+    """
 
     name: str = ""
     phys: str | None = None
@@ -176,7 +185,7 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class KernelLog(msgspec.Struct, frozen=True):
-    """Those lines of a node's kernel log of the last day that may matter."""
+    """Those lines of a node's kernel log of the last 24 hours that may matter, by a fixed list of patterns."""
 
     missing: str | None = None
     """Why the log could not be read; None: it could, or there is no tool for it."""
@@ -246,7 +255,8 @@ class Folder(msgspec.Struct, frozen=True):
     def state(self) -> str:
         """Whether the node can use this folder, for people: ``not visible``, ``read-only`` or ``writable``.
 
-        ``writable`` is also said where writing was not tried.
+        ``not visible`` is one that is not there, ``read-only`` any in which a file could not be written. ``writable``
+        is also said where writing was not tried.
         """
         if not self.there:
             return "not visible"
@@ -369,7 +379,7 @@ LOOKS = ("machine", "gpus", "nvlink", "imex", "services", "ports", "kernel", "sy
 def field_of(probe: str) -> str:
     """Return the name of the field of ``NodeFacts`` that a look fills; ``probe`` is one of ``LOOKS``.
 
-    It is the look's own name, but ``before`` for ``gpus``.
+    It is the look's own name, but ``before`` for ``gpus``; an unknown name comes back as it is.
     """
     return "before" if probe == "gpus" else probe
 
@@ -377,7 +387,8 @@ def field_of(probe: str) -> str:
 def facts_as_json(facts: NodeFacts | None) -> dict[str, Any] | None:
     """Return what a look at a node before a job found, as JSON values by look; None for None: it did not answer.
 
-    Besides the looks of ``LOOKS`` there are ``node``, ``begun``, ``folders``, ``hung``, ``errors`` and ``seconds``.
+    Besides the looks of ``LOOKS`` there are ``node`` (the host), ``begun``, ``folders``, ``hung``, ``errors`` and
+    ``seconds``. Each is always there; what is not known is null or as by default.
     """
     if facts is None:
         return None
@@ -388,7 +399,7 @@ def facts_as_json(facts: NodeFacts | None) -> dict[str, Any] | None:
 
 
 class Nodes(msgspec.Struct, frozen=True):
-    """The records that the nodes of a run left."""
+    """The records that the nodes of a run left, of its last start; nodes without one are missing."""
 
     nodes: tuple[NodeFacts, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -398,7 +409,8 @@ class Nodes(msgspec.Struct, frozen=True):
 def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
     """Return how many of the nodes have a GPU in each NVLink domain, by the domain's name.
 
-    Empty where no node names one. A node with GPUs in several domains counts in each.
+    Domains are in the order of first occurrence. Empty where no node names one. A node with GPUs in several domains
+    counts once in each.
     """
     counts: Counter[str] = Counter()
     for node in nodes:
@@ -409,7 +421,8 @@ def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
 def used_adapters(node: NodeFacts) -> dict[str, Adapter | None]:
     """Return the network adapters that NCCL used on the node, by name, with what the kernel says of each.
 
-    None: it says nothing. With EFA these are all adapters, as NCCL names none. Empty where NCCL left no log.
+    None: it says nothing. NCCL's names are without a port, and of an adapter with several ports the first one is
+    described. With EFA these are all adapters, as NCCL names none. Empty where NCCL left no log.
     """
     if node.nccl is None:
         return {}

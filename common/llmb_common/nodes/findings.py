@@ -18,7 +18,7 @@ _MOST = 4
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """One thing that a rule found on one node before a job."""
+    """One thing that a rule found on one node before a job; its ``level`` is ``fail``, ``warn`` or ``unknown``."""
 
     check: str
     """The rule's name."""
@@ -32,7 +32,8 @@ class Remark(msgspec.Struct, frozen=True):
 def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
     """Return everything that the records of a run's nodes say against the run's result, problems before notes.
 
-    Each has a printable text. Empty: nothing speaks against it, or there are no records.
+    Among equals they come in the order of the rules. Each has a printable text. ``needs`` is what the run needed of its
+    nodes; on CPUs only rules that need no GPU are asked. Empty: nothing speaks against it, or there are no records.
     """
     findings = []
     for rule, severity, items in _of_run(needs, found):
@@ -43,7 +44,7 @@ def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
 def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding]]:
     """Yield (host, finding) for everything that the records of a run's nodes say against the run's result.
 
-    What a rule finds without naming a node is yielded for each of the nodes.
+    It goes rule by rule. What a rule finds without naming one of the nodes is yielded for each of them.
     """
     for rule, severity, items in _of_run(needs, found):
         for host, own in _by_host(items, found.nodes).items():
@@ -52,9 +53,10 @@ def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding
 
 
 def remarks(fleet: Fleet, *, at_work: bool = False) -> Iterator[tuple[str, Remark]]:
-    """Yield (host, remark) for everything that the rules of ``health`` find on nodes before a job.
+    """Yield (host, remark) for everything that the rules of ``health`` find on nodes before a job, rule by rule.
 
-    ``at_work``: only by the rules that also judge runs, for nodes that worked while they were looked at.
+    On CPUs only rules that need no GPU are asked. ``at_work``: only rules that also judge runs, for nodes that worked
+    while they were looked at.
     """
     # On CPUs only rules that need no GPU are asked.
     for rule in RULES if fleet.needs.device == "cuda" else ANYWHERE:
@@ -63,9 +65,10 @@ def remarks(fleet: Fleet, *, at_work: bool = False) -> Iterator[tuple[str, Remar
 
 
 def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
-    """Return what the rules of ``doctor`` find on one node of a site, by the rule's name, at most one each.
+    """Return what the rules of ``doctor`` find on one node of a site, by the rule's name.
 
-    ``needs`` is what the site's jobs need. Empty: nothing is wrong.
+    There is at most one for each rule, the last that it finds. ``needs`` is what the site's jobs need. Empty: nothing
+    is wrong.
     """
     fleet = Fleet(needs, (node,))
     found: dict[str, Remark] = {}
@@ -93,7 +96,8 @@ def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[F
 def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Remark]]:
     """Yield (host, remark) for everything that one rule finds on nodes before a job, weighed as ``level``.
 
-    Nodes that are pods of Kubernetes get the rule's remedy for pods, if it has one.
+    It goes host by host. What names no node is yielded for each. Nodes that are pods of Kubernetes get the rule's
+    remedy for pods, if it has one.
     """
     pods = {node.host for node in fleet.nodes if node.system.pod}
     for host, items in _by_host(rule.find(fleet), fleet.nodes).items():
@@ -105,7 +109,7 @@ def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Rem
 def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, list[Found]]:
     """Return what was found on each node, by host; nodes on which nothing was found are left out.
 
-    What names none of ``nodes`` counts as found on all of them.
+    The order is that of finding. What names none of ``nodes`` counts as found on all of them.
     """
     hosts = dict.fromkeys(node.host for node in nodes)
     found: dict[str, list[Found]] = {}
@@ -118,7 +122,8 @@ def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, li
 def _finding_sentences(rule: Rule, items: Sequence[Found]) -> list[str]:
     """Return what a rule found as printable texts of up to 500 characters: one each, or one for all of ``items``.
 
-    The latter is so where the rule has a sentence for it, which names the first few. ``items`` must not be empty.
+    The latter is so where the rule has a sentence for it, which names the first four and counts the others. ``items``
+    must not be empty.
     """
     if not rule.sentence:
         return [printable(item.text)[:500] for item in items]

@@ -43,7 +43,8 @@ class GpuAtRest(NamedTuple):
 def each_gpu(problem_of: Callable[[GpuAtRest], str]) -> Finder:
     """Return a finder for a rule that asks ``problem_of`` what is wrong with each GPU at rest; empty: nothing.
 
-    GPUs of a node with the same problem are found as one: ``GPU 0-3: persistence mode is off``.
+    A finder is called with a fleet and yields what it finds. GPUs of a node with the same problem are found as one:
+    ``GPU 0-3: persistence mode is off``.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -63,8 +64,9 @@ def each_gpu(problem_of: Callable[[GpuAtRest], str]) -> Finder:
 def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
     """Yield each GPU of the node with its NVLinks and the number that should be up.
 
-    That is 18 for Hopper and Blackwell, else what the best GPU of the node has. Where nvidia-smi listed no GPUs, one
-    without a state stands for each GPU whose NVLinks are known; where it listed no NVLinks of a GPU, all count as up.
+    That is 18 where ``needs`` names a type of Hopper or Blackwell, else what the best GPU of the node has. Where
+    nvidia-smi listed no GPUs, one without a state stands for each GPU whose NVLinks are known; where it listed no
+    NVLinks of a GPU, all count as up.
     """
     links = node.nvlink.gpus
     known = GPUS.get(needs.gpu_type)
@@ -81,14 +83,17 @@ def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
 def says_nothing(node: NodeFacts, needs: Needs) -> str:
     """Return a clause with the numbers of the GPUs that do not answer nvidia-smi at all; empty: all do.
 
-    nvidia-smi still lists a lost GPU, with ``Unknown Error`` for everything that it is asked.
+    It begins ``GPU 3: ``. nvidia-smi still lists a lost GPU, with ``Unknown Error`` for everything that it is asked.
     """
     silent = [gpu.index for gpu in node.before.gpus if not gpu.product and not gpu.uuid]
     return f"GPU {ranges(silent)}: it does not answer at all" if silent else ""
 
 
 def sram_errors(at_rest: GpuAtRest) -> str:
-    """Return the number of uncorrectable errors of a GPU's SRAM, ``2 uncorrectable SRAM errors``; empty: none known."""
+    """Return the number of uncorrectable errors of a GPU's SRAM, ``2 uncorrectable SRAM errors``; empty: none known.
+
+    They are those since its driver loaded.
+    """
     count = at_rest.gpu.uncorrected_sram
     return f"{count:.0f} uncorrectable SRAM errors" if count else ""
 
@@ -96,7 +101,7 @@ def sram_errors(at_rest: GpuAtRest) -> str:
 def memory_errors(at_rest: GpuAtRest) -> str:
     """Return the number of uncorrectable memory errors of a GPU since its driver loaded, as a phrase.
 
-    Empty: none known, or ``sram_errors`` reports the same GPU.
+    Empty: none known, or ``sram_errors`` reports the same GPU already.
     """
     count = at_rest.gpu.uncorrected
     return f"{count:.0f} uncorrectable errors since the driver loaded" if count and not sram_errors(at_rest) else ""
@@ -132,9 +137,10 @@ def exclusive_mode(at_rest: GpuAtRest) -> str:
 
 
 def somebody_elses_memory(at_rest: GpuAtRest) -> str:
-    """Return how much memory of an idle GPU is in use, where only another job can be the reason; empty: little.
+    """Return how much memory of an idle GPU is in use, where only another job can be the reason.
 
-    Empty, too, where it may be the node's Grace CPU that uses it.
+    Empty: it is less than 2048 MiB. Empty, too, where MIG divides the GPU, nothing is known, or it may be the node's
+    Grace CPU that uses it.
     """
     return "" if _memory_may_be_the_cpus(at_rest) else _memory_in_use(at_rest)
 
@@ -178,9 +184,9 @@ def no_persistence(at_rest: GpuAtRest) -> str:
 
 
 def link_trouble(at_rest: GpuAtRest) -> str:
-    """Return which NVLinks of a GPU are inactive, how many are missing, or that their rates differ.
+    """Return what is wrong with a GPU's NVLinks, as a phrase: which are inactive, else how many are missing.
 
-    Empty: all is well, or MIG divides the GPU.
+    If neither, it is that their rates differ. Empty: all is well, or MIG divides the GPU.
     """
     links = at_rest.links
     if at_rest.is_divided:
@@ -194,10 +200,7 @@ def link_trouble(at_rest: GpuAtRest) -> str:
 
 
 def unknown_links(node: NodeFacts, needs: Needs) -> str:
-    """Return why the state of the node's NVLinks is not known, as a sentence's rest behind ``NVLinks: ``.
-
-    Empty: it is known.
-    """
+    """Return why the state of the node's NVLinks is not known, ``NVLinks: `` and the reason; empty: it is known."""
     if node.nvlink.gpus and not node.nvlink.missing:
         return ""
     return f"NVLinks: {node.nvlink.missing or 'nvidia-smi nvlink -s shows none'}"

@@ -43,7 +43,10 @@ _NEAR = 0.97
 
 
 class GpuRun(msgspec.Struct, frozen=True, dict=True):
-    """One GPU of a node over a run: its states before, under load and after training."""
+    """One GPU of a node over a run: its states before, under load and after training.
+
+    ``busy`` are the states in which it really worked, and ``clock`` is judged by these only.
+    """
 
     host: str
     gpu: GpuState
@@ -64,7 +67,7 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def busy(self) -> tuple[GpuState, ...]:
-        """The states of this GPU under load that show at least 50 % utilization, or do not tell it.
+        """The states of this GPU under load that show at least 50 % utilization, or do not tell it, in order of time.
 
         Empty: none does.
         """
@@ -72,7 +75,7 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def clock(self) -> float | None:
-        """The median SM clock of this GPU under load in MHz; None where fewer than three looks show it."""
+        """The median SM clock in MHz of this GPU's ``busy`` states; None where fewer than three of them show it."""
         seen = [look.sm_mhz for look in self.busy if look.sm_mhz]
         return statistics.median(seen) if len(seen) >= FEWEST_SAMPLES else None
 
@@ -80,8 +83,8 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
     def shares(self) -> dict[str, float]:
         """For which share of the run, 0 to 1, each reason held down this GPU's clocks, by the driver's counters.
 
-        Only reasons with a counter are there. Empty where a look before or after training is missing, or nothing is
-        counted.
+        Reasons are nvidia-smi's names, such as ``sw_power_cap``; only those with a counter after training are there, 0
+        where there was none before. Empty where a look before or after training is missing, or nothing is counted.
         """
         if not self.before or not self.end or self.elapsed <= 0:
             return {}
@@ -92,7 +95,7 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def hot(self) -> bool:
-        """Whether any look found this GPU or its memory within 3 degrees of the temperature that slows it down.
+        """Whether any look found this GPU or its memory at most 3 degrees below the temperature that slows it down.
 
         False, too, where temperatures or limits are not known.
         """
@@ -102,7 +105,10 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 
 
 def gpu_runs_of(node: NodeFacts) -> Iterator[GpuRun]:
-    """Yield each GPU of a node with its states before, under load and after a run; nothing where no GPU was seen."""
+    """Yield each GPU of a node with its states before, under load and after a run; nothing where no GPU was seen.
+
+    The GPUs are those of the first look that showed any, in its order.
+    """
     before, end = _by_index(node.before), _by_index(node.after)
     looks = [_by_index(look) for look in node.samples]
     for gpu in node.gpus:
@@ -114,8 +120,9 @@ def gpu_runs_of(node: NodeFacts) -> Iterator[GpuRun]:
 def throttled(run: GpuRun) -> str:
     """Return what held down the clocks of one GPU in a run: heat, the power brake or the hardware; empty: nothing.
 
-    Reasons are joined by semicolons, each with its share of the time if counters tell more than 1 %. A power cap is not
-    among them.
+    Reasons are joined by semicolons, each with its share of the time if counters tell 1 % or more. Others must show in
+    two looks under load, or the only one, but heat and the power brake in one look at any time. Heat by the driver's
+    word counts only if the GPU was hot. A power cap is not among them.
     """
     known = {name: text for name, text in _HARD.items() if name != _FOLLOWS or run.hot}
     seen = Counter(chain.from_iterable(look.throttle for look in run.samples))
@@ -133,9 +140,10 @@ def throttled(run: GpuRun) -> str:
 
 
 def slow_bus(run: GpuRun) -> str:
-    """Return how far a GPU's PCIe link was below what GPU and slot can do, ``8x of 16x``; empty: it was not.
+    """Return how far a GPU's PCIe link was below what GPU and slot can do: ``8x of 16x``, ``generation 4 of 5``.
 
-    It must be so in every look under load, because links slow down at rest. Empty, too, where nothing is known.
+    Both are joined by a comma. It must be so in every look with the GPU at work, because links slow down at rest; the
+    last one is quoted. Empty: it was not, or nothing is known.
     """
     gpu, looks = run.gpu, run.busy
     words, widest = [], _pcie_lanes(gpu.pcie_width_max)
@@ -149,9 +157,9 @@ def slow_bus(run: GpuRun) -> str:
 
 
 def lowered_limit(run: GpuRun) -> str:
-    """Return a GPU's power limit if it is below the product's default, ``600 W of 700 W``.
+    """Return a GPU's power limit if it is more than 1 W below the product's default, ``600 W of 700 W``.
 
-    Empty: it is not, or not known.
+    That is at the first look that showed the GPU. Empty: it is not, or not known.
     """
     limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
     return f"{limit:g} W of {default:g} W" if limit and default and limit < default - 1 else ""
@@ -165,8 +173,8 @@ def own_limit(run: GpuRun) -> float | None:
 def held_clock(run: GpuRun) -> str:
     """Return the clock at which somebody holds a GPU below its highest, in a phrase; empty: none is known to do so.
 
-    nvidia-smi names application clocks, but shows locked ones only by what they do: under load the clock is constant
-    and low, and no reason for it is reported.
+    nvidia-smi names application clocks below their default, but shows locked ones only by what they do: in at least
+    three looks at work the clock is the same, below 97 % of the boost clock, and no reason for it is reported.
     """
     gpu, seen = run.gpu, {look.sm_mhz for look in run.busy}
     if gpu.application_mhz and gpu.default_application_mhz and gpu.application_mhz < gpu.default_application_mhz:
@@ -185,7 +193,8 @@ def held_clock(run: GpuRun) -> str:
 def outside_fabric(run: GpuRun) -> str:
     """Return the state of a GPU that has not joined its NVLink fabric, in nvidia-smi's words; empty: it has.
 
-    The look after training counts, if it shows the state. Empty, too, where there is no fabric, or nothing is known.
+    It is state and, if known, status. The look after training counts, if it shows the state, else the first look.
+    Empty, too, where there is no fabric, or nothing is known.
     """
     gpu = run.end if run.end and run.end.fabric else run.gpu
     state, status = gpu.fabric or "Completed", gpu.fabric_status or "Success"
@@ -195,9 +204,10 @@ def outside_fabric(run: GpuRun) -> str:
 
 
 def new_memory_errors(run: GpuRun) -> str:
-    """Return the uncorrectable memory errors that a GPU had during a run, and rows that wait for repair.
+    """Return the uncorrectable memory errors that a GPU had during a run, and rows that wait for repair or failed it.
 
-    Empty: none. Without a look before training, all errors since the driver loaded count.
+    Empty: none, or not known. Without a look before training, all errors since the driver loaded count. Rows count as
+    the last look shows them, also from before the run.
     """
     gpu = run.end or run.gpu
     new = (gpu.uncorrected or 0) - (run.before.uncorrected or 0 if run.before else 0)
@@ -217,9 +227,10 @@ def old_memory_errors(run: GpuRun) -> str:
 
 
 def _margins(sample: GpuState, gpu: GpuState) -> Iterator[float | None]:
-    """Yield how many degrees Celsius were left to each limit of a GPU in the look ``sample``; None: not known.
+    """Yield how many degrees Celsius were left to the limits of a GPU in the look ``sample``; None: not known.
 
-    The limits are those of ``gpu``, the GPU as it was at the start.
+    That is by nvidia-smi's own margin, of the GPU and of its memory, always three. The limits are those of ``gpu``, the
+    GPU at the first look. Negative: it was above.
     """
     yield sample.temperature_margin_c
     for now, limit in (
@@ -230,7 +241,7 @@ def _margins(sample: GpuState, gpu: GpuState) -> Iterator[float | None]:
 
 
 def _pcie_lanes(width: str | None) -> int:
-    """Return the number of PCIe lanes in nvidia-smi's ``16x``; 0: not known."""
+    """Return the number of PCIe lanes in nvidia-smi's ``16x``; 0: not known, or no number."""
     digits = (width or "").rstrip("x")
     return int(digits) if digits.isdecimal() else 0
 

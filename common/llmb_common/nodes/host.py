@@ -34,21 +34,24 @@ CUDA_NEEDED = 13
 
 
 def other_architecture(node: NodeFacts, needs: Needs) -> str:
-    """Return a phrase if the node's CPUs are not of the architecture that jobs need.
+    """Return a phrase if the architecture of the node's CPUs is not exactly the one that jobs need.
 
-    Empty: they are, or none is needed. A node that does not tell its architecture counts as another one.
+    Empty: it is, or none is needed. A node that does not tell its architecture counts as another one.
     """
     found = node.machine.architecture or ""
     return f"{found}, and jobs are for {needs.architecture}" if needs.architecture not in ("", found) else ""
 
 
 def no_gpus(node: NodeFacts, needs: Needs) -> str:
-    """Return the host with the reason in parentheses, if the node shows no GPU; empty: it shows some."""
+    """Return the host with the reason, ``n3 (no answer)``, if the node shows no GPU; empty: it shows some."""
     return "" if node.gpus else f"{node.host} ({node.before.missing or 'no answer'})"
 
 
 def fewer_gpus(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node shows fewer GPUs than jobs need, ``n3 has 7 of 8``; empty: enough, or none at all."""
+    """Return a clause if the node shows fewer GPUs than jobs need, ``n3 has 7 of 8``; empty: enough, or none at all.
+
+    Empty, too, where no number is needed. A node without any GPU is the matter of ``no_gpus``.
+    """
     found = len(node.gpus)
     return f"{node.host} has {found} of {needs.gpus_per_node}" if 0 < found < needs.gpus_per_node else ""
 
@@ -56,7 +59,8 @@ def fewer_gpus(node: NodeFacts, needs: Needs) -> str:
 def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
     """Return a phrase if the node's first GPU is not of the type that jobs need; empty: it is.
 
-    Empty, too, where the node shows no GPU or no type is needed.
+    A product of no known type counts as another one. Empty, too, where the look before training shows no GPU, or no
+    type is needed.
     """
     if not node.before.gpus or not needs.gpu_type:
         return ""
@@ -66,7 +70,10 @@ def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
 
 
 def old_driver(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's driver supports no CUDA as new as 13; empty: it does, or it is not known."""
+    """Return a clause if the newest CUDA that the node's driver supports is older than 13.
+
+    Empty: it is not, or it is not known. Empty, too, where the node shows no GPU.
+    """
     cuda = re.match(r"\d+", node.before.cuda or "")
     is_old = cuda is not None and int(cuda[0]) < CUDA_NEEDED
     return f"the driver's CUDA is {node.before.cuda}" if is_old and node.before.gpus else ""
@@ -133,7 +140,11 @@ def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a phrase for each setting of the node that keeps its CPUs from full speed: governors, idle states, NUMA."""
+    """Yield a phrase for each setting of the node that keeps its CPUs from full speed.
+
+    These are frequency governors other than ``performance``, idle states that are switched off, and NUMA balancing that
+    is on. What is not known is no evidence.
+    """
     system = node.system
     governors = [name for name in system.governors if name != "performance"]
     if governors:
@@ -164,7 +175,7 @@ def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
 def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if nvidia-fabricmanager, installed on the node, does not run.
 
-    Empty: it does, is not installed, or is not needed: in NVL72 racks it runs on the switches.
+    Empty: it does, is not installed, is not known, or is not needed: in NVL72 racks it runs on the switches.
     """
     unit = node.services.get("fabric_manager", {})
     if needs.domain_nodes > 1 or unit.get("LoadState") != "loaded" or unit.get("ActiveState") == "active":
@@ -175,7 +186,7 @@ def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
 def no_imex_channel(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if NVLink cannot reach other nodes because the node has no IMEX channel; empty: it has one.
 
-    Empty, too, for GPU types whose NVLink joins no nodes.
+    A node whose channels are not known counts as having none. Empty, too, for GPU types whose NVLink joins no nodes.
     """
     if needs.domain_nodes == 1 or node.imex.channels:
         return ""
@@ -199,7 +210,7 @@ def imex_degraded(node: NodeFacts, needs: Needs) -> str:
 
 
 def imex_unknown(node: NodeFacts, needs: Needs) -> str:
-    """Return why the state of the node's IMEX domain is not known, behind ``IMEX domain: ``; empty: it is known.
+    """Return why the state of the node's IMEX domain is not known, ``IMEX domain: ...``; empty: it is known.
 
     Empty, too, where NVLink joins no nodes. Where a daemon is started with each job, none answers at rest.
     """
@@ -232,9 +243,9 @@ def hanging_processes(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
-    """Yield a clause for each process that hangs in the node's kernel.
+    """Yield a clause for each process that hangs in the node's kernel, with its name and number.
 
-    ``of_driver``: those of NVIDIA's driver only, by their names; else all others only.
+    ``of_driver``: only those whose names begin with ``nvidia``; else all others only.
     """
     for process in node.stuck:
         if process.name.startswith("nvidia") == of_driver:
@@ -247,7 +258,7 @@ def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
 def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a clause for each folder that jobs need and the node cannot use: it is missing or not writable.
 
-    Of /tmp, which may be missing, it is also reported if less than 64 MiB is free.
+    The folder /tmp may be missing; it is reported, too, if less than 64 MiB is free there.
     """
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
@@ -259,7 +270,10 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each folder on the node that is nearly full, unless ``missing_folders`` reports it already."""
+    """Yield a clause for each folder on the node with less than 500 MB or 2 % of its file system free.
+
+    Those that are missing or that ``missing_folders`` reports already are left out.
+    """
     for what, folder in node.folders.items():
         is_seen = folder.there or what == "/tmp"
         is_failing = what == "/tmp" and (folder.free or 0) < FULL
@@ -268,7 +282,10 @@ def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def _is_nearly_full(folder: Folder) -> bool:
-    """Return whether less than 500 MB, or 2 %, of a folder's file system is free; False where that is not known."""
+    """Return whether less than 500 MB (10^6 bytes each), or less than 2 %, of a folder's file system is free.
+
+    False where that is not known.
+    """
     if not folder.size or folder.free is None:
         return False
     return folder.free < ROOM or folder.free < _ROOM_SHARE * folder.size
@@ -285,7 +302,7 @@ def _free_space_text(folder: Folder) -> str:
 def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if the node has less room for the unpacked container image than the packed one takes.
 
-    Empty: it has more, it is not known, or jobs need no containers.
+    Empty: it has as much, the room or the image's size is not known, or jobs need no containers.
     """
     return _room_for_image(node, needs, least=0, most=needs.image_bytes)
 
@@ -293,7 +310,7 @@ def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
 def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if the unpacked container image may not fit: less than three times its packed size is free.
 
-    Empty: there is enough, it is not known, jobs need no containers, or ``no_room_for_image`` reports it.
+    Empty: there is enough, room or size is not known, jobs need no containers, or ``no_room_for_image`` reports it.
     """
     return _room_for_image(node, needs, least=needs.image_bytes, most=UNPACKED * needs.image_bytes)
 
@@ -323,7 +340,8 @@ def no_enroot(node: NodeFacts, needs: Needs) -> str:
 def failing_enroot(node: NodeFacts, needs: Needs) -> str:
     """Return a clause with the reason if Enroot is installed on the node but does not start; empty: it does.
 
-    Empty, too, where jobs need no containers. Enroot makes its folders first, and ends where it cannot.
+    Empty, too, where it is not installed, or jobs need no containers. Enroot makes its folders first, and ends where it
+    cannot.
     """
     if not needs.containers or node.software.enroot_missing is None:
         return ""
@@ -348,9 +366,9 @@ LESSER_LOOKS = ("kernel", "services", "software", "imex")
 
 
 def hung_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a sentence for each look at the node that did not end in time, which may mean that jobs hang there, too.
+    """Yield a sentence for each look at the node that did not end in time: jobs may hang there, too.
 
-    Looks of ``LESSER_LOOKS``, such as at the kernel's log, are left out.
+    It has no period. Looks of ``LESSER_LOOKS``, such as at the kernel's log, are left out.
     """
     yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe not in LESSER_LOOKS)
 
@@ -358,21 +376,27 @@ def hung_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
 def hung_lesser_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a sentence for each look at the node that did not end in time where jobs run all the same.
 
-    They are the looks of ``LESSER_LOOKS``, such as at the kernel's log.
+    It has no period. They are the looks of ``LESSER_LOOKS``, such as at the kernel's log.
     """
     yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe in LESSER_LOOKS)
 
 
 def _hung_sentence(probe: str, how: str) -> str:
-    """Return the sentence that the look ``probe`` at a node did not end; ``how`` says what was waited for."""
+    """Return the sentence that the look ``probe`` at a node hung; ``how`` says what was waited for.
+
+    It has no period.
+    """
     return f"the check of {probe} hung ({how})"
 
 
 def failed_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a sentence for each look at the node that failed, with its error."""
+    """Yield a sentence, without a period, for each look at the node that failed, with its error."""
     yield from (f"the check of {probe} failed: {error}" for probe, error in node.errors.items())
 
 
 def unread_kernel_log(node: NodeFacts, needs: Needs) -> str:
-    """Return a sentence with the reason if the node's kernel log could not be read; empty: it could."""
+    """Return a sentence, without a period, with the reason if the node's kernel log could not be read.
+
+    Empty: it could, or the node has no tool for it.
+    """
     return f"the kernel's log cannot be read: {node.kernel.missing}" if node.kernel.missing else ""

@@ -30,7 +30,8 @@ _NVLS = re.compile(r"NCCL INFO (?:NVLS comm |Connected NVLS tree)")
 class NcclLog(msgspec.Struct, frozen=True):
     """What the log that NCCL wrote on one node says of its version, the network and the channels between GPUs.
 
-    None or empty: the log does not say.
+    ``transports`` has every channel, within the node and to others; ``networks`` what NCCL chose between nodes. None or
+    empty: the log does not say.
     """
 
     version: str | None = None
@@ -49,7 +50,7 @@ class NcclLog(msgspec.Struct, frozen=True):
 
     @property
     def direct(self) -> bool | None:
-        """Whether NCCL's adapters read and write GPU memory themselves (GPUDirect RDMA).
+        """Whether NCCL's adapters on this node read and write GPU memory themselves (GPUDirect RDMA).
 
         True where at least one channel does. None where no channel goes over an InfiniBand, RoCE or EFA adapter.
         """
@@ -62,6 +63,7 @@ class NcclLog(msgspec.Struct, frozen=True):
     def network(self) -> str:
         """The network between nodes that NCCL chose: ``IB``, ``RoCE``, ``EFA``, ``Socket`` or a plug-in's name.
 
+        ``RoCE`` is said where all adapters that the log names are. Where the log names no choice, the channels tell.
         Several are sorted and joined by ``and``; empty: the log names none.
         """
         return " and ".join(sorted({self._common_name(name) for name in self.networks or self._channels}))
@@ -101,9 +103,9 @@ class NcclLog(msgspec.Struct, frozen=True):
 
 
 def read_nccl_log(file: Path) -> NcclLog | None:
-    """Return what the log of NCCL in ``file`` says, of its first 16 MiB.
+    """Return what the log of NCCL in ``file`` says, of its first 16 MiB; bytes that are not UTF-8 do no harm.
 
-    None where the file cannot be read, or nothing in it is NCCL's.
+    None where the file cannot be read, or no line of it says anything that is kept.
     """
     try:
         text = read_plain(file, MOST_BYTES).decode("utf-8", "replace")
@@ -116,8 +118,9 @@ def read_nccl_log(file: Path) -> NcclLog | None:
 def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
     """Return what the lines of a log of NCCL say; empty fields where they say nothing.
 
-    Lines that are not NCCL's, cut or garbled are passed over. The words are the same from NCCL 2.19 to 2.29; a line may
-    have a time stamp, a launcher's prefix or another line in it::
+    Lines that are not NCCL's, cut or garbled are passed over. Of several versions the first counts, of several
+    providers the last, of cliques the largest. The words are the same from NCCL 2.19 to 2.29; a line may have a time
+    stamp, a launcher's prefix or another line in it::
 
         NCCL version 2.21.5+cuda12.4
         node1:737:842 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.4<0>
@@ -166,7 +169,7 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
 def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the InfiniBand or RoCE adapters that channels go through, by lines of NCCL's log.
 
-    Each comes once. Empty where the log does not tell.
+    They have no port, ``mlx5_0``, and come in the order of first use, each once. Empty where the log does not tell.
     """
     names: dict[str, str] = {}
     numbers: dict[str, None] = {}

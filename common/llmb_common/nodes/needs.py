@@ -21,7 +21,8 @@ from llmb_common.recipes.loading import load_recipe
 class Needs:
     """What a job, or the jobs of a site, need of each node; rules hold nodes against it.
 
-    What is left at its default is not asked of nodes.
+    ``needs_of`` makes it of a plan, ``needs_of_site`` of a site's configuration, ``needs_of_run`` of a finished run's
+    plan. What is left at its default is not asked of nodes.
     """
 
     gpu_type: str = ""
@@ -54,7 +55,7 @@ class Needs:
 
     @property
     def containers(self) -> bool:
-        """Whether the job runs in a container."""
+        """Whether the job runs in a container, as it asks its scheduler; False without a scheduler."""
         return self.scheduler is not None and self.scheduler.containers
 
     @property
@@ -68,9 +69,9 @@ class Needs:
 
 
 def needs_of_run(plan: JobPlan) -> Needs:
-    """Return what a run needed of its nodes, by its plan alone: no file is looked at.
+    """Return what a run needed of its nodes, by its plan alone: GPUs, number of nodes, device and scheduler.
 
-    Folders, images, variables and the dispatcher of experts are left out.
+    No file is looked at. Folders, images, variables and the dispatcher of experts are left out.
     """
     return Needs(
         gpu_type=plan.gpu_type,
@@ -84,8 +85,8 @@ def needs_of_run(plan: JobPlan) -> Needs:
 def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
     """Return what jobs of the site need of a node, by the site's configuration, where there is no job yet.
 
-    ``traits`` is the way of running jobs; ``partition`` replaces the site's own (None: it does not). Looks for the
-    folder of workloads.
+    ``install`` is the installation's folder. ``traits`` is the way of running jobs; ``partition`` replaces the site's
+    own (None: it does not). No image is asked for. Looks which folder for workloads exists, and writes nothing.
 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong
@@ -114,7 +115,8 @@ def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partitio
 def needs_of(plan: JobPlan) -> Needs:
     """Return what the job of a plan needs of each of its nodes.
 
-    Looks up the image's size (0 where the file is missing) and which of the workload's folders exist.
+    Looks up the image's size (0 where the file is missing, or the image is a name in a registry) and the nearest folder
+    to the workload's that exists; writes nothing.
 
     Raises:
         OSError: the folder of the image or the workload may not be looked at
@@ -154,8 +156,8 @@ def _nearest_existing(path: str) -> str:
 def _dispatcher(plan: JobPlan) -> str:
     """Return the dispatcher that sends tokens to experts on other nodes in a plan's job: ``deepep`` or ``hybridep``.
 
-    Empty: the job has another one, its experts stay within one NVLink domain, or the recipe as it is today does not
-    say.
+    Empty: the job has another one or calls no function, its experts stay within one NVLink domain, or the recipe as it
+    is today does not say. No error comes out.
     """
     known = GPUS.get(plan.gpu_type)
     if plan.function is None or known is None or (plan.ep or 1) <= known.per_node * known.nvlink_nodes:

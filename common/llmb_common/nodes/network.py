@@ -26,7 +26,7 @@ def no_adapters(node: NodeFacts, needs: Needs) -> str:
 
 
 def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each port of an adapter that lost its link within the seconds of a look at the node."""
+    """Yield a clause for each port of an adapter that lost its link within the four seconds of a look at the node."""
     for port in node.ports:
         if port.errors.get("link_downed"):
             yield f"{port.name} lost its link during the check"
@@ -35,7 +35,7 @@ def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
 def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield the errors of each port whose counters grew within the seconds of a look: ``mlx5_0: 3 symbol_error``.
 
-    Ports that ``lost_links`` reports are left out.
+    Several counters of a port are joined by commas. Ports that ``lost_links`` reports are left out.
     """
     for port in node.ports:
         grown = [f"{count} {name}" for name, count in port.errors.items() if count]
@@ -46,7 +46,8 @@ def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
 def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if the node's adapters cannot reach GPU memory (GPUDirect RDMA) for lack of a driver module.
 
-    Empty: they can, it is not known, there is no InfiniBand or RoCE adapter, or the job has one node only.
+    The module nvidia_peermem is not loaded, and the driver is not the open one on Linux 5.12 or later. Empty: they can,
+    it is not known, there is no InfiniBand or RoCE adapter, or the job has one node only.
     """
     version = re.match(r"(\d+)\.(\d+)", node.machine.kernel or "")
     is_new = version is not None and (int(version[1]), int(version[2])) >= DMABUF
@@ -60,7 +61,8 @@ def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
 def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if the node's driver lacks what the job's dispatcher of experts needs; empty: it has it.
 
-    Empty, too, where the job has no such dispatcher, or the driver's settings are not known.
+    It needs the driver's PeerMappingOverride=1 or GDRCopy. Empty, too, where the job has no dispatcher across nodes, or
+    the driver's settings are not known.
     """
     if not needs.dispatcher or node.system.peer_mapping is not False or node.system.gdrcopy:
         return ""
@@ -71,25 +73,36 @@ def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each active port that is slower than ports of the same name on other nodes, with both rates.
+    """Yield each active port that serves GPUs and is slower than most ports of the same name, with both rates.
 
-    Ports whose name only one node has are left out.
+    Compared are the ports of all nodes. Of two equally frequent rates the higher is usual. Ports whose name only one
+    node has are left out.
     """
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
 
 
 def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
-    """Yield each active port that is slower than other ports of its node, where no other node has one of its name."""
+    """Yield each active port that is slower than most ports of its node, where no other node has one of its name.
+
+    Only ports that serve GPUs count. Of two equally frequent rates the higher is usual.
+    """
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) == 1)
 
 
 def dark_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each port that serves GPUs and is down, where ports of its name on other nodes say that it should be up."""
+    """Yield each port that serves GPUs and is down, where ports of its name on other nodes say that it should be up.
+
+    They do where most of three or more are up, or the other of two is.
+    """
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "fail")
 
 
 def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each port that serves GPUs and is down, where other nodes do not show whether it should be up."""
+    """Yield each port that serves GPUs and is down, where other nodes do not show whether it should be up.
+
+    No other node has one of its name, or the only other one is down, too, and its node has fewer active ports than
+    GPUs.
+    """
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "warn")
 
 
@@ -119,8 +132,9 @@ class _Port(NamedTuple):
     def dark_level(self) -> str:
         """How much it counts that this port is down: ``fail``, ``warn``, or empty: nothing, or it is up.
 
-        It fails where ports of its name are mostly up on three or more nodes, or up on the other of two. It warns where
-        others do not tell: the node is alone, or has fewer active ports than GPUs.
+        It fails where more than half of the ports of its name, of three or more nodes, are up, or the other of two is.
+        It warns where no other node has one, and where both of two are down and its node has fewer active ports than
+        GPUs. Else it does not count.
         """
         if self.port.state == ACTIVE:
             return ""
@@ -159,7 +173,7 @@ def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
 
 
 def _usual_rate(ports: Sequence[Adapter]) -> float | None:
-    """Return the rate in Gbit/s that most active ones of ``ports`` have, of two halves the higher.
+    """Return the rate in Gbit/s that most active ones of ``ports`` have, of equally frequent ones the highest.
 
     None: none is known. They should be of one name: the ports of a node may differ by design, as adapters of storage
     do.
@@ -183,7 +197,10 @@ def no_roce_address(fleet: Fleet) -> Iterator[Found]:
 
 
 def missing_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each node with fewer ports that serve GPUs than most nodes have; nodes without any are left out."""
+    """Yield each node with fewer ports that serve GPUs than most nodes have; nodes without any are left out.
+
+    Of equally frequent numbers the larger is usual.
+    """
     counts = {node.host: len(_serving_ports(node, fleet.needs)) for node in fleet.nodes}
     usual = usual_value(count or None for count in counts.values())
     for host, count in counts.items():
@@ -192,10 +209,11 @@ def missing_ports(fleet: Fleet) -> Iterator[Found]:
 
 
 def _serving_ports(node: NodeFacts, needs: Needs) -> list[Adapter]:
-    """Return the adapter ports of a node that a job's traffic between GPUs uses.
+    """Return the adapter ports of a node that a job's traffic between GPUs uses, in the node's order.
 
-    They are those that the job's NCCL_IB_HCA names, else those of the commonest kind; a node's adapters for storage may
-    be among them, and its DPU is not. Empty: none is named, or no kind has as many as half the GPUs.
+    They are those that the job's NCCL_IB_HCA names (one that excludes adapters, with ``^``, does not count), else those
+    of the commonest kind; a node's adapters for storage may be among them, and its DPU is not. Empty: no port is as
+    named, or no kind has half as many ports as there are GPUs.
     """
     ports = node.machine.adapters
     if needs.adapters and needs.adapters[0] != "^":
@@ -214,7 +232,8 @@ def _serving_ports(node: NodeFacts, needs: Needs) -> list[Adapter]:
 def _is_named(name: str, word: str, *, exact: bool) -> bool:
     """Return whether ``word`` of NCCL_IB_HCA, ``mlx5_0`` or ``mlx5_0:1``, means the port ``name``.
 
-    The word is the beginning of an adapter's name unless it is ``exact``. Without a port it means all ports.
+    Unless ``exact``, the word is only the beginning of an adapter's name: ``mlx5_1`` means mlx5_10, too. A word without
+    a port means all ports; a name without one has a single port, which any number means.
     """
     adapter, _, number = name.partition(":")
     wanted, _, wanted_number = word.partition(":")
@@ -232,14 +251,17 @@ def _without_port(name: str) -> str:
 
 
 def sockets(fleet: Fleet) -> Iterator[Found]:
-    """Yield each node on which NCCL's data to other nodes went through TCP; nothing for a single node."""
+    """Yield each node on which NCCL's data to other nodes went through TCP.
+
+    Nothing where nodes did not work together, as with a single one.
+    """
     for node in fleet.nodes:
         if fleet.together > 1 and node.nccl and node.nccl.sockets:
             yield Found(node.host, node.host)
 
 
 def indirect(fleet: Fleet) -> Iterator[Found]:
-    """Yield each node on which NCCL used adapters, but no GPUDirect RDMA, with the network.
+    """Yield each node on which NCCL used adapters, but no GPUDirect RDMA, with the network: ``n3 (RoCE)``.
 
     Nodes without a log of NCCL are left out.
     """
@@ -249,7 +271,7 @@ def indirect(fleet: Fleet) -> Iterator[Found]:
 
 
 def unknown_network(fleet: Fleet) -> Iterator[Found]:
-    """Yield, once for all nodes, why the network that NCCL used between them is not known.
+    """Yield, once for all nodes, why the network that NCCL used between them is not known; the first node's reason.
 
     Nothing where at least one node left a log of NCCL, and for a single node.
     """
@@ -262,8 +284,8 @@ def unknown_network(fleet: Fleet) -> Iterator[Found]:
 def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
     """Yield where NVLink should join several nodes of the job and does not.
 
-    Once for all nodes where these are in more NVLink domains than they need, and for each node by NCCL's log. Nothing
-    for GPU types whose NVLink joins no nodes.
+    Once for all nodes where these are in more NVLink domains than they need, and once for each node whose log of NCCL
+    shows it. Nothing for GPU types whose NVLink joins no nodes, and for a single node.
     """
     together, nodes = _nvlink_domain_size(fleet), len(fleet.nodes)
     if together < 2 or nodes < 2:
@@ -288,7 +310,8 @@ def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
 def _nvlink_domain_size(fleet: Fleet) -> int:
     """Return how many nodes of the job should share one NVLink domain; 1: NVLink joins no nodes.
 
-    It is the segment that the scheduler was asked for, else as many as the GPU type allows.
+    It is the segment that the scheduler was asked for, else as many as the GPU type allows, but no more than worked
+    together.
     """
     known = GPUS.get(fleet.needs.gpu_type)
     if known is None or known.nvlink_nodes == 1:
@@ -317,8 +340,9 @@ def unused_adapters(fleet: Fleet) -> Iterator[Found]:
 def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """Return a finder for a rule that compares the adapters that NCCL used, port by port, with their like elsewhere.
 
-    Their like are ports of the same name on other nodes. An adapter counts on all nodes if NCCL used it on one: where
-    it is down, NCCL does not name it. ``value`` gives what of a port is compared (None: not known).
+    Their like are ports of the same name on other nodes; what most of them have is right. An adapter counts on all
+    nodes if NCCL used it on one: where it is down, NCCL does not name it. ``value`` gives what of a port is compared; a
+    port of which it gives None, not known, is left out.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -332,8 +356,8 @@ def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """Return a finder for a rule that compares all ports with those of the same name on other nodes.
 
-    It finds nothing where NCCL's logs say which adapters were used. ``value`` gives what of a port is compared (None:
-    not known).
+    What most of them have is right. It finds nothing where NCCL's logs say which adapters were used. ``value`` gives
+    what of a port is compared; a port of which it gives None, not known, is left out.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -348,7 +372,7 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
     """Yield each port, of adapters called one of ``names``, whose value is unlike that of most ports of its name.
 
-    ``value`` gives what is compared; ports of which it gives None are left out.
+    Names of adapters are without a port. ``value`` gives what is compared; ports of which it gives None are left out.
     """
     named: dict[str, list[tuple[str, object]]] = {}
     for node in fleet.nodes:

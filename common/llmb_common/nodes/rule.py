@@ -24,7 +24,10 @@ to be found out, which is not the same as healthy."""
 
 
 class Level(NamedTuple):
-    """How much a rule about nodes counts for each command that asks it; None: that command does not ask it."""
+    """How much a rule about nodes counts for each command that asks it; None: that command does not ask it.
+
+    A weight is ``fail``, ``warn`` or ``unknown``; for a run's evidence it is ``problem`` or ``note``.
+    """
 
     doctor: Weight | None = None
     """For ``doctor``, of one node of the site."""
@@ -35,7 +38,7 @@ class Level(NamedTuple):
 
 
 class Fleet(msgspec.Struct, frozen=True, dict=True):
-    """The nodes that rules look at, and what is needed of them."""
+    """The nodes that rules look at, and what is needed of them; a ``Finder`` is called with it."""
 
     needs: Needs
     nodes: tuple[NodeFacts, ...]
@@ -46,12 +49,15 @@ class Fleet(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def gpus(self) -> list[GpuRun]:
-        """Every GPU of all nodes, each with its states over the run; empty: no node showed any."""
+        """Every GPU of all nodes of this fleet, each with its states over the run; empty: no node showed any.
+
+        They come node by node, in nvidia-smi's order.
+        """
         return list(chain.from_iterable(map(gpu_runs_of, self.nodes)))
 
 
 class Found(NamedTuple):
-    """One thing that a rule found on a node, or on all nodes together."""
+    """One thing that a rule found on a node, or on all nodes together; the rule's sentence is filled with it."""
 
     host: str
     """Empty: on all nodes."""
@@ -65,7 +71,10 @@ Finder = Callable[[Fleet], Iterable[Found]]
 
 
 class Rule(NamedTuple):
-    """A rule about nodes: how it finds problems, and how these are worded and weighed."""
+    """A rule about nodes: how it finds problems, and how these are worded and weighed.
+
+    ``find`` is called with a ``Fleet`` and yields what it finds; ``remedy`` is what to do about it.
+    """
 
     name: str
     level: Level
@@ -81,7 +90,8 @@ class Rule(NamedTuple):
 def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
     """Return a finder for a rule that asks ``problem_of`` what is wrong with each node by itself.
 
-    Its answer is the text of what is found; empty or None: nothing.
+    A finder is called with a fleet, and yields what it finds, node by node. The answer is the text of what is found;
+    empty or None: nothing.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -97,7 +107,8 @@ def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
 def several_of_each_node(problems_of: Callable[[NodeFacts, Needs], Iterable[str]]) -> Finder:
     """Return a finder for a rule that asks ``problems_of`` for everything that is wrong with each node.
 
-    Each text that it yields is found by itself.
+    A finder is called with a fleet, and yields what it finds, node by node. Each text of ``problems_of`` is found by
+    itself.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -112,7 +123,8 @@ def several_of_each_node(problems_of: Callable[[NodeFacts, Needs], Iterable[str]
 def each_gpu_run(problem_of: Callable[[GpuRun], str]) -> Finder:
     """Return a finder for a rule that asks ``problem_of`` what was wrong with each GPU over a run.
 
-    What is found is the GPU with the answer in parentheses, ``n3 GPU 5 (power brake)``; an empty answer: nothing.
+    A finder is called with a fleet, and yields what it finds, GPU by GPU: the GPU with the answer in parentheses, ``n3
+    GPU 5 (power brake)``; an empty answer: nothing.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -128,7 +140,7 @@ def each_gpu_run(problem_of: Callable[[GpuRun], str]) -> Finder:
 def same_on_nodes(value: Callable[[NodeFacts], object]) -> Finder:
     """Return a finder for a rule that all nodes are alike in ``value``; it finds the nodes that differ from most.
 
-    A node whose value is None is left out.
+    Of equally frequent values the better one counts (``usual_value``). A node whose value is None is left out.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -141,7 +153,8 @@ def same_on_nodes(value: Callable[[NodeFacts], object]) -> Finder:
 def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
     """Return a finder for a rule that all GPUs of all nodes are alike in ``value``; it finds those that are not.
 
-    Right is what most have. A GPU whose value is None is left out.
+    Right is what most have, of equally frequent values the better one (``usual_value``). A GPU whose value is None is
+    left out.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -169,8 +182,8 @@ ACTIVE = "ACTIVE"
 def usual_value(values: Iterable[T | None]) -> T | None:
     """Return the most frequent of ``values``; None where all are None or there are none.
 
-    Of equally frequent ones, as of two nodes, it is the better one: the larger number, or an active link. Links, limits
-    and adapters are lost, not won.
+    Of equally frequent ones, as of two nodes, it is the better one: the larger number, or an active link; of other
+    texts the first. Links, limits and adapters are lost, not won.
     """
     counts = Counter(value for value in values if value is not None)
 
@@ -183,8 +196,7 @@ def usual_value(values: Iterable[T | None]) -> T | None:
 
 
 def as_text(value: object) -> str:
-    """Return ``value`` as text for messages: a float with up to six significant digits, all else cut to 80
-    characters.
+    """Return ``value`` as text for messages: a float with up to six significant digits, all else cut to 80 characters.
 
     A float has no superfluous zeros, ``1.5``, and a large one has an exponent: ``1.23457e+06``.
     """
@@ -202,8 +214,9 @@ def far_from_median(
 ) -> Finder:
     """Return a finder for a rule that compares a number of each node with the median of all nodes.
 
-    ``value`` gives the number (None: not known), ``is_far`` is asked with number and median, and ``text`` has braces
-    for the number. Nothing is found where fewer than three nodes give one.
+    ``value`` gives the number (None: not known, and left out), ``is_far`` is asked with number and median, in this
+    order, and ``text`` has braces for the number; behind it the median is told. Nothing is found where fewer than three
+    nodes give one.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -219,9 +232,9 @@ def far_from_median(
 
 
 def against_median(fleet: Fleet, value: Callable[[NodeFacts], float | None]) -> Iterator[tuple[str, float, float]]:
-    """Yield (host, number of the node, median of all nodes) for each node that gives a number.
+    """Yield (host, number of the node, median of all such numbers) for each node that gives one, in the fleet's order.
 
-    Nothing where fewer than three nodes do.
+    ``value`` gives the number; None: not known. Nothing where fewer than three nodes give one.
     """
     known = [(node.host, value(node)) for node in fleet.nodes]
     numbers = [(host, number) for host, number in known if number is not None]
@@ -233,7 +246,10 @@ def against_median(fleet: Fleet, value: Callable[[NodeFacts], float | None]) -> 
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return ``numbers`` as text, sorted, each once, with ranges: ``0-3,5``; empty without any."""
+    """Return ``numbers``, at least 0, as text, sorted, each once, with ranges: ``0-3,5``; empty without any.
+
+    Two numbers in a row are a range, too: ``0-1``.
+    """
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][1] + 1:

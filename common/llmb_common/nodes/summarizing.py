@@ -18,7 +18,8 @@ from llmb_common.nodes.summary import NodeSummary
 def summarize(needs: Needs, found: Nodes) -> NodeSummary:
     """Return a summary of what a run's nodes recorded, with everything in it that speaks against the run's result.
 
-    It is empty where no node left a record, but for findings on damaged files.
+    ``needs`` is what the run needed of its nodes. Findings have problems before notes. The summary is empty where no
+    node left a record, but for findings on damaged files.
     """
     nodes = found.nodes
     under_load = chain.from_iterable(node.load.gpus for node in nodes)
@@ -60,7 +61,7 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
 def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
     """Return the fields of ``NodeSummary`` on the peak of GPU memory, in GiB, by name.
 
-    Empty where no rank recorded any.
+    Peaks are the highest of all ranks, the GPU's memory is that of the smallest. Empty where no rank recorded any.
     """
     peaks = list(chain.from_iterable(node.peaks for node in nodes))
     if not peaks:
@@ -75,13 +76,19 @@ def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
 
 
 def _gpus_of(node: NodeFacts) -> str | None:
-    """Return the number and product of a node's GPUs as text, ``8 x NVIDIA B200``; None: it shows none."""
+    """Return the number and product of a node's GPUs as text, ``8 x NVIDIA B200``; None: it shows none.
+
+    Several products are joined by commas, in the order of GPUs.
+    """
     products = Counter(gpu.product or "unknown GPU" for gpu in node.gpus)
     return ", ".join(f"{count} x {name}" for name, count in products.items()) or None
 
 
 def _adapters_of(node: NodeFacts) -> str | None:
-    """Return how many adapters NCCL used on a node and their rates, as text: ``8 at 400 Gbit/s``; None: not known."""
+    """Return how many adapters NCCL used on a node and their rates, as text: ``8 at 400 Gbit/s``; None: not known.
+
+    Different rates are sorted, ``200/400``; without any known rate it is the number alone.
+    """
     used = used_adapters(node)
     rates = {port.rate_gbps for port in used.values() if port and port.rate_gbps}
     rate = f" at {'/'.join(f'{rate:g}' for rate in sorted(rates))} Gbit/s" if rates else ""
@@ -89,7 +96,7 @@ def _adapters_of(node: NodeFacts) -> str | None:
 
 
 def _pcie_of(run: GpuRun) -> str | None:
-    """Return the PCIe link of a GPU at its first look under load, as text: ``16x generation 5``; None: not known."""
+    """Return the PCIe link of a GPU at its first look at work, as text: ``16x generation 5``; None: not known."""
     look = next(iter(run.busy), None)
     known = look and look.pcie_width and look.pcie_generation
     return f"{look.pcie_width} generation {look.pcie_generation:g}" if look and known else None
@@ -125,7 +132,8 @@ def _yes_no(value: bool | None) -> str | None:
 def _values_with_counts(values: Iterable[str | None]) -> str:
     """Return the value that all have; where they differ, the four commonest with their counts: ``a (3) / b (1)``.
 
-    None and empty values are left out; empty: there are no others.
+    The commonest comes first, of equally frequent ones the earlier; further ones are dropped. None and empty values are
+    left out; empty: there are no others.
     """
     counts = Counter(value for value in values if value)
     if len(counts) < 2:

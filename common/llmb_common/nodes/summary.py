@@ -18,7 +18,10 @@ _MOST_DOMAINS = 4
 
 
 class NodeFinding(msgspec.Struct, frozen=True):
-    """One thing that a rule about nodes found to speak against a run's result."""
+    """One thing that a rule about nodes found to speak against a run's result.
+
+    ``severity`` is ``problem`` or ``note``.
+    """
 
     kind: str
     """The rule's name."""
@@ -78,9 +81,9 @@ class NodeSummary(msgspec.Struct, frozen=True):
     findings: tuple[NodeFinding, ...] = ()
 
     def lines(self) -> list[str]:
-        """Return lines for people on the nodes of the run, printable; empty where no node left a record.
+        """Return up to six lines for people on the nodes of the run, printable; empty where no node left a record.
 
-        Findings are not among them.
+        What is not known is left out. Findings are not among them.
         """
         if not self.nodes:
             return []
@@ -129,8 +132,8 @@ _OF_THE_JOB = ("gpudirect", "nvlink")
 def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
     """Return the hardware and versions that the nodes of accepted runs agree on, by field of ``NodeSummary``.
 
-    What differs between runs, or is empty in the first, is left out; the clock under load is their mean, in MHz. Empty:
-    they left no record. At least one summary must be given.
+    What differs between runs, or is empty in one, is left out; ``clock_mhz``, the clock under load, is the mean of
+    those known. Empty: they left no record. At least one summary must be given.
     """
     setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
     kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
@@ -145,8 +148,9 @@ def setup_findings(
     """Return a finding for each way in which a run's nodes differ from those of accepted runs.
 
     Empty: they are alike. ``setup`` comes from ``setup_of``, and ``what`` names those runs in the texts. What either
-    does not know is not compared. ``same_job``: both ran the same configuration, so that GPUDirect RDMA, NVLink and
-    clocks under load are compared, too.
+    does not know is not compared. Another driver is a note, all else a problem. ``same_job``: both ran the same
+    configuration, so that GPUDirect RDMA, NVLink and clocks under load are compared, too; of clocks only one below 90 %
+    counts.
     """
     found: list[tuple[Severity, str]] = []
     for name, (severity, word) in _FACTS.items():

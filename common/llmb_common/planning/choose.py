@@ -37,7 +37,10 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(PlanningInput, frozen=True, kw_only=True):
-    """A user's request together with what it means in the recipe: configuration row, model, variant, dtype and GPUs."""
+    """A user's request together with what it means in the recipe: configuration row, model, variant, dtype and GPUs.
+
+    ``choose`` makes it. All but the list of notices stays as it is.
+    """
 
     gpu_type: str
     model: Model
@@ -53,12 +56,15 @@ class Case(PlanningInput, frozen=True, kw_only=True):
     """Sentences on what was decided for the user, or has no effect, in the front end's words; planning adds to them."""
 
     def note(self, *notices: str) -> None:
-        """Add ``notices``, whole sentences without a period, to those that the user is shown with the plan."""
+        """Add ``notices``, sentences without a period, to the end of those that the user is shown with this job's plan.
+
+        Repeated ones are added again.
+        """
         self.notices.extend(notices)
 
     @property
     def shape(self) -> AnyShape:
-        """The numbers of the model to train (layers, hidden size, heads and so on).
+        """The numbers of the model that this job trains (layers, hidden size, heads and so on).
 
         They are those of the row's function in the catalogue, else those that the recipe itself lists.
         """
@@ -66,9 +72,9 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> FunctionName | None:
-        """What the name of the row's function says (model, task, GPUs, precision).
+        """What the name of the function of this job's row says (model, task, GPUs, precision).
 
-        None where the row has no function.
+        None where the row has no function, or the recipe no catalogue.
 
         Raises:
             RecipeError: the recipe's catalogue cannot be read, or lacks this function
@@ -87,7 +93,9 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     @property
     def resumes(self) -> bool:
-        """Whether the job continues the training of a checkpoint; one that trains adapters loads one, but does not.
+        """Whether the job continues the training of a checkpoint, as LOAD_CHECKPOINT_PATH is set.
+
+        A job that trains adapters loads a checkpoint, too, but does not continue it: False.
 
         Raises:
             RecipeError: the recipe's catalogue cannot be read, or lacks the row's function
@@ -96,7 +104,7 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     @property
     def saves(self) -> bool:
-        """Whether the job saves a checkpoint, or continues from one.
+        """Whether the job saves a checkpoint, as ENABLE_CHECKPOINT asks for, or continues from one (``resumes``).
 
         Raises:
             RecipeError: the recipe's catalogue cannot be read, or lacks the row's function
@@ -107,7 +115,7 @@ class Case(PlanningInput, frozen=True, kw_only=True):
     def precision(self) -> str:
         """The FP8 scaling (``cs``, ``mx`` and so on) of a job with dtype ``fp8``; the dtype of any other.
 
-        It is that of the row, else the one requested, else the variant's.
+        The scaling is that of the row, else the one requested, else the variant's.
         """
         if self.dtype != "fp8":
             return self.dtype
@@ -128,14 +136,18 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """The configuration of this job in one phrase for messages: ``llama3.1 405b fp8 on gb200``."""
+        """The configuration of this job in one phrase for messages: ``llama3.1 405b fp8 on gb200``.
+
+        Where the site set the GPU type, that is said behind it in parentheses.
+        """
         return f"{self.recipe.name} {self.model.size} {self.dtype} on {gpu_type_text(self, self.gpu_type)}"
 
 
 def gpu_type_text(given: PlanningInput, gpu_type: str) -> str:
     """Return the GPU type as messages have it, with ``(gpu_type in cluster_config.yaml)`` if the site set it.
 
-    Without that, a user would look for GPU_TYPE in the shell, in vain.
+    That is so where the request names none and ``gpu_type`` is the site's. Without that, a user would look for GPU_TYPE
+    in the shell, in vain.
     """
     from_site = given.request.gpu_type is None and gpu_type == given.cluster.gpu_type
     return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
@@ -162,7 +174,8 @@ _ALIASES = {
 def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     """Return (GPU type, model, dtype, rows of the recipe) that the request means; there is at least one row.
 
-    The rows are for any number of GPUs and any FP8 scaling.
+    The rows are for any number of GPUs and any FP8 scaling, in the recipe's order. Those of variants that are chosen by
+    name only are there if the request names one.
 
     Raises:
         RequestError: model, GPU type, variant or dtype is unknown, missing or without rows; the remedy says what
@@ -225,6 +238,8 @@ def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
 def _refuse_unknown_model(given: PlanningInput) -> None:
     """Raise unless the recipe has the requested model size, on whatever GPU, or none is requested.
 
+    A size with ``-smoke`` behind it, the small copy of a model, passes with the size.
+
     Raises:
         RequestError: it has no such model; the remedy names the nearest one
         RecipeError: the recipe's catalogue cannot be read
@@ -261,7 +276,8 @@ def _requested_arguments(given: PlanningInput, gpu_type: str | None) -> dict[str
 def choose(given: PlanningInput) -> Case:
     """Return the request with what it means in the recipe: row, model, variant, dtype and number of GPUs.
 
-    What was decided for the user is among its notices.
+    The row is the first that documents so many GPUs, else (with FORCE) the one that such a job starts from. What was
+    decided for the user is among its notices.
 
     Raises:
         RequestError: a part of the request is unknown, missing or without rows; the remedy says what there is. The code
@@ -310,7 +326,8 @@ def choose(given: PlanningInput) -> Case:
 def _with_so_many(case: Case) -> dict[str, str]:
     """Return a GPU type or a model size that is documented for the requested number of GPUs, by its variable.
 
-    Such as ``{"GPU_TYPE": "h100"}``. It is one that neither user nor site has set. Empty: there is none.
+    Such as ``{"GPU_TYPE": "h100"}``; never both, and a GPU type rather than a size. It is one that neither user nor
+    site has set. Empty: there is none.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read
@@ -334,7 +351,8 @@ def _with_so_many(case: Case) -> dict[str, str]:
 def choose_gpu_type(given: PlanningInput) -> str:
     """Return the GPU type to plan for: as requested, else the site's, this machine's or the recipe's default.
 
-    They count in this order; this machine only where jobs run on it, and without known GPUs its type is ``cpu``.
+    They count in this order. This machine counts only where jobs run on it; without GPUs of a known type it is ``cpu``,
+    so that the recipe's default is never asked.
 
     Raises:
         RequestError: nobody names a type, or it is unknown
@@ -364,7 +382,7 @@ def choose_gpu_type(given: PlanningInput) -> str:
 
 
 def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
-    """Return the error for a request without a GPU type, to be raised.
+    """Return the error for a request without a GPU type, to be raised; ``remedy`` is its remedy.
 
     If there are values of variables that would complete the request, it has them.
 
@@ -388,7 +406,8 @@ def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
 def documented_scales(given: PlanningInput) -> list[int]:
     """Return the numbers of GPUs, sorted, that the recipe documents for the requested model, GPU type and dtype.
 
-    The requested number of GPUs does not matter. Empty where no row has the requested FP8 scaling.
+    The requested number of GPUs does not matter. Rows that name no FP8 scaling count for any; empty where no row has
+    the requested one.
 
     Raises:
         RequestError: model, GPU type, variant or dtype is unknown, missing or without rows
@@ -472,10 +491,10 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 
 def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
-    """Return the GPU types that ``recipe`` has configurations of the model ``size`` for, in a fixed order.
+    """Return the GPU types that ``recipe`` has configurations of the model ``size`` for.
 
-    None as ``size``: of the recipe's default, and the CPU if there is a small copy for it. Those of all sizes where it
-    has no such size.
+    They are in the order of ``gpu_types``. None as ``size``: of the recipe's default, and the CPU if there is a small
+    copy for it. Those of all sizes where it has no such size.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read
@@ -543,7 +562,8 @@ def _alternatives(case: Case) -> str:
 def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
     """Return those of ``rows`` with the requested FP8 scaling; all of them where no row names a scaling.
 
-    Without a request it is the variant's own scaling, or the first of the rows where none has that one.
+    Without a request it is the scaling of the first row's variant, or the first of the rows where none has that one;
+    rows for the requested number of GPUs decide, if there are any.
 
     Raises:
         RequestError: rows name their scalings, and none has the requested one
@@ -575,7 +595,7 @@ def _requested_gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) ->
     numbers.
 
     Raises:
-        RequestError: it is too large, or missing for a job of a scheduler
+        RequestError: it is above 1,000,000, or missing for a job of a scheduler
     """
     request, machine = given.request, given.machine
     if request.gpus is not None:
@@ -614,8 +634,8 @@ def _scales_of(rows: Iterable[Row]) -> list[int]:
 def _base_row(rows: Sequence[Row]) -> Row | None:
     """Return the row whose function a job on an undocumented number of GPUs starts from.
 
-    It is the one for most GPUs, or, for some models, for fewest. None where a row names no function, or one for a range
-    of numbers.
+    It is the one for most GPUs, or, for some models, for fewest. None where any row names no function, or is for a
+    range of numbers.
     """
     functions = [row for row in rows if row.function is not None and row.gpus_min == row.gpus_max]
     if len(functions) < len(rows):

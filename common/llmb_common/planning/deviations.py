@@ -20,7 +20,8 @@ QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
     """Return what a planned job does, on purpose, otherwise than NVIDIA's runner of performance recipes.
 
-    In the order of ``TABLE``. Empty where it does nothing so, and on CPUs.
+    In the order of ``TABLE``, each once. Empty where it does nothing so, and on CPUs. Nothing is added to the notices
+    of ``case``.
     """
     if plan.device == "cpu":
         return ()
@@ -28,7 +29,10 @@ def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
 
 
 def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
-    """Yield a sentence, without a period, for each deviation: what the job does, what NVIDIA's runner does, and why."""
+    """Yield a sentence for each deviation, in order: what the job does, what NVIDIA's runner does, and why.
+
+    It has no period.
+    """
     for one in found:
         yield f"{one.here} (NVIDIA's runner: {one.nvidia}), because {one.why}"
 

@@ -22,6 +22,7 @@ class Layout(Columns[int], frozen=True, kw_only=True):
     """The layout columns of one job (TP, PP, CP, batch sizes and so on), resolved for its number of GPUs.
 
     ``dp``, ``ga`` and ``expert_dp`` follow from them, rounded down: nothing is refused where they do not divide.
+    ``gpus`` is the number in all.
     """
 
     seq_len: Work[Positive]
@@ -29,7 +30,7 @@ class Layout(Columns[int], frozen=True, kw_only=True):
 
     @property
     def dp(self) -> int:
-        """The data-parallel size of this layout: how many replicas of the model share the batch.
+        """The data-parallel size of this layout: how many replicas of the model share the batch, rounded down.
 
         0 where there are fewer GPUs than one replica takes.
         """
@@ -39,6 +40,8 @@ class Layout(Columns[int], frozen=True, kw_only=True):
     def ga(self) -> int:
         """The gradient accumulation of this layout: the number of micro-batches that a rank runs in one step.
 
+        It is rounded down.
+
         Raises:
             ZeroDivisionError: there are fewer GPUs than one replica of the model takes
         """
@@ -46,9 +49,9 @@ class Layout(Columns[int], frozen=True, kw_only=True):
 
     @property
     def expert_dp(self) -> int | None:
-        """The data-parallel size of this layout's experts: how many replicas of each expert there are.
+        """The data-parallel size of this layout's experts: how many replicas of each expert there are, rounded down.
 
-        None without EP.
+        Without an ETP of its own, TP counts as ETP. None without EP.
         """
         if self.ep is None:
             return None
@@ -89,7 +92,10 @@ def broken_rules(layout: Layout, model: AnyShape, family: str) -> Broken:
 
 
 def captures_iterations(family: str) -> bool:
-    """Return whether CUDA graphs of a recipe's ``family`` capture whole iterations (``llama3``), not single layers."""
+    """Return whether CUDA graphs of a recipe's ``family`` capture whole iterations, not single layers.
+
+    They do of ``llama3`` only; every other name gives False.
+    """
     return family == "llama3"
 
 
@@ -122,9 +128,9 @@ def of_ranks(c: Layout) -> Broken:
 
 
 def divides_at_all(layout: Layout) -> bool:
-    """Return whether GPUs, sequence, batch and experts' ranks of a layout divide, whatever the model.
+    """Return whether GPUs, sequence, batch and experts' ranks of a layout divide, whatever the model; raises nothing.
 
-    It is a quick look before one is planned.
+    It is a quick look before one is planned, which may still refuse it.
     """
     if next(of_ranks(layout), None) is not None:
         return False
@@ -141,7 +147,11 @@ def _of_world(c: Layout) -> Broken:
 
 
 def _of_tensors(c: Layout, a: AnyShape) -> Broken:
-    """Yield (what is wrong, what to do) for each size of the model, such as its heads, that TP does not divide."""
+    """Yield (what is wrong, what to do) for each size of the model that TP does not divide.
+
+    These are its heads, FFN, vocabulary and shared expert's FFN, as far as it has them; query groups may instead divide
+    TP.
+    """
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
         divided["shared expert's FFN size"] = a.moe.shared_ffn
@@ -156,8 +166,8 @@ def _of_tensors(c: Layout, a: AnyShape) -> Broken:
 def _of_sequence(c: Layout, attention_chunk: int | None = None) -> Broken:
     """Yield (what is wrong, what to do) where a sequence cannot be divided among the ranks of TP and CP.
 
-    So, too, where it cannot be cut into chunks of attention of ``attention_chunk`` tokens; None: the model has no
-    chunks.
+    TP*CP must divide it where TP is above 1, and 2*CP where CP is. So, too, where it is longer than ``attention_chunk``
+    tokens, and CP is above 1 or it is no whole number of such chunks of attention; None: the model has no chunks.
     """
     sequence = f"the sequence of {c.seq_len} tokens"
     if c.tp > 1 and c.seq_len % (c.tp * c.cp):
@@ -183,8 +193,8 @@ _TOKENS = {"mx": ("MXFP8", 32), "nvfp4": ("NVFP4", 16), "bf16": ("BF16", 1)}
 def of_precision(c: Layout, precision: str) -> Broken:
     """Yield (what is wrong, what to do) where a rank's tokens are no multiple of what a precision needs.
 
-    They are those of one micro-batch. ``precision`` is the FP8 scaling (``mx``, ``cs``, ...), or the dtype where it is
-    not FP8.
+    That is 32 in MXFP8, 16 in NVFP4, 8 in other FP8, 1 in BF16; they are the tokens of one micro-batch, divided by TP
+    and CP. ``precision`` is the FP8 scaling (``mx``, ``cs``, ...), or the dtype where it is not FP8.
     """
     word, unit = _TOKENS.get(precision, ("FP8", 8))
     shared = c.tp * c.cp
@@ -207,7 +217,9 @@ def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
 
 
 def _of_batches(c: Layout) -> Broken:
-    """Yield (what is wrong, what to do) where micro-batches fit neither interleaved stages nor the global batch.
+    """Yield (what is wrong, what to do) where micro-batches do not fit interleaved stages, or not the global batch.
+
+    VP above 1 needs PP above 1, and a number of micro-batches that PP divides; MBS*DP must divide GBS.
 
     Raises:
         ZeroDivisionError: there are fewer GPUs than one replica of the model takes
@@ -228,7 +240,7 @@ def _of_batches(c: Layout) -> Broken:
 def _of_experts(c: Layout, a: AnyShape) -> Broken:
     """Yield (what is wrong, what to do) where EP and ETP do not divide the experts, their FFN size or the GPUs.
 
-    So, too, where they are above 1 for a model without experts.
+    Without an ETP of its own, TP counts as ETP. So, too, where EP or ETP is above 1 for a model without experts.
     """
     if a.moe is None:
         for name, value in (("EP", c.ep), ("ETP", c.etp)):
@@ -246,9 +258,9 @@ def _of_experts(c: Layout, a: AnyShape) -> Broken:
 
 
 def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
-    """Yield (what is wrong, what to do) where recomputation, offload and FSDP exclude each other.
+    """Yield (what is wrong, what to do) where recomputation, offload and FSDP exclude each other or a pipeline.
 
-    So, too, where the first two exceed the layers that there are.
+    So, too, where recomputation exceeds the layers of a stage, or offload takes all layers.
     """
     offload = f"OFFLOAD_LAYERS={c.offload_layers}"
     recompute = f"RECOMPUTE_LAYERS={c.recompute_layers}"
@@ -269,7 +281,8 @@ def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
 def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
     """Yield (what is wrong, what to do) for each setting that cannot be combined with CUDA graphs, if these are on.
 
-    ``whole_iteration``: they capture whole iterations, else single layers.
+    That is offload, FSDP and, unless ``whole_iteration``, recomputation. ``whole_iteration``: they capture whole
+    iterations, else single layers.
     """
     if not c.cuda_graph:
         return
@@ -304,8 +317,8 @@ def with_nearest(
 ) -> RequestError:
     """Return ``error`` itself, with the nearest valid values added to its remedy: ``(nearest: TP 4 or 8)``.
 
-    They are those of each column in ``requested``, or of the number of GPUs where it has none. ``check`` raises for a
-    layout that is not valid. Without a valid value nearby the remedy stays as it is.
+    They are those of each column in ``requested`` but for switches, or of the number of GPUs where it has none.
+    ``check`` raises for a layout that is not valid. Without a valid value nearby the remedy stays as it is.
     """
     # Switches have no nearest value.
     names = [name for name in requested if name not in ("fsdp", "cuda_graph")] or ["gpus"]
@@ -320,7 +333,8 @@ def with_nearest(
 def _nearest_valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
     """Yield the nearest valid value of the column ``name`` below the layout's own, then the nearest above.
 
-    Either is left out where none of the 256 values tried on that side is valid.
+    Values are tried from 1 on (numbers of layers from 0); of GPUs, GBS and sequence length only multiples that may
+    divide. Either is left out where none of the 256 values tried on that side is valid.
     """
     own: int = getattr(layout, name) or 1
     least = 0 if name in ("recompute_layers", "offload_layers") else 1
@@ -338,9 +352,10 @@ def _nearest_valid(layout: Layout, name: str, check: Callable[[Layout], None]) -
 
 
 def _is_valid(layout: Layout, name: str, value: int, check: Callable[[Layout], None]) -> bool:
-    """Return whether ``check`` accepts the layout with ``value`` in the column ``name``; its errors mean no.
+    """Return whether ``check`` accepts the layout with ``value`` in the column ``name``.
 
-    With another number of GPUs the global batch grows or shrinks with it, if that divides.
+    Its RequestError means no, and so does a division by zero where too few GPUs are left. With another number of GPUs
+    the global batch grows or shrinks with it, if that divides.
     """
     changed = replace(layout, **{name: value})
     if name == "gpus" and layout.gbs * value % layout.gpus == 0:  # each replica keeps its part of the batch

@@ -106,8 +106,8 @@ def _nearest_release(recipe: Recipe, in_image: str | None, patched: str | None) 
     """Return the release with functions in ``recipe`` that is nearest to an image's own, ``in_image``.
 
     That is itself, or the last before it of the same minor release; ``in_image`` itself where there is none. For an
-    image of unknown content (None) it is the newest of the minor release ``patched``; None where that is None or has
-    none.
+    image of unknown content (None) it is the newest of the minor release ``patched``, such as ``0.6``; None where that
+    is None or the recipe has none of it.
     """
     alike = sorted((name for name in recipe.releases if minor(name) == minor(in_image or patched or "")), key=order)
     if in_image is None:
@@ -118,6 +118,8 @@ def _nearest_release(recipe: Recipe, in_image: str | None, patched: str | None) 
 
 def _refuse_later_image(given: PlanningInput) -> None:
     """Raise if the job's image is one of NVIDIA's that is newer than all known ones, and nobody names its release.
+
+    It passes where LLMB_ENGINE_CHECK is ``off``, and where jobs run without containers.
 
     Raises:
         RequestError: code ``no-such-engine``: it is; the remedy names the command that makes it known
@@ -152,8 +154,8 @@ def _adopt_command(image: str | None) -> str:
 def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
     """Return (number, settings) of the release in the site's configuration that the job runs in.
 
-    It is the one that LLMB_ENGINE names, else the one whose image is requested. A number newer than all that LLMB knows
-    also counts, with empty settings. None: the job runs in a release of the recipe's.
+    It is the one that LLMB_ENGINE names, else the first whose image is requested. A number newer than all that LLMB
+    knows also counts, with empty settings. None: the job runs in a release of the recipe's.
     """
     recipe = given.recipe
     requested = given.request.engine
@@ -175,7 +177,7 @@ def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
 def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
     """Return whether ``image`` is that of the site's release ``own``, by its name or by the file it was imported to.
 
-    False where the release has no image.
+    Names are compared as they are written. False where the release has no image.
     """
     install = given.request.install
     if own.image is None or own.image == image:
@@ -187,8 +189,8 @@ def choose_in_release(given: PlanningInput) -> Case:
     """Return the request with the configuration row that it means, among the functions that the job's image has.
 
     Raises:
-        RequestError: there is no such row; if another release has it, the message says so (code ``not-in-image``). Or
-            the release itself is unknown (code ``no-such-engine``).
+        RequestError: there is no such row; if another release of recipe or site has it, the message says so (code
+            ``not-in-image``). Or the release itself is unknown (code ``no-such-engine``).
         ConfigError: the site's catalogue is of another release than its configuration says
         RecipeError: a catalogue cannot be read, or is damaged
     """
@@ -274,8 +276,8 @@ def choose_engine(case: Case) -> str:
 def engine_notices(recipe: Recipe, case: Case, engine: str, published: PublishedResult | None) -> list[str]:
     """Return notices that a job runs on another engine or other functions than the recipe's own; empty: it does not.
 
-    They also say if ``published``, the result to compare with (None: there is none), was measured with another
-    container.
+    ``recipe`` is as it was read, while that of ``case`` may have other functions. They also say if ``published``, the
+    result to compare with (None: there is none), was measured with another container.
     """
     catalogue = case.recipe.catalogue_file
     request = case.request

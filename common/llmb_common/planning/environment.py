@@ -33,7 +33,7 @@ _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
 
 
 def variables(case: Case) -> dict[str, str]:
-    """Return the variables, name to value, that GPU type, model and scale of a job require in every recipe.
+    """Return the variables, name to value, that GPU type, model, dtype and scale of a job require in every recipe.
 
     Empty: none.
     """
@@ -49,8 +49,8 @@ def variables(case: Case) -> dict[str, str]:
 def fast_cores(case: Case) -> tuple[int, int] | None:
     """Return the cores that a job's ranks are held to, as (stride, count); None: any core of their socket.
 
-    Rank r of a node runs on ``count`` cores from r x stride on. None without a function, for a small copy of a model,
-    where the user pins cores or declines, and for jobs that NVIDIA's launcher lets run on any core.
+    Rank r of a node runs on ``count`` cores from r x stride on. None without a function, on CPUs, for a small copy of a
+    model, where the user pins cores or declines, and for jobs that NVIDIA's launcher lets run on any core.
     """
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
     if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
@@ -142,7 +142,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
 def _variables_of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, str]:
     """Return the variables, name to value, as the scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them.
 
-    ``precision`` is the dtype, with the scaling for FP8: ``bf16``, ``fp8_cs``.
+    ``precision`` is the dtype, with the scaling behind it for FP8: ``bf16``, ``fp8_cs``.
     """
     size = case.model.size
     row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
@@ -210,8 +210,8 @@ def _sm_margins(streaming_multiprocessors: int) -> dict[str, str]:
 def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_overlapped: bool = False) -> str:
     """Return the value of CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, as text.
 
-    ``32`` on any GPU but Hopper's. On Hopper it is ``1`` with TP or CP, unless the exchange of experts is overlapped,
-    else ``otherwise``: one queue keeps the launch order that the overlap of TP and CP relies on.
+    ``32`` on any GPU type but those of Hopper. On Hopper it is ``1`` with TP or CP above 1, unless the exchange of
+    experts is overlapped, else ``otherwise``: one queue keeps the launch order that the overlap of TP and CP relies on.
     """
     if gpus.generation_of(gpu_type) != "hopper":
         return "32"
@@ -267,9 +267,9 @@ def job_environment(
 ) -> dict[str, EnvironmentValue]:
     """Return all variables of a job, sorted by name, each with its value and who set it.
 
-    They are those of ``recipe``, of the site (``cluster``) and of ``caller`` together. Of the same name, the caller's
-    wins over the site's, the site's over the recipe's. Who set it is ``recipe``, ``cluster_config.yaml`` or
-    ``environment``.
+    They are those of ``recipe``, of the site (``cluster``) and of ``caller`` together. Of exactly the same name, the
+    caller's wins over the site's, the site's over the recipe's, also where its value is empty. Who set it is
+    ``recipe``, ``cluster_config.yaml`` or ``environment``.
     """
     merged = {name: EnvironmentValue(value, "recipe") for name, value in recipe.items()}
     merged |= {name: EnvironmentValue(value, "cluster_config.yaml") for name, value in cluster.environment.items()}

@@ -13,7 +13,7 @@ from llmb_common.recipes.catalogue import Function
 def divides_stages(function: Function, c: Layout) -> bool:
     """Return whether PP*VP of a layout divides a function's layers, its counted ends included.
 
-    True, too, where the function itself assigns its layers to stages.
+    True, too, where the function itself assigns its layers to stages. None as VP counts as 1.
     """
     return function.stages or (function.architecture.layers + len(ends_of(function))) % (c.pp * (c.vp or 1)) == 0
 
@@ -21,7 +21,7 @@ def divides_stages(function: Function, c: Layout) -> bool:
 def ends_of(function: Function) -> list[str]:
     """Return which ends of a function's model count as layers when these are divided among pipeline stages.
 
-    They are ``embedding`` and ``loss``, both, one or neither (empty).
+    They are ``embedding`` and ``loss``, in this order, one or neither (empty).
     """
     return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
 
@@ -47,7 +47,7 @@ def sharding_problems(function: Function, c: Layout) -> Broken:
 def check_stages(name: str | None, function: Function, layout: Layout) -> None:
     """Raise unless the function ``name``, which assigns its layers to stages itself, has a layout for PP and VP.
 
-    Its own PP and VP always pass.
+    Its own PP and VP always pass; None as VP means 1.
 
     Raises:
         RequestError: code ``no-layout``: it has none; the remedy names the pairs that it has

@@ -44,9 +44,9 @@ HYBRID_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 
 
 def check_combinations(name: str | None, function: Function, layout: Layout) -> None:
-    """Raise unless the function and the job's ``layout`` can be combined; ``name`` only begins the message.
+    """Raise unless the function and the job's ``layout`` can be combined; ``name`` begins the message.
 
-    It covers what Megatron refuses, and what would fail on every rank later.
+    It covers what Megatron refuses, and what would fail on every rank later, of which some only for names of GPT-OSS.
 
     Raises:
         RequestError: code ``does-not-divide``: the first thing that cannot be combined, with what to do
@@ -158,7 +158,7 @@ def check_settings(
 
     ``requested`` is by section and field, ``model.recompute_modules``; behind the first dot is the function's own name
     of the setting. Settings that change nothing are not checked, and what the function's own settings conflict in is
-    not held against the requested ones. ``gpu_type`` must be a GPU's.
+    not held against the requested ones. ``gpu_type`` must be a GPU's, else there may be a KeyError.
 
     Raises:
         RequestError: code ``refused-by-megatron`` or ``does-not-divide``: Megatron would refuse them, or they would do

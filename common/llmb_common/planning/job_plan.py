@@ -100,7 +100,10 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts of the memory of one rank of this stage in GiB, by name, in the order in which they are shown."""
+        """The parts of the memory of one rank of this stage in GiB, by name, in the order in which they are shown.
+
+        Names are those of the fields, ``weights`` to ``transient``.
+        """
         return {name: getattr(self, name) for name in self.__struct_fields__[3:]}
 
     @property
@@ -140,7 +143,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def fullest(self) -> StageMemory:
-        """The pipeline stage whose ranks need the most GPU memory."""
+        """The pipeline stage of this job whose ranks need the most GPU memory, of equal ones the first."""
         return max(self.stages, key=lambda stage: stage.total)
 
     @property
@@ -159,7 +162,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def fits(self) -> bool:
-        """Whether the expected peak and the reserve together are at most the memory that the GPU has."""
+        """Whether this job's ``likely`` peak and the reserve together are at most the memory that the GPU has."""
         return self.likely + self.reserve <= self.limit
 
     @property
@@ -175,7 +178,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Whether the job fits in GPU memory: ``fits``, ``may fit``, ``may not fit`` or ``does not fit``.
 
         ``may fit`` is predicted to, but another job like it ran out of memory; ``may not fit`` is predicted not to,
-        uncertainly.
+        uncertainly; ``does not fit`` is certain.
         """
         if self.fits:
             return "may fit" if self.ran_out else "fits"
@@ -392,7 +395,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def precision(self) -> str:
-        """This job's dtype, with the scaling of FP8 in parentheses: ``bf16``, ``fp8 (mx)``."""
+        """This job's dtype, with the scaling of FP8 in parentheses, if it has one: ``bf16``, ``fp8 (mx)``."""
         return precision(self.dtype, self.fp8_recipe)
 
     @property
@@ -410,7 +413,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def trained_steps(self) -> int:
-        """The number of steps that this job trains: those after which a resumed one ends, else all."""
+        """The number of steps that this job trains: ``exit_after``, which resumed ones have, else ``max_steps``."""
         return self.exit_after or self.max_steps
 
     @property
@@ -423,16 +426,18 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def on_nodes(self, nodes: str) -> JobPlan:
         """Return a plan of the same job on the nodes of a host list, such as ``n[1-4]``; this one stays as it is.
 
+        The nodes replace those asked for before; how many they are is not checked.
+
         Raises:
-            RequestError: the job's scheduler does not let jobs choose their nodes
+            RequestError: the job's scheduler does not let jobs choose their nodes, or there is none
         """
         return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).on_nodes(nodes))
 
     def after_days(self, days: int) -> JobPlan:
-        """Return a plan of the same job that begins ``days`` from now; this one stays as it is.
+        """Return a plan of the same job that begins ``days`` days from now; this one stays as it is.
 
         Raises:
-            RequestError: the job's scheduler does not let jobs wait
+            RequestError: the job's scheduler does not let jobs wait, or there is none
         """
         return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).after_days(days))
 
@@ -443,6 +448,9 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def plan_as_dict(plan: JobPlan) -> dict[str, Any]:
-    """Return a plan as plain JSON values by field: what ``DRY_RUN=json`` prints and ``run.json`` keeps."""
+    """Return a plan as plain JSON values by field: what ``DRY_RUN=json`` prints and ``run.json`` keeps.
+
+    The key of the scheduler's part is ``slurm``, whatever the scheduler is.
+    """
     value: dict[str, Any] = msgspec.to_builtins(plan)
     return value

@@ -29,9 +29,10 @@ _PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_NET")
 
 
 def known_issues(case: Case, plan: JobPlan) -> list[str]:
-    """Return a notice for each known issue of the plan's release of Megatron-Bridge that its job may meet.
+    """Return a notice for each known issue of Megatron-Bridge that the plan's job may meet, in the table's order.
 
-    Each says what is wrong and how to avoid it. Empty: none is known.
+    They are those of the release in the plan's image, if that is known, else of the plan's. Each says what is wrong and
+    how to avoid it. Empty: none is known.
     """
     # The job runs what its image has, whatever release it was planned for.
     release = minor(bridge_release(plan.image) or plan.engine)
@@ -62,7 +63,7 @@ def _dispatcher(case: Case, requested: Mapping[str, Any]) -> str:
     """Return what carries a job's tokens to their experts: ``alltoall``, also where nothing says it, or ``flex``.
 
     ``requested`` are the framework's settings that the user changed, by section and field; they win over the
-    function's.
+    function's. Another value comes back as text.
     """
     own = case.function.settings.get("moe_token_dispatcher_type", "alltoall") if case.function else "alltoall"
     return str(requested.get("model.moe_token_dispatcher_type", own))

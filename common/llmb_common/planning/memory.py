@@ -35,7 +35,11 @@ _T = 2.13
 
 
 class Accuracy(NamedTuple):
-    """How well the memory of one kind of job is predicted, by pairs of a measured and a predicted peak."""
+    """How well the memory of one kind of job is predicted, by pairs of a measured and a predicted peak.
+
+    Errors are predicted less measured: negative ones mean that a job needs more than predicted. ``low`` is the smallest
+    of them, ``high`` the largest.
+    """
 
     knowledge: Literal["validated", "validated here", "not validated"]
     low: float | None = None
@@ -80,8 +84,8 @@ further word of it, the share of the GPU that was predicted with the reserve, an
 def ran_out(kind: str, share: float) -> str:
     """Return who saw a job of this ``kind`` run out of memory, though predicted to need no more than this one.
 
-    ``share`` is this one's predicted peak with its reserve, as a share of the GPU's memory, 0 to 1. Empty: nobody
-    published such a case.
+    ``share`` is this one's predicted peak with its reserve, as a share of the GPU's memory (more than 1: it does not
+    fit). Empty: nobody published such a case.
     """
     for begins, word, least, source in RAN_OUT:
         if kind.startswith(begins) and word in kind and share >= least:
@@ -92,8 +96,9 @@ def ran_out(kind: str, share: float) -> str:
 def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
     """Return the kind of a job that decides how well its memory is known, such as ``experts, fp8 (mx), VP``.
 
-    ``precision`` is the dtype with its scaling as people write it. ``settings``: whether the user changed some of the
-    framework's.
+    It is ``dense`` or ``experts``, ``precision`` and what else matters, always in one order. ``precision`` is the dtype
+    with its scaling as people write it. ``graphs``: it uses CUDA graphs. ``adapters``: it trains adapters.
+    ``settings``: the user changed some of the framework's.
     """
     layout = job.layout
     words = {
@@ -115,7 +120,7 @@ def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
 
     ``ratios`` has each run's measured peak over the predicted one, above 0. The errors are those between which a
     further run lies in 9 of 10 cases, and never nearer than a percent: repeats of one job are alike, and another job of
-    the kind is not. None: there are fewer than five runs, or they contradict each other.
+    the kind is not. None: there are fewer than five runs, or a further one may be off by more than a quarter.
     """
     if len(ratios) < ENOUGH:
         return None
@@ -131,7 +136,11 @@ def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
 
 
 def published_accuracy(kind: str) -> Accuracy:
-    """Return how well published peaks agree with the prediction for jobs of ``kind``; none: ``not validated``."""
+    """Return how well published peaks agree with the prediction for jobs of exactly this ``kind``.
+
+    Without published peaks it is ``not validated``, without errors; such a kind may also have errors, and then a factor
+    by which the prediction is too low at most.
+    """
     found = MEASURED.get(kind, Accuracy("not validated"))
     if found.knowledge == "validated" or found.low is None:
         return found
@@ -148,10 +157,11 @@ _USABLE = 0.989
 def estimate_of(
     case: Case, plan: JobPlan, here: Callable[[str], Sequence[float]] = lambda kind: ()
 ) -> MemoryEstimate | None:
-    """Return the predicted GPU memory of the ranks of a plan.
+    """Return the predicted GPU memory of the ranks of a plan; nothing is refused.
 
     None on CPUs, for a small copy of a model, with ``PREFLIGHT=off``, and where the model's numbers are not known.
-    ``here`` gives, for a kind of job, the measured over the predicted peak of each of this site's runs.
+    ``here`` gives, for a kind of job (``kind_of``), the measured over the predicted peak of each of this site's runs;
+    five or more win over what is published.
     """
     job = job_of(case, plan) if case.request.preflight != "off" else None
     if job is None:
@@ -223,8 +233,9 @@ def _chunk_layers(case: Case, layout: Layout) -> tuple[int, ...] | None:
 def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
     """Return a lower bound of the peak of GPU memory that measurements validate, in GiB; None: there is none.
 
-    Interleaved stages hold at least what they hold without interleaving. None, too, for a configuration as NVIDIA
-    documents it, unless runs of this site say so: a prediction does not refuse what its publisher has run.
+    Of a validated kind it is the predicted peak, with runs of this site less their highest error. Interleaved stages
+    hold at least what they hold without interleaving. None, too, for a configuration as NVIDIA documents it, unless
+    runs of this site say so: a prediction does not refuse what its publisher has run.
     """
     documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or case.saves)
     if documented and measured.knowledge != "validated here":
@@ -239,9 +250,9 @@ def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measure
 
 
 def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
-    """Return one notice if a job may not fit in GPU memory; empty: it fits, or there is no estimate.
+    """Return a list of one notice if a job may not fit in GPU memory; empty: it fits, or there is no estimate.
 
-    With ``PREFLIGHT=warn`` it is only ever a notice.
+    With ``PREFLIGHT=warn`` it is only ever a notice, also where it certainly does not fit.
 
     Raises:
         RequestError: code ``does-not-fit``: it certainly does not fit, or with ``PREFLIGHT=strict`` may not
@@ -274,10 +285,10 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
 
 
 def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
-    """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: none saves any.
+    """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: none saves 1 GiB.
 
-    A change is of one column, or of the number of GPUs with its batch. If some are enough, it is the one of these that
-    saves most without computing twice or on more GPUs; else it says that it is not enough.
+    A change is of one column, or of the number of GPUs with its batch, and leaves a valid layout. If some are enough,
+    it is the one of these that saves most without computing twice or on more GPUs; else it says that it is not enough.
     """
     found, own = [], job.layout
     changes: dict[str, dict[str, int]] = {

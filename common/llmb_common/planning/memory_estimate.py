@@ -18,7 +18,10 @@ from llmb_common.planning.memory_layers import Body, Layer, Saved, Storage, elem
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """The layers that one pipeline stage holds, chunk by chunk, and the micro-batches that it holds for each."""
+    """The layers that one pipeline stage holds, chunk by chunk, and the micro-batches that it holds for each.
+
+    There is one chunk without virtual stages, else VP of them. ``stages_of`` makes all stages of a model.
+    """
 
     chunks: tuple[tuple[Layer, ...], ...]
     under_way: tuple[int, ...]
@@ -73,7 +76,8 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
 
     They say so by ``pipeline_model_parallel_layout``, a list of names for each chunk, or a text in which ``t`` is a
     layer (``Et*4|(t*4|)*14tmL``); else by the layers of both the first and the last stage, if there are three stages or
-    more and no virtual ones. None: they do not say, and layers are divided evenly.
+    more and no virtual ones. None: they do not say, and layers are divided evenly. Whether it fits ``layout`` and
+    ``layers`` is not checked.
     """
     layout_text = settings.get("pipeline_model_parallel_layout")
     if isinstance(layout_text, str):
@@ -93,7 +97,8 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
 def microbatches_under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:
     """Return, for each chunk of a pipeline stage, how many micro-batches it holds when its memory is fullest.
 
-    That is at the end of its warm-up and one pass further. ``rank`` is the stage, from 0. megatron-core 0.16 to 0.19,
+    That is at the end of its warm-up and one pass further. ``rank`` is the stage, from 0; ``early`` is how many passes
+    the schedule starts before its usual ones, with interleaving only. megatron-core 0.16 to 0.19,
     ``pipeline_parallel/schedules.py``: without interleaving a rank runs PP - rank - 1 forward passes ahead; with it
     2(PP - rank - 1) + (VP - 1)PP, in groups of PP micro-batches a chunk.
     """
@@ -113,7 +118,10 @@ _GATHERED_UNITS = 2
 
 
 class MemoryInput(Struct, frozen=True, kw_only=True):
-    """Everything that the memory of a job depends on: model, layout, bytes per element, and what is not kept."""
+    """Everything that the memory of a job depends on: model, layout, bytes per element, and what is not kept.
+
+    ``job_of`` makes it of a plan.
+    """
 
     body: Body
     layout: Layout
@@ -136,7 +144,7 @@ class MemoryInput(Struct, frozen=True, kw_only=True):
 
 
 def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
-    """Return the peak memory of one rank of every pipeline stage, part by part in GiB.
+    """Return the peak memory of one rank of every pipeline stage, part by part in GiB, in the order of stages.
 
     Neighboring stages that are alike are one entry.
     """

@@ -21,7 +21,10 @@ Shapes = frozenset[tuple[int, int]]
 
 
 class Saved(NamedTuple):
-    """Numbers of elements that are saved of one token for the backward pass, by how many bytes an element takes."""
+    """Numbers of elements that are saved of one token for the backward pass, by how many bytes an element takes.
+
+    What ``modules`` or ``offload`` name is not kept if the job recomputes or offloads any of them.
+    """
 
     plain: float = 0
     """In bf16."""
@@ -82,7 +85,10 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
-    """Return the model ``a`` as what decides its memory; None where its layers or its vocabulary are not known."""
+    """Return the model ``a`` as what decides its memory; None where its layers or its vocabulary are not known.
+
+    ``layers`` says what each layer of ``a`` is made of; None: not known.
+    """
     if layers is None or a.vocabulary is None:
         return None
     known = {kind: _layer(a, layers, kind) for kind in layers.kinds.values()}
@@ -207,7 +213,10 @@ def _mlp_shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
 
 
 def element_count(shapes: Iterable[tuple[int, int]]) -> int:
-    """Return the number of elements of matrices of these ``shapes``, pairs of two sizes, together; 0 without any."""
+    """Return the number of elements of matrices of these ``shapes``, pairs of two sizes, together; 0 without any.
+
+    Equal shapes count each time that they occur.
+    """
     return sum(rows * columns for rows, columns in shapes)
 
 

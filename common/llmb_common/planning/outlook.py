@@ -23,21 +23,25 @@ MOST_CHECK_SECONDS = 1200
 
 
 def start_seconds(plan: JobPlan) -> int:
-    """Return the assumed seconds from the start of a job to its first step, with the check of its nodes, if any."""
+    """Return the seconds that LLMB assumes from the start of a job to its first step: 300, and 30 on CPUs.
+
+    180 more are for the check of its nodes, if it has one.
+    """
     own = START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
     return own + CHECK_SECONDS if plan.check_fabric else own
 
 
 def most_check_seconds(plan: JobPlan) -> int:
-    """Return the most seconds that a job may spend on checking its own nodes, half of its time limit at most.
+    """Return the most seconds that a job may spend on checking its own nodes: 1200, or half of its time limit.
 
-    Then it trains, whether these are judged or not.
+    The smaller counts. Then it trains, whether these are judged or not. Whether the plan has such a check does not
+    matter here.
     """
     return min(MOST_CHECK_SECONDS, limit_seconds(plan.time_limit) // 2)
 
 
 class Span(NamedTuple):
-    """A range of times, from the quickest to the slowest that is likely, in seconds or GPU-hours."""
+    """A range of times, from the quickest to the slowest that is likely, in seconds or GPU-hours as its maker says."""
 
     low: float
     high: float
@@ -56,7 +60,7 @@ def by_own_runs(plan: JobPlan) -> bool:
 
 
 def likely_seconds(plan: JobPlan) -> float | None:
-    """Return the likeliest step time of a plan's job in seconds: of own runs, else published.
+    """Return the likeliest step time of a plan's job in seconds: the mean of own runs, else the published one.
 
     None: neither is known. A published result whose likeness is only ``nearest`` does not count.
     """
@@ -83,7 +87,7 @@ def step_seconds(plan: JobPlan) -> Span | None:
 def job_seconds(plan: JobPlan) -> Span | None:
     """Return the likely range of seconds that a whole job takes, with its start and its checkpoints.
 
-    None where its step time is not known. Waiting in a queue does not count.
+    A check of its nodes is part of the start. None where its step time is not known. Waiting in a queue does not count.
     """
     step, steps = step_seconds(plan), plan.trained_steps
     if step is None:
@@ -108,7 +112,7 @@ def gpu_hours(plan: JobPlan) -> Span | None:
 def most_gpu_hours(plan: JobPlan) -> float | None:
     """Return the GPU-hours of a job that lasts until its time limit.
 
-    None on CPUs, and where no scheduler ends it then.
+    None on CPUs, where no scheduler ends it then, and where the user gave the scheduler a limit of its own.
     """
     if plan.device != "cuda" or plan.scheduler is None or plan.scheduler.own_limit:
         return None
@@ -118,7 +122,7 @@ def most_gpu_hours(plan: JobPlan) -> float | None:
 def known_from(plan: JobPlan) -> str:
     """Return where a job's step time is known from: ``own runs``, ``published`` or ``published at 64 GPUs``.
 
-    Empty: it is not known.
+    The latter is of the same job on another number of GPUs. Empty: it is not known.
     """
     published = plan.preflight.published
     if by_own_runs(plan):

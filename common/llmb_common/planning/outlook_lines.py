@@ -27,8 +27,8 @@ _NO_ESTIMATE = "no estimate: nothing like it has been measured"
 def time_lines(plan: JobPlan) -> list[str]:
     """Return lines, at least one, on how long a step and the whole job take and how that is known.
 
-    Where it is not known they say so, with the nearest published result. With a check of the nodes, they name its time,
-    too.
+    Where it is not known they say so, with the nearest published result. With a check of the nodes, the last line has
+    its time. Lines have no label and no period.
     """
     known, published = plan.preflight, plan.preflight.published
     lines = []
@@ -80,7 +80,8 @@ def _minutes_text(span: Span) -> str:
 def _limit_text(plan: JobPlan, duration: Span) -> str:
     """Return the time limit as the end of a line, ``, time limit 00:30:00``, and whether it may be too short.
 
-    ``duration`` is the job's likely time in seconds. Empty where LLMB does not set the limit.
+    ``duration`` is the job's likely time in seconds, of which the longer counts. Empty where LLMB does not set the
+    limit.
     """
     if plan.scheduler is None or plan.scheduler.own_limit:
         return ""
@@ -89,7 +90,7 @@ def _limit_text(plan: JobPlan, duration: Span) -> str:
 
 
 def cost_line(plan: JobPlan) -> str:
-    """Return the GPU-hours of the job as text, likely ones or ``at most`` those of its time limit.
+    """Return the GPU-hours of the job as text, ``9.9 to 11.0 GPU-hours``, or ``at most`` those of its time limit.
 
     Empty where neither is known, as on CPUs.
     """
@@ -108,8 +109,8 @@ _APART = 0.01
 def answer_line(plan: JobPlan) -> str:
     """Return one line on whether the job fits, how long a step and the job take, and what it costs.
 
-    It gives no grounds. Parts that are not known are left out, but for the step time, of which it says that there is no
-    estimate.
+    Its parts are separated by semicolons, and it gives no grounds. Parts that are not known are left out, but for the
+    step time, of which it says that there is no estimate.
     """
     memory, duration, cost = plan.preflight.memory, job_seconds(plan), cost_line(plan)
     parts = []
@@ -196,6 +197,8 @@ def range_text(span: Span) -> str:
 
 def same_decimals(*values: float) -> list[str]:
     """Return ``values`` as texts, all with as many decimals as give the largest three digits: ``0.57``, ``1,234``.
+
+    From 100 on there are none; a comma separates thousands.
 
     Raises:
         ValueError: there are no values, or the largest is not above 0

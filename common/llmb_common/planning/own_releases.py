@@ -18,7 +18,8 @@ from llmb_common.recipes.recipe import Recipe
 def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteRelease]:
     """Return the site's own releases of Megatron-Bridge that jobs of ``recipe`` can run in, by name.
 
-    Empty: the site's configuration has none, or none that this recipe can use.
+    They are in the order of the site's configuration. A release counts that is newer than all that LLMB knows, is one
+    of the recipe's engines, or has a catalogue where the recipe calls functions. Empty: there is none.
     """
     return {
         name: own
@@ -28,9 +29,9 @@ def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteReleas
 
 
 def matching_release(releases: Iterable[str], requested: str) -> str | None:
-    """Return the first of ``releases`` that ``requested`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x.
+    """Return the one of ``releases`` that ``requested`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x.
 
-    None: there is none.
+    One of exactly this name wins, else the first. None: there is none.
     """
     known = list(releases)
     if requested in known:
@@ -41,7 +42,8 @@ def matching_release(releases: Iterable[str], requested: str) -> str | None:
 def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
     """Return a copy of the recipe for the site's release ``name``: its image, its functions and no other engine.
 
-    The image is empty where none is known.
+    ``own`` has the release's settings. Without an image of its own the recipe's serves, if that has this very release;
+    else the image is empty. Without a catalogue of its own the recipe's functions stay.
     """
     recipe = recipe.of_release(name)
     files = {}
@@ -69,8 +71,8 @@ def own_catalogues(recipe: Recipe, cluster: ClusterConfig) -> dict[str, Recipe]:
 def recipe_of(function: PlannedFunction | None, recipe: Recipe, cluster: ClusterConfig) -> Recipe:
     """Return the recipe with those functions that a run's ``function`` is one of, by its catalogue's digest.
 
-    ``recipe`` itself where that catalogue is not here now, or ``function`` is None. Catalogues that cannot be read are
-    passed over.
+    The recipe's own releases are looked through before the site's. ``recipe`` itself where that catalogue is not here
+    now, or ``function`` is None. Catalogues that cannot be read are passed over.
     """
     if function is None:
         return recipe

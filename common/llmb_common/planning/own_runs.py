@@ -11,7 +11,7 @@ from llmb_common.planning.job_plan import JobPlan
 
 
 class OwnTime(NamedTuple):
-    """The step time of a job by this site's own runs of exactly this job, in seconds."""
+    """The step time of a job by this site's own runs of exactly this job, in seconds; ``runs`` is at least 1."""
 
     seconds: float
     """Their geometric mean."""

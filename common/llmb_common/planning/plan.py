@@ -64,8 +64,9 @@ def experiment_name(
 ) -> str:
     """Return the name of a run's experiment, also of its folder: the variant's pattern and what is undocumented.
 
-    What differs from the row in the recipe is appended, ``_tp4_cg0``: columns of ``layout`` unlike ``documented``, the
-    framework's ``settings``, another FP8 scaling, profiles and traces.
+    What differs from the row in the recipe is appended, ``_tp4_cg0``: another FP8 scaling, columns of ``layout`` unlike
+    ``documented``, balanced routing, the framework's ``settings``, profiles and traces, in this order. The same job
+    always has the same name.
 
     Raises:
         RecipeError: the name cannot be a folder's
@@ -109,7 +110,8 @@ def experiment_name(
 def _settings_suffix(settings: Mapping[str, object]) -> str:
     """Return an experiment's name's part for the framework's settings: ``_model.moe_token_dispatcher_type-flex``.
 
-    It is cut, and gets a digest, where it is long or has characters that names must not have. Empty without settings.
+    They are sorted by name. It is cut after 60 characters, and gets a digest, where it is longer or has characters that
+    names must not have. Empty without settings.
     """
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
     suffix = "".join(f"_{name}-{word}" for name, word in sorted(words.items()))
@@ -131,8 +133,8 @@ def make_plan(
 ) -> JobPlan:
     """Return the plan of the job that ``request`` asks for; notices for the user are in its ``preflight.warnings``.
 
-    ``measured`` looks for this site's runs of such a job. Nothing is written, and no scheduler is asked but for the
-    kinds of MPI.
+    ``measured`` looks for this site's runs of such a job, and is asked once, with a plan whose ``preflight`` is empty;
+    by default there are none. Nothing is written, and no scheduler is asked but for the kinds of MPI.
 
     Raises:
         RequestError: there can be no such job, or LLMB_INSTALL is not set
@@ -258,8 +260,8 @@ def _four_digits(value: float) -> float:
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
     """Return the nearest numbers of GPUs that FORCE accepts, as a remedy's end: ``, such as 96 (fits), 192 (fits)``.
 
-    Each is planned as a trial. Numbers that do not fit are named only where none does, or where they are requested.
-    Empty: FORCE accepts none.
+    Each is planned as a trial, nearest first, until four are found. Numbers that do not fit are named only where none
+    does, or where they are requested. Empty: FORCE accepts none.
 
     Raises:
         RequestError: the request is wrong whatever its number of GPUs
@@ -309,7 +311,8 @@ def no_install_error(problem: str) -> RequestError:
 def _layout(case: Case) -> Layout:
     """Return the layout of a job: the columns of its row as the request changes them.
 
-    Adds a notice to ``case`` for what was decided for the user.
+    Without a requested GBS it is what the row's formula gives, with STRONG_SCALING at the row's largest scale. A job of
+    a function with EP and without ETP has an ETP of 1. Adds a notice to ``case`` for what was decided for the user.
 
     Raises:
         RequestError: the formula of the global batch gives no whole number, or the batch is requested in two ways
@@ -349,9 +352,10 @@ def _row_layout(case: Case, **changes: int | bool | None) -> Layout:
 
 
 def _node_counts(case: Case) -> tuple[int, int]:
-    """Return (number of nodes, number of GPUs used on each).
+    """Return (number of nodes, number of GPUs used on each) of a job.
 
-    It is one node with all the GPUs where the job runs on this machine, or needs no more than a node has.
+    It is one node with all the GPUs where the job runs on this machine, or needs no more than a node has. All nodes of
+    others are full.
 
     Raises:
         RequestError: the GPUs do not fill whole nodes
@@ -370,7 +374,8 @@ def _node_counts(case: Case) -> tuple[int, int]:
 def _image(case: Case, engine: str, install: Path) -> str | None:
     """Return the container image of a job: the requested one, or the file that the installation has of the recipe's.
 
-    None where jobs run without containers. Whether the file exists is not looked at.
+    None where jobs run without containers. The requested one comes back as it is, and whether the file exists is not
+    looked at. ``engine`` is the minor release to run in.
 
     Raises:
         RequestError: an image is requested where jobs run without containers

@@ -33,7 +33,7 @@ _BESIDE_TRAINING = ("checkpoints", "profile", "NCCL trace")
 def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
     """Return the published result of exactly the plan's job, of its own container or else of the newest.
 
-    None: there is none.
+    Of several of one container it is the recipe's first. None: there is none.
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
@@ -44,7 +44,8 @@ def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
 def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
     """Return every published result of exactly the plan's job, the nearest software first; empty: there is none.
 
-    That is the plan's own container, then the newest; within one container the recipe's order.
+    That is the plan's own container, then the newest, and last results without a container; within one container the
+    recipe's order.
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
@@ -61,7 +62,8 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
 def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
     """Return the published step time nearest to the plan's job, and how that job differs; None: its model has none.
 
-    Nearest is of the same GPU type, dtype and so on if there is one, with the fewest differences and the nearest scale.
+    Nearest is of the same GPU type, else dtype, FP8 scaling and variant if there is one; of these with the fewest
+    differences, the nearest number of GPUs and then the nearest software.
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
@@ -110,7 +112,8 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
 def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[Difference] | None:
     """Return how the plan's job differs from the one of a published result, but for their software.
 
-    Empty: it does not. None: the recipe has no row for the published job.
+    Empty: it does not. None: the recipe has no row for the published job. Functions are compared last, and only where
+    nothing else differs in what a step does.
 
     Raises:
         RecipeError: the recipe's functions cannot be read
@@ -175,7 +178,10 @@ def _compare_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
 
 
 def _compare_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
-    """Yield (name, published, planned) for the number of GPUs and the work of each, alike or not."""
+    """Yield (name, published, planned) for the number of GPUs and the work of each, alike or not.
+
+    On another number of GPUs, GBS is there only where a GPU's part of it differs.
+    """
     published = row.global_batch_size(result.gpus)
     if result.gpus == plan.gpus:
         yield "GBS", published, plan.gbs
@@ -205,8 +211,8 @@ def _compare_settings(plan: JobPlan) -> _Compared:
 def _function_difference(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Row) -> list[Difference]:
     """Return the difference in functions as a list of one: another function, or the same with other columns.
 
-    The latter is one of another release. Empty: there is none, or one of the two jobs has no function. What else the
-    functions set is not compared.
+    The latter is one of another release of Megatron-Bridge. Empty: there is none, or one of the two jobs has no
+    function. What else the functions set is not compared.
 
     Raises:
         RecipeError: the catalogue of the published job's release cannot be read
@@ -234,7 +240,7 @@ def _same_kind(plan: JobPlan, result: PublishedResult) -> bool:
 def _kind_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, ...]:
     """Return a sort key by whether a result differs from the plan in GPU type, dtype, FP8 scaling and variant.
 
-    What counts most is first.
+    What counts most is first; the least key is the nearest.
     """
     scaling = plan.fp8_recipe if plan.dtype == "fp8" else None
     return (
@@ -253,7 +259,10 @@ def _fp8_scaling(recipe: Recipe, result: PublishedResult) -> str | None:
 
 
 def _software_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, list[int]]:
-    """Return a sort key for results: those of the plan's own container first, then those of the newest container."""
+    """Return a sort key for results: those of the plan's own container first, then those of the newest container.
+
+    Results without a container come last.
+    """
     container = recipe.document(result).container
     # Results without a container come last.
     newest_first = [-number for number in release_order(container or "00.00")]

@@ -30,7 +30,8 @@ class RankGroup(NamedTuple):
 def groups(plan: JobPlan) -> list[RankGroup]:
     """Return the kinds of communication groups of more than one rank that the job has; empty: it has one rank.
 
-    They are in the order TP, CP, DP, PP, then ETP, EP and expert DP where the model has experts.
+    They are in the order TP, CP, DP, PP, then ETP, EP and expert DP where the job has EP; kinds of one rank are left
+    out.
     """
     grid = [("TP", plan.tp), ("CP", plan.cp), ("DP", plan.dp), ("PP", plan.pp)]
     experts = [("ETP", plan.etp or plan.tp), ("EP", plan.ep or 1), ("expert DP", plan.expert_dp or 1)]
@@ -49,8 +50,8 @@ def groups(plan: JobPlan) -> list[RankGroup]:
 def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
     """Return a rank's place in the job, by lower-case names, all from 0: ``{"rank": 9, "node": 1, "tp": 1, ...}``.
 
-    Besides ``rank`` and ``node`` there are ``tp``, ``cp``, ``dp`` and ``pp``; ``ep`` and ``etp`` only where the model
-    has experts.
+    Besides ``rank`` and ``node`` there are ``tp``, ``cp``, ``dp`` and ``pp``; ``ep`` and ``etp`` only where the job has
+    EP. A ``rank`` that the job does not have is not refused.
     """
     found = {"rank": rank, "node": rank // plan.gpus_per_node}
     rest = rank

@@ -29,7 +29,8 @@ class TimeLimit(NamedTuple):
 class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A plan's part for its scheduler: what is asked of it besides nodes, ranks and time.
 
-    This base class stands for a scheduler that has no such words; each executor's own derives from it.
+    This base class stands for a scheduler that has no such words, and its properties are None, empty or False; each
+    executor's own derives from it.
     """
 
     queue_word: ClassVar[str] = "queue"
@@ -41,7 +42,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def account(self) -> str | None:
-        """The account that the job is charged to; None: there are no accounts, or none is named."""
+        """The account that this job is charged to in its scheduler; None: there are no accounts, or none is named."""
         return None
 
     @property
@@ -53,7 +54,10 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return None
 
     def job_name(self, usual: str) -> str:
-        """Return the job's name in the scheduler: ``usual``, with the run's id, unless the site prescribes another."""
+        """Return the job's name in the scheduler: ``usual``, with the run's id, unless the site prescribes another.
+
+        ``usual`` is LLMB's own name for the job, and comes back as it is.
+        """
         return usual
 
     @property
@@ -104,7 +108,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def on_nodes(self, nodes: str) -> SchedulerPart:
         """Return a copy of this part of a plan that asks for the nodes of a host list, such as ``n[1-4]``.
 
-        This base class always raises.
+        They replace those asked for before. This base class always raises.
 
         Raises:
             RequestError: the scheduler does not let jobs choose their nodes
@@ -112,7 +116,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         raise RequestError("this scheduler does not let jobs choose their nodes", remedy="leave the nodes out")
 
     def after_days(self, days: int) -> SchedulerPart:
-        """Return a copy of this part of a plan with which the job begins ``days`` from this hour.
+        """Return a copy of this part of a plan with which the job begins ``days`` days from this hour, not earlier.
 
         This base class always raises.
 
@@ -123,7 +127,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A scheduler's own section of ``cluster_config.yaml``.
+    """A scheduler's own section of ``cluster_config.yaml``, which makes the scheduler's part of plans.
 
     This base class is for ways of running jobs without such settings; each executor's own derives from it.
     """
@@ -138,8 +142,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def containers(self) -> bool:
-        """Whether the site wants its jobs in containers; True in this base class, also where the way of running has
-        none.
+        """Whether the site wants its jobs in containers.
+
+        True in this base class, also where the way of running jobs has none.
         """
         return True
 
@@ -151,7 +156,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return ()
 
     def time_limit(self, request: Request) -> TimeLimit | None:
-        """Return the job's time limit by the user, else by the site.
+        """Return the job's time limit by the user (``request``), else by this section of the site's configuration.
 
         None: neither gives one, and the recipe's holds.
 

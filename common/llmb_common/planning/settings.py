@@ -72,8 +72,9 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
     """Return the requested settings of the framework by ``section.field``, with values as JSON has them.
 
-    Those that the job's function has anyway are left out, which is noted in ``case``; so is a release whose settings
-    are not known.
+    They are in the order of the request. Those that the job's function has anyway are left out, which is noted in
+    ``case``; a release whose settings are not known is noted, too, and nothing of it is then checked. ``engine`` is the
+    minor release to run in.
 
     Raises:
         RequestError: the release has no such setting, it takes no such value, the plan decides it, or it does not go
@@ -102,8 +103,9 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
 def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
     """Return what a function sets of the framework's settings that its catalogue keeps, by ``section.field``.
 
-    None where it leaves one out. It holds on GPUs: a CPU trains a copy that has other settings. What a catalogue does
-    not keep, only the engine knows.
+    A value of None: the function leaves the setting out. Recomputation is among them only where ``layout`` has the
+    function's own. It holds on GPUs: a CPU trains a copy that has other settings. What a catalogue does not keep, only
+    the engine knows.
     """
     known: dict[str, Any] = {}
     for section, names in _OF_FUNCTION.items():
@@ -118,7 +120,14 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
 
 
 def _mean_the_same(one: Any, other: Any) -> bool:
-    """Return whether two values of a setting mean the same: lists in any order, and all ways to write nothing."""
+    """Return whether two values of a setting mean the same: lists in any order, and all ways to write nothing.
+
+    Nothing is None, False, 0, ``none`` and what is empty but for an empty text.
+
+    Return whether two values of a setting mean the same: lists in any order, and all ways to write nothing.
+
+    Nothing is None, False, 0, ``none``, and an empty list or mapping.
+    """
     if isinstance(one, list):
         one = sorted(one, key=str)
     if isinstance(other, list):
@@ -130,7 +139,8 @@ def _mean_the_same(one: Any, other: Any) -> bool:
 def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
     """Return the framework's settings in a minor release (``0.6``) by section, each field with what it takes.
 
-    That is a text such as ``int|none``. Empty: the release is not known. Each file is read once and then kept.
+    That is a text such as ``int|none``. Empty: the release is not known, or is no minor release. Each file is read once
+    and then kept; the answer must not be changed.
     """
     if engine not in ENGINES:
         return {}
@@ -157,7 +167,8 @@ def _refuse_planned(name: str, origin: str) -> None:
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, origin: str) -> None:
     """Raise if one of the settings ``found`` contradicts the layout's recomputation or CUDA graphs.
 
-    ``origin``, what the user wrote, begins the message.
+    Full recomputation is always refused, as the layout's column says how many layers. ``origin``, what the user wrote,
+    begins the message.
 
     Raises:
         RequestError: one does
@@ -205,8 +216,10 @@ def _kinds_of_setting(name: str, engine: str, origin: str, *, strict: bool) -> l
 def value_of(text: str, kinds: list[str], origin: str) -> Any:
     """Return the value that ``text`` stands for: the first reading that one of ``kinds`` allows.
 
-    ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes; empty: it is what it looks like, at
-    last a text. ``origin`` begins the message.
+    Readings are true, false and none in any case of letters, then a whole number, a number, a list, JSON's ``{...}``,
+    and last the text itself. ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes, in any
+    order; empty: the first reading counts. A whole number becomes a float where ``int`` is not among the kinds.
+    ``origin`` begins the message.
 
     Raises:
         RequestError: code ``megatron``: no kind allows it
@@ -230,7 +243,11 @@ _MOST_NESTED = 20
 
 
 def _possible_values(text: str) -> Iterator[Any]:
-    """Yield the values that ``text`` may stand for, the narrowest type first and the text itself last."""
+    """Yield the values that ``text`` may stand for, the narrowest type first and the text itself last.
+
+    Before it come true, false and none in any case of letters, a whole number, a finite number, a list in brackets and
+    a mapping in JSON, as far as it can be read so.
+    """
     if text.lower() in _WORDS:
         yield _WORDS[text.lower()]
     # So many digits fit in 64 bits.
@@ -248,7 +265,10 @@ def _possible_values(text: str) -> Iterator[Any]:
 
 
 def _is_of_kind(value: Any, kinds: list[str]) -> bool:
-    """Return whether ``value`` is of one of the types, or is one of the words, in ``kinds``, what a setting takes."""
+    """Return whether ``value`` is of one of the types, or is one of the words, in ``kinds``, what a setting takes.
+
+    Types are exact, so that True is no int; but an int counts as a float, too.
+    """
     if isinstance(value, str):
         a_dtype = "dtype" in kinds and re.fullmatch(r"(torch\.)?(bfloat|float|u?int)[0-9a-z_]+", value)
         return "str" in kinds or f'"{value}"' in kinds or bool(a_dtype)

@@ -23,7 +23,7 @@ NO_GPUS = "no GPUs here"
 
 
 class Source(NamedTuple):
-    """One value of a plan, as people read it, and where it comes from."""
+    """One value of a plan, as people read it, and where it comes from; ``sources`` has all that decide a plan."""
 
     name: str
     value: str
@@ -33,9 +33,9 @@ class Source(NamedTuple):
 
 
 def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
-    """Return the values that decide a plan, each with where it comes from; values of None are left out.
+    """Return the values that decide a plan, each with where it comes from, in the order to show them.
 
-    That is a variable or option, the site's file, the recipe, a document or this machine.
+    That is a variable or option, the site's file, the recipe, a document or this machine. Values of None are left out.
 
     Raises:
         RequestError: ``plan`` was not made of the other arguments

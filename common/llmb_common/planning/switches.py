@@ -20,7 +20,8 @@ from llmb_common.recipes.rows import Measurement
 def fp8_recipe_for(case: Case) -> str | None:
     """Return the FP8 scaling of a job, such as ``cs`` or ``mx``; None: the job does not train in FP8.
 
-    Adds a notice to ``case`` where the request for one has no effect, or leads away from published results.
+    It is that of the row, else the requested one, else the variant's. Adds a notice to ``case`` where the request for
+    one has no effect, or leads away from published results.
 
     Raises:
         RequestError: the GPU does not support the requested scaling, or no configuration of the recipe uses it
@@ -60,7 +61,8 @@ def fp8_recipe_for(case: Case) -> str | None:
 def steps_for(case: Case) -> tuple[int, int | None]:
     """Return (number of steps to train, number of steps after which a resumed run ends); the latter None: after all.
 
-    The documents train one step of a resumed run. Adds a notice to ``case`` where the steps are too few for a result.
+    MAX_STEPS counts, and then the latter is None; else the documents train one step of a resumed run. Adds a notice to
+    ``case`` where MAX_STEPS ends before the last step that the result is measured over.
     """
     request, variant = case.request, case.variant
     if request.max_steps is not None:
@@ -84,7 +86,8 @@ def steps_for(case: Case) -> tuple[int, int | None]:
 def profile_plan(case: Case, steps: int, engine: str) -> ProfilePlan | None:
     """Return what a job of ``steps`` steps profiles, in the minor release ``engine``; None: nothing was requested.
 
-    Adds notices to ``case`` where the request is met only in part.
+    Steps are as requested, else the variant's; the last must be above the first and at most ``steps``. Adds notices to
+    ``case`` where the request is met only in part.
 
     Raises:
         RequestError: the job does not have such steps or ranks, or cannot be profiled in this way
@@ -163,10 +166,10 @@ def _nsys_trace(case: Case, engine: str, tool: str) -> str:
 
 
 def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
-    """Return the numbers of the ranks that a job profiles, sorted; None: all.
+    """Return the numbers of the ranks that a job profiles, sorted, each once; None: all.
 
-    Requested ranks that the job lacks are ignored, with a notice in ``case``; documented ones that a small job lacks,
-    without.
+    A list is such as ``0,2,8-15``, with both ends of a range. Requested ranks that the job lacks are ignored, with a
+    notice in ``case``; documented ones that a small job lacks, without.
 
     Raises:
         RequestError: it is no list of ranks, or none of them is in the job
@@ -218,6 +221,8 @@ def _profiler(case: Case) -> Literal["nsys", "torch"]:
 def refuse_on_cpu(case: Case, layout: Layout) -> None:
     """Raise if a job that is planned for CPUs asks for something that needs a GPU; return for jobs on GPUs.
 
+    That is CUDA graphs, offload, GPU metrics, or checkpoints with FSDP; the first of these is told.
+
     Raises:
         RequestError: it does
     """
@@ -241,8 +246,9 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
 def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
     """Return (how experts get their tokens, the layout with which they can); the former is ``drop`` or ``balanced``.
 
-    It is None where the job does not decide it: without experts, and for a function, which routes itself. CUDA graphs
-    are switched off, with a notice in ``case``, where balanced routing needs it and the user did not ask for graphs.
+    It is ``drop`` without a request, and None where the job does not decide it: without experts, and for a function,
+    which routes itself. CUDA graphs are switched off, with a notice in ``case``, where balanced routing needs it and
+    the user did not ask for graphs; else ``layout`` itself comes back.
 
     Raises:
         RequestError: routing is requested where the job does not decide it, or together with CUDA graphs that exclude
@@ -266,10 +272,11 @@ def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
 
 
 def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> CheckpointPlan:
-    """Return whether and where a job of ``steps`` steps writes and reads checkpoints.
+    """Return whether and where a job of ``steps`` steps writes and reads checkpoints; its ``resume`` stays off.
 
-    ``parameters`` is the model's number of them, from which the time of saving follows; None: not known. Adds notices
-    to ``case`` on what the documents say against such checkpoints.
+    ``parameters`` is the model's number of them, from which the time of saving follows; None: not known, and then it is
+    the default. Adds notices to ``case`` on an interval longer than the job and on what the documents say against such
+    checkpoints.
     """
     request, known = case.request, case.model.checkpoint
     if request.checkpoint_interval and request.checkpoint_interval > steps:
@@ -306,7 +313,7 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
 def ineffective(case: Case) -> list[str]:
     """Return a notice for each part of a request that has no effect where its job runs; empty: there is none.
 
-    That includes variables that LLMB does not know, but that were probably meant for it.
+    Variables that LLMB does not know, but that were probably meant for it, come first.
     """
     request = case.request
     cluster = case.cluster

@@ -15,9 +15,9 @@ from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_
 
 
 class Value(NamedTuple):
-    """One figure that a GPU or a node gave by itself, in the unit of its measure: TFLOPS or 10^9 bytes/s.
+    """One figure that a GPU or a node gave by itself, for one measure, in that measure's unit: TFLOPS or 10^9 bytes/s.
 
-    ``gpu`` is the GPU's number on ``host``, from 0; None: the figure is of the whole node.
+    ``gpu`` is the GPU's number on ``host``, from 0; None: the figure is of the whole node. The larger, the better.
     """
 
     host: str
@@ -28,9 +28,9 @@ class Value(NamedTuple):
 def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[list[Measure], list[FabricFinding]]:
     """Return (measures, findings) of what GPUs and nodes gave by themselves: nothing between nodes.
 
-    These are matrix products, copies in memory and to and from the host, and all-reduces within a node. What nobody
-    gave a figure for is left out; two empty lists: nobody gave any. There are findings only on slow GPUs and nodes, and
-    on two kinds of nodes.
+    The measures are the matrix product, copies in memory, to the GPU and from it, and the all-reduce within a node, in
+    this order; one that nobody gave a figure for is left out. Both lists are empty where nobody gave any. Findings are
+    only on slow GPUs and nodes and on two kinds of nodes, not on errors and missing figures.
     """
     measures: list[Measure] = []
     findings: list[FabricFinding] = []
@@ -50,8 +50,8 @@ def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[
 def _figures_by_measure(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
     """Return the figures that GPUs and nodes gave by themselves, by the measure's name.
 
-    All five names are always there; a list is empty where nobody gave a figure of that measure. A figure of 0 counts as
-    none.
+    Each list is in the order of the measurement. All five names are always there, in the order in which they are
+    reported; a list is empty where nobody gave a figure of that measure. A figure of 0 counts as none.
     """
     matrix = [Value(node.host, node.gpu, node.tflops) for node in measured.nodes if node.tflops]
     copy = [Value(node.host, node.gpu, node.copy_gbps) for node in measured.nodes if node.copy_gbps]
@@ -68,11 +68,11 @@ def _figures_by_measure(measured: FabricMeasurement) -> dict[MeasureName, list[V
 def measure(
     name: MeasureName, figures: Sequence[float], own: Usual | None, least: float | None, nodes: int = 1
 ) -> Measure:
-    """Return the summary of all figures of one kind: their median, lowest, spread and limits.
+    """Return the summary of ``figures``, all of one kind: their number, median, lowest, spread and limits.
 
-    ``own`` says what is usual among ``figures``; None: too few for that, and then there is neither spread nor limit.
-    ``least`` is the least figure that the site accepts; None: it expects none. ``nodes`` is the number of nodes in a
-    group.
+    The median is that of ``own``, what is usual among them, which leaves out a slower kind; where that is None, as
+    figures are too few, it is the median of all, and there is neither spread nor limit. The lowest is of all. ``least``
+    is the least figure that the site accepts; None: it expects none. ``nodes`` is the number of nodes in a group.
 
     Raises:
         ValueError: ``figures`` is empty
@@ -95,11 +95,12 @@ def measure(
 def _measure_findings(
     name: MeasureName, values: Sequence[Value], own: Usual | None, expected: Expectation
 ) -> list[FabricFinding]:
-    """Return a finding for each node with slow figures of one measure; empty: none is slow.
+    """Return one finding for each node with slow figures of one measure; empty: there are none.
 
-    A node fails where it alone is below what the site expects, else it is warned of. Where too many nodes are slow,
-    those that do not fail share one note that there are two kinds of nodes. That note comes, too, where nobody is slow
-    but the figures fall into two clusters.
+    A node's slowest figure decides. A figure is slow below the limit of ``own`` (None: there is none), or where it
+    fails. It fails where it is below what the site expects while the median of all is not; other slow ones are warned
+    of. Where too many nodes are slow (``is_too_many``), those that do not fail share one note that there are two kinds
+    of nodes. That note comes, too, where nobody is slow but the figures fall into two clusters.
 
     Raises:
         ValueError: ``values`` is empty
@@ -145,9 +146,9 @@ def _measure_findings(
 
 
 def _gpus_prefix(found: Sequence[Value]) -> str:
-    """Return the GPUs of some figures as the beginning of a sentence, ``GPUs 2,5: `` or ``GPU 2: ``.
+    """Return the GPUs of some figures of one node as the beginning of a sentence, ``GPUs 2,5: `` or ``GPU 2: ``.
 
-    Empty where the figures are of whole nodes.
+    They come in the order of ``found``. Empty where the figures are of whole nodes.
     """
     gpus = [str(value.gpu) for value in found if value.gpu is not None]
     if not gpus:
@@ -162,16 +163,16 @@ OF_FLEET = 0.2
 def is_too_many(slow: int, of: int) -> bool:
     """Return whether ``slow`` nodes out of ``of`` are too many to be single faults.
 
-    That is from a fifth of all nodes on, but never below four: they are another kind of node, or have a common cause.
+    That is at least four and at least a fifth of all: they are another kind of node, or have a common cause.
     """
     return slow >= max(4, OF_FLEET * of)
 
 
 def two_kinds_note(name: MeasureName, hosts: Sequence[str], lower: float, median: float) -> FabricFinding:
-    """Return the finding, a note, that the fleet has two kinds of nodes, one slower than the other.
+    """Return the finding, of the level ``note``, that the fleet has two kinds of nodes, one slower than the other.
 
     ``hosts`` are the nodes of the slower kind; empty: it is not known which they are. ``lower`` and ``median`` are the
-    median figures of the slower and of the usual kind.
+    median figures of the slower and of the usual kind, in the unit of the measure ``name``.
     """
     slower_nodes = f"{len(hosts)} of them, {nodes_text(hosts)}," if hosts else "some"
     return new_finding(

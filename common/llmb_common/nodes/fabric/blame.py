@@ -25,9 +25,10 @@ CONTROLS = 3
 def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
     """Return disjoint groups of hosts to measure next, to find out which nodes make groups slow.
 
-    Each node of a slow group gets partners out of the fastest groups, of its own switch where there are any, and others
-    the second time. A group of which every node is fast with others is measured once more. With up to five nodes, each
-    pair is measured. Empty: nothing is left to ask, there was no first round, or the limit of rounds is reached. Nodes
+    ``judged`` is the verdict on ``measurement``. Each node that was in slow groups only gets partners out of the
+    fastest groups, of its own switch where there are any, and others the second time; after two such groups it is asked
+    no more. A slow group of which every node is fast with others is measured once more. With up to five nodes, each
+    pair is measured. Empty: nothing is left to ask, there was no first round, or nine rounds have been measured. Nodes
     that hung or are missing are in no group.
     """
     if not measurement.rounds or len(measurement.rounds) > MOST_ROUNDS:
@@ -44,9 +45,10 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
 
 
 def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list[str]]:
-    """Return pairs of ``hosts`` that no group of ``groups`` is, as many as can be measured at once.
+    """Return pairs of ``hosts`` that have not been measured by themselves, as many as can be at once.
 
-    Each node is in one pair at most. Empty: every pair has been measured, or there are fewer than two hosts.
+    Measured is what is exactly one of ``groups``. Each node is in one pair at most; earlier hosts are paired first.
+    Empty: every pair has been measured, or there are fewer than two hosts.
     """
     done = {frozenset(group.nodes) for group in groups}
     pairs: list[list[str]] = []
@@ -60,9 +62,11 @@ def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list
 
 
 class Witnesses:
-    """What the measured groups of all rounds say of each node: with whom it was fast, and whether it was ever fast.
+    """What the measured groups of all rounds say of each node: with whom it was fast, and whether it ever was.
 
-    Groups that could not be judged, for lack of anything to compare them with, are left out.
+    It is made from the speeds of these groups. Groups that could not be judged, for lack of anything to compare them
+    with, are left out. ``cleared`` has the nodes of at least one fast group, ``hung`` those that hung;
+    ``nodes_to_blame`` draws the conclusion.
     """
 
     def __init__(self, groups: Sequence[GroupSpeed]) -> None:
@@ -88,10 +92,10 @@ class Witnesses:
         return max((group.share or 0.0 for group in self._of.get(host, ())), default=0.0)
 
     def groups_against(self, host: str) -> list[GroupSpeed]:
-        """Return the slow groups in which nobody but ``host`` can be the cause: all other nodes were fast elsewhere.
+        """Return the slow groups in which nobody but ``host`` can be the cause: all others were fast elsewhere.
 
-        Only groups count whose partners were chosen for the node: from the second round on, in fleets of up to five
-        nodes from the first. Empty: there are none, or the node was in a fast group itself.
+        Only groups count whose partners were chosen for the node: those from the second round on, in fleets of up to
+        five nodes from the first. Empty: there are none, or the node was in a fast group itself, or is unknown.
         """
         if host in self.cleared:
             return []
@@ -104,16 +108,17 @@ class Witnesses:
         ]
 
     def partners(self, host: str) -> set[str]:
-        """Return the nodes that shared a group with ``host`` in any round, ``host`` itself among them.
+        """Return the nodes that shared a judged group with ``host`` in any round, ``host`` itself among them.
 
-        Empty for a host that was in no judged group.
+        Empty for a host that was in no such group.
         """
         return set(chain.from_iterable(group.nodes for group in self._of.get(host, ())))
 
     def unexplained(self, named: Iterable[str]) -> list[GroupSpeed]:
-        """Return the slow groups that neither a node in ``named`` nor one that hung explains; empty: there are none.
+        """Return the slow groups without a node that is in ``named`` or hung, which would explain them; empty: none.
 
-        Left out are groups that were fast in another measurement of exactly the same nodes.
+        They come in the order of measurement, a group that was measured twice as two. Left out are groups that were
+        fast in another measurement of exactly the same nodes.
         """
         causes = {*named, *self.hung}
         return [
@@ -125,16 +130,17 @@ class Witnesses:
     def figures_of(self, nodes: Iterable[str]) -> list[GroupSpeed]:
         """Return every judged measurement of exactly the group ``nodes``, in the order of rounds.
 
-        Empty: there was none.
+        The order of nodes does not matter. Empty: there was none.
         """
         wanted = frozenset(nodes)
         return [group for group in self.groups if frozenset(group.nodes) == wanted]
 
     def nodes_to_blame(self) -> list[str]:
-        """Return the nodes that are themselves the cause of slow groups; empty: no node is.
+        """Return the nodes that are themselves the cause of slow groups, each once; empty: no node is.
 
         Such a node was in no fast group, was slow at least twice with partners that are all fast elsewhere, and these
-        groups are beyond the limit in the mean. Nodes that hung are not among them.
+        groups are beyond the limit in the mean, or gave no figure at all. Nodes that hung are not among them. They come
+        in the order in which they were first measured.
         """
         found = []
         for host in self._of:
@@ -145,9 +151,9 @@ class Witnesses:
 
 
 def is_slow(groups: Sequence[GroupSpeed]) -> bool:
-    """Return whether the bus bandwidth of ``groups`` is below the limit for slow ones, in the mean.
+    """Return whether ``groups`` together are below the limit for slow ones: their mean ``excess`` is above 1.
 
-    True, too, where no group has a figure, and for no groups at all.
+    Groups without a figure do not count. True where no group has one, and for no groups at all.
     """
     known = [group.excess for group in groups if group.excess is not None]
     return not known or sum(known) / len(known) > 1
@@ -156,6 +162,7 @@ def is_slow(groups: Sequence[GroupSpeed]) -> bool:
 class _Round:
     """The groups of hosts to measure in the next round, put together one by one; a node is in one of them at most.
 
+    It is made from the hosts that still respond, the size of groups, what is known so far and the switch of each host.
     An instance is for one call of ``groups``, which uses up the free nodes.
     """
 
@@ -174,8 +181,10 @@ class _Round:
     def groups(self) -> list[list[str]]:
         """Put together and return the groups of hosts to measure in the next round; empty: nothing is left to ask.
 
-        First come groups that were slow though all their nodes are fast elsewhere, then suspects with fast partners,
-        and last, while too few groups were measured to know the spread, fresh groups of fast nodes. To be called once.
+        First come groups that were slow though all their nodes are fast elsewhere, then, if a suspect has to be
+        measured across switches, groups of fast nodes across them. Then come suspects with fast partners, those that
+        were asked least first, as far as partners last. If there is any group by then, and fewer than 48 were measured
+        in all, fresh groups of fast nodes follow. To be called once.
         """
         again = self._slow_only_together()
         for group in again:
@@ -195,9 +204,10 @@ class _Round:
         return self._groups
 
     def _add_mixed_groups(self) -> None:
-        """Add groups of the fast nodes that the round has left over to it, newly mixed, each within one switch.
+        """Add groups of the fast nodes that are still free to this round, newly mixed, each within one switch.
 
-        They cost no time, as all groups are measured at once, and show better how much healthy ones differ.
+        Nodes that fill no whole group stay free. They cost no time, as all groups are measured at once, and show better
+        how much healthy ones differ.
         """
         for hosts in by_domain(self._free, self._topology).values():
             count = len(hosts) // self._size
@@ -206,7 +216,7 @@ class _Round:
                 self._add_group(hosts[at::count][: self._size])
 
     def _has_to_cross(self, host: str) -> bool:
-        """Return whether a group around ``host`` must span switches, for lack of free fast nodes on its own."""
+        """Return whether a group around ``host`` must span switches: its own has too few free fast nodes."""
         at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
         return len(at_home) < self._size - 1
 
@@ -219,7 +229,7 @@ class _Round:
         """Return the free fast nodes that complete the group of the suspect ``host``, which is not among them.
 
         Preferred are nodes on its own switch, then those it was not measured with yet, then the fastest. They are fewer
-        than needed where too few are free.
+        than needed where too few are free. They stay free until the group is added.
         """
         known = self._known.partners(host)
         domain = self._topology.get(host)
@@ -233,7 +243,8 @@ class _Round:
     def _slow_only_together(self) -> list[list[str]]:
         """Return disjoint groups that were slow in their only measurement, though each node is fast with others.
 
-        They are to be measured again. Empty: there are none. Left out are groups with a node that no longer responds.
+        They are to be measured again; nothing is added to this round yet. Of groups that overlap the first measured
+        comes. Left out are groups with a node that no longer responds, or is blamed itself. Empty: there are none.
         """
         once = Counter(frozenset(group.nodes) for group in self._known.groups)
         found: list[list[str]] = []
@@ -249,7 +260,7 @@ class _Round:
     def _add_controls(self) -> None:
         """Add groups of fast nodes that span switches to the round: they show what crossing costs by itself.
 
-        None where three such groups have been measured, and fewer than wanted where fast nodes run out.
+        As many are added as three lack, counting those measured in earlier rounds; fewer where fast nodes run out.
         """
         measured = [
             group
@@ -268,7 +279,7 @@ class _Round:
 def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
     """Return whether the nodes of ``group`` are on more than one switch, by ``topology``: the switch of each host.
 
-    Hosts that ``topology`` lacks count as one switch of their own.
+    All hosts that ``topology`` lacks count as being on one switch of their own. False for an empty group.
     """
     return len({topology.get(host, "") for host in group}) > 1
 
@@ -277,7 +288,13 @@ def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
 class Blame:
     """What explains the slow groups of a fabric check: nodes, switches, paths between nodes, or nothing yet.
 
-    An empty field: nothing of that kind was found.
+    Slow groups with a node that hung are in no field: that explains them. An empty field: nothing of that kind was
+    found.
+
+    What explains the slow groups of a fabric check: nodes, switches, paths between nodes, or nothing yet.
+
+    Slow groups with a node that hung are explained by it, and in neither ``together`` nor ``unknown``. An empty field:
+    nothing of that kind was found.
     """
 
     nodes: tuple[str, ...] = ()
@@ -299,8 +316,9 @@ _OF_DOMAIN = 0.75
 def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
     """Return what the slow groups have in common: single nodes, a switch or segment, or a path between nodes.
 
-    Groups that nothing explains are in its ``unknown``; all fields are empty where no group is slow. ``topology`` has
-    the switch, segment or NVL72 domain of each host; hosts that it lacks belong to none.
+    Slow groups that nothing explains, and that are beyond the limit in the mean of all their measurements, are in its
+    ``unknown``, one for each set of suspects. All fields are empty where no group is slow. ``topology`` has the switch,
+    segment or NVL72 domain of each host; hosts that it lacks belong to none.
     """
     known = Witnesses(groups)
     named = known.nodes_to_blame()
@@ -330,7 +348,8 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
 def _slow_domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the switches or segments of which three quarters of the nodes, and at least three, are in ``named``.
 
-    Each has these nodes, in natural order. Empty: no switch is to blame, or there is only one.
+    All are counted that were in a judged group. Each switch has its named nodes, in natural order. Empty: no switch is
+    to blame, or all nodes are on one.
     """
     members: dict[str, set[str]] = {}
     for group in known.groups:

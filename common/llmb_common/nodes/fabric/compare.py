@@ -20,7 +20,8 @@ Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """How one measure (such as the matrix product) changed from the first to the second measurement of a fabric.
 
-    Only figures of a GPU, node or group that both measurements have are compared.
+    Only figures of a GPU, node or group that both measurements have are compared; the larger is the better. ``slower``
+    needs six of them or more.
     """
 
     name: MeasureName
@@ -40,7 +41,10 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between two measurements of a fabric: ``answer`` in a word or two, ``lines`` to print."""
+    """What differs between two measurements of a fabric: ``answer`` in a word or two, ``lines`` to print.
+
+    ``answer`` is ``slower``, ``faster``, ``no difference`` or ``nothing in common``.
+    """
 
     answer: Comparison
     """The verdict on the second measurement."""
@@ -57,9 +61,10 @@ class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> FabricComparison:
     """Return how the second measurement differs from the first one, GPU by GPU, node by node, group by group.
 
-    Only figures that both have are compared. Nothing is refused: measurements that share none, such as one of CPUs and
-    one of GPUs, have no ``changes`` and the answer ``nothing in common``. Hosts that only one of them has are listed,
-    sorted, in any case.
+    Only figures that both have are compared: matrix products, copies within a GPU's memory, all-reduces within nodes
+    and in the groups of the first round, and collectives over all nodes. Nothing is refused: measurements that share
+    none, such as one of CPUs and one of GPUs, have no ``changes`` and the answer ``nothing in common``. Hosts that only
+    one of them has are listed, sorted, in any case.
     """
     changes = []
     for name, of in _SAME.items() if first.device == second.device else ():
@@ -78,7 +83,7 @@ def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> Fabr
 
 
 def as_data(found: FabricComparison) -> dict[str, Any]:
-    """Return a comparison of two fabric measurements as JSON values: dictionaries, lists, texts and numbers."""
+    """Return a comparison of two fabric measurements as JSON values, with the names of its fields as keys."""
     data: dict[str, Any] = msgspec.to_builtins(found)
     return data
 
@@ -107,8 +112,8 @@ def _node_figures(measured: FabricMeasurement) -> dict[str, float]:
 def _group_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Return the bus bandwidth of each group of the first round in 10^9 bytes/s, by its host list (``n[1-4]``).
 
-    Groups without a bandwidth are left out; empty where there was no round. Later rounds are not compared, because
-    their groups depend on what was slow.
+    Host lists are sorted, so that the order of nodes does not matter. Groups without a bandwidth are left out; empty
+    where there was no round. Later rounds are not compared, because their groups depend on what was slow.
     """
     first = measured.rounds[0] if measured.rounds else ()
     return {nodes_text(sorted(group.nodes)): group.busbw_gbps for group in first if group.busbw_gbps}
@@ -142,7 +147,9 @@ _SAME: dict[MeasureName, Callable[[FabricMeasurement], dict[str, float]]] = {
 def _change_of_measure(name: MeasureName, first: Mapping[str, float], second: Mapping[str, float]) -> Changed | None:
     """Return how the figures of the measure ``name`` changed; None: the two measurements share no figure of it.
 
-    ``first`` and ``second`` have the figures of each measurement by GPU, node or group, all above 0.
+    ``first`` and ``second`` have the figures of each measurement by GPU, node or group, all above 0. Of the measure
+    ``whole`` only the first shared one counts, that of the largest message. With fewer than six shared figures, nothing
+    is singled out as ``slower``, and a change is real if it is more than half a percent.
     """
     both = [key for key in first if key in second]
     if name == "whole":
@@ -172,8 +179,9 @@ def _change_of_measure(name: MeasureName, first: Mapping[str, float], second: Ma
 def _comparison_answer(changes: list[Changed]) -> Comparison:
     """Return the verdict on the second measurement by how each measure changed.
 
-    ``slower`` where one measure really dropped, or a single GPU, node or group became slower unlike the others; else
-    ``faster`` where one really rose, else ``no difference``; ``nothing in common`` without ``changes``.
+    ``slower`` where one measure really dropped, or a single GPU, node or group became slower unlike the others,
+    whatever else rose; else ``faster`` where one really rose, else ``no difference``; ``nothing in common`` without
+    ``changes``.
     """
     if not changes:
         return "nothing in common"
@@ -186,8 +194,8 @@ def _comparison_answer(changes: list[Changed]) -> Comparison:
 def _comparison_lines(found: FabricComparison) -> list[str]:
     """Return a comparison of two fabric measurements as lines to print; the first one is the verdict.
 
-    Then come each measure that both have, with the GPUs, nodes or groups that became slower unlike the others, and the
-    hosts of one measurement only. The ``lines`` of ``found`` are not looked at.
+    Then comes each measure that both have, followed by the GPUs, nodes or groups that became slower unlike the others,
+    indented, the worst first; last the hosts of one measurement only. The ``lines`` of ``found`` are not looked at.
     """
     only_in = {
         "slower": "slower: the second measurement has less than the first, see below",

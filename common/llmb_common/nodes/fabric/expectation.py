@@ -10,9 +10,10 @@ CPU_RATIO = 0.25
 
 
 class Expectation:
-    """What a site expects of its fabric, from ``health`` in ``cluster_config.yaml``.
+    """What a site expects of its fabric, from ``health`` of ``cluster_config.yaml``, on ``cuda`` or ``cpu``.
 
-    Of measures that the site has set no figure for, nothing is expected.
+    Of measures that the site has set no figure for, nothing is expected. ``by_ratio`` says whether figures are judged
+    by a share of the median alone, as on CPUs.
     """
 
     def __init__(self, settings: HealthSettings, device: str) -> None:
@@ -23,15 +24,17 @@ class Expectation:
     def ratio(self, name: MeasureName) -> float:
         """Return the share of the median (0 to 1) below which a figure of the measure ``name`` is slow.
 
-        It is for figures whose spread is not known: few ones, and all on CPUs.
+        On CPUs that is 0.25 for all. It is for figures whose spread is not known: fewer than six, and all on CPUs. The
+        site's settings do not change it.
         """
         return CPU_RATIO if self.by_ratio else MEASURES[name].slow
 
     def least(self, name: MeasureName, nodes: int = 1) -> float | None:
         """Return the least figure of the measure ``name`` that does not fail; None: the site expects none.
 
-        It is what the site expects less its tolerance, in TFLOPS or 10^9 bytes/s. ``nodes`` is the size of a group,
-        which matters to the measure ``groups`` only.
+        It is what the site expects less its tolerance, which is the measure's own where the site sets none, in TFLOPS
+        or 10^9 bytes/s. ``nodes`` is the size of a group, which matters to the measure ``groups`` only: for sizes other
+        than 2 and 4 nothing is expected.
         """
         setting = self._setting(name, nodes)
         if setting is None:
@@ -43,8 +46,8 @@ class Expectation:
     def _setting(self, name: MeasureName, nodes: int) -> float | None:
         """Return the figure that the site expects of the measure ``name``, in TFLOPS or 10^9 bytes/s.
 
-        None: none is set. ``nodes`` is the size of a group for the measure ``groups``: there are settings for 2 and 4
-        only.
+        No tolerance is subtracted. None: none is set. ``nodes`` is the size of a group for the measure ``groups``:
+        there are settings for 2 and 4 only.
         """
         if name == "groups":
             by_size = {2: self._settings.all_reduce_gb_per_s, 4: self._settings.four_nodes_all_reduce_gb_per_s}
@@ -53,8 +56,8 @@ class Expectation:
         return setting
 
     def fails(self, value: float, median: float, least: float | None) -> bool:
-        """Return whether ``value`` is below ``least``, what the site accepts, by the node's own fault.
+        """Return whether ``value`` is below ``least``, what the site accepts, while the fleet's ``median`` is not.
 
-        It is not its own fault where the fleet's ``median`` is below ``least``, too. False where ``least`` is None.
+        If the median is below ``least`` as well, it is no single node's fault. False where ``least`` is None.
         """
         return least is not None and value < least <= median

@@ -15,13 +15,13 @@ SMALL = 5
 
 
 def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None) -> list[list[str]]:
-    """Return the disjoint groups of nodes to measure in the first round, four nodes each, two in small fleets.
+    """Return the disjoint groups of nodes to measure in the first round, all of four nodes or all of two.
 
-    A group has four nodes where there are 24 or more and that gives enough groups. ``topology`` has the switch, segment
-    or NVL72 domain of hosts, as far as that is known: a group lies within one of them, so that a slow switch shows as
-    slow groups. Nodes of domains smaller than a group form groups with each other. Who is left over by an odd number is
-    in no group, because a group of another size could be compared with none; ``blame.next_round`` gives it partners.
-    Empty: there are fewer than two hosts.
+    They are of four where the fleet has 24 nodes or more and that gives at least six groups to compare, else pairs.
+    ``topology`` has the switch, segment or NVL72 domain of hosts, as far as that is known: a group lies within one of
+    them, so that a slow switch shows as slow groups. Nodes of domains smaller than a group form groups with each other,
+    which come last. Who is left over is in no group; ``next_round`` gives it partners. Empty: there are fewer than two
+    hosts.
     """
     domains = usable_topology(hosts, topology or {})
     within, scattered = _groups_by_domain(hosts, domains, group_size(len(hosts)))
@@ -34,8 +34,8 @@ def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None
 def usable_topology(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str]:
     """Return the switch of each of ``hosts`` that ``topology`` knows, if groups should follow switches.
 
-    Empty where neither three pairs within switches nor three across them could be made, so that none could be compared,
-    and for up to five hosts.
+    Hosts whose switch is not known, or empty, are left out. All are where neither three pairs within switches nor three
+    across them could be made, so that none could be compared, and where ``hosts`` are five or fewer.
     """
     known = {host: topology[host] for host in hosts if topology.get(host)}
     # Pairs are the smallest groups: if they are too few to compare, so are all others.
@@ -47,10 +47,10 @@ def usable_topology(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[s
 def _groups_by_domain(
     hosts: Sequence[str], topology: Mapping[str, str], size: int
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Return (groups within one domain each, groups across domains), each of exactly ``size`` hosts.
+    """Return (groups within one domain each, groups across domains), each of exactly ``size`` hosts, in natural order.
 
-    Those across are of nodes whose domains are smaller than a group. Who is left over is in no group; hosts that
-    ``topology`` lacks count as one domain.
+    Those across are of nodes whose domains have fewer than ``size`` of ``hosts``. Who is left over is in no group;
+    hosts that ``topology`` lacks count as one domain.
     """
     within: list[list[str]] = []
     scattered: list[str] = []
@@ -65,7 +65,8 @@ def _groups_by_domain(
 def by_domain(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the hosts of each domain (switch or segment) by its name, each host once, in natural order.
 
-    Under ``""`` are the hosts that ``topology`` lacks. Empty without hosts.
+    Domains come in the order of their first host. Under ``""`` are the hosts that ``topology`` lacks. Empty without
+    hosts.
     """
     domains: dict[str, list[str]] = {}
     for host in natural_order(hosts):
@@ -79,7 +80,7 @@ def group_size(count: int) -> int:
 
 
 def natural_order(hosts: Sequence[str]) -> list[str]:
-    """Return the hosts, each once, in the order of the numbers in their names: ``n2`` before ``n10``."""
+    """Return the hosts, each once, sorted so that numbers in their names count as numbers: ``n2`` before ``n10``."""
     return sorted(dict.fromkeys(hosts), key=_natural_sort_key)
 
 

@@ -25,7 +25,10 @@ _NEAR = 1 / 8
 
 
 class Crossing(msgspec.Struct, frozen=True):
-    """Two disjoint parts of the fleet that are each fast by themselves, and slow when measured together."""
+    """Two disjoint parts of the fleet, as hosts, that are each fast by themselves, and slow when measured together.
+
+    A part may be a single node, which counts as fast by itself.
+    """
 
     one: tuple[str, ...]
     other: tuple[str, ...]
@@ -39,11 +42,12 @@ class Crossing(msgspec.Struct, frozen=True):
 
 
 def next_halves(measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> list[list[str]]:
-    """Return disjoint lists of hosts to measure next, each as one group, to find where the fleet is slow together.
+    """Return lists of hosts to measure next, each as one group, to find where the fleet is slow together.
 
-    They are halves of the fleet, where all nodes together are far slower than the slowest group; then halves of the
-    slow half; and where both halves are fast, halves of one with halves of the other. Empty: nothing is left to ask, or
-    all nodes were not measured together, or are not slow. ``topology`` has the switch of each host.
+    The lists are disjoint. They are halves of the fleet, where all nodes together give at most a third (on CPUs a
+    tenth) of the slowest group; then halves of the slow half; and where both halves are fast, halves of one with halves
+    of the other. Empty: nothing is left to ask, all nodes were not measured together or are not slow, or a node is
+    missing. ``topology`` has the switch of each host.
     """
     return _search(measured, topology, expected).wanted
 
@@ -53,8 +57,9 @@ def halving_findings(
 ) -> list[FabricFinding]:
     """Return the findings on where in the fleet nodes are slow together only, from measurements of its halves.
 
-    They are slow paths, parts for which there was no time, or a note that nothing stands out. Empty where all nodes
-    together are not far slower than the groups, or were not measured. ``topology`` has the switch of each host.
+    They are slow paths, then parts for which there was no time, or else one note that nothing stands out, if halves
+    were measured. Empty where all nodes together are not far slower than the groups, or were not measured. ``topology``
+    has the switch of each host.
     """
     search = _search(measured, topology, expected)
     findings = [_slow_path(crossing, search) for crossing in search.found if crossing.is_sure]
@@ -80,7 +85,8 @@ def _search(measured: FabricMeasurement, topology: Mapping[str, str], expected: 
 class _Search:
     """The search, by halves, for the parts of a fleet that are slow when they reduce together.
 
-    After ``run``, ``found`` has the slow pairs of parts, ``wanted`` the parts to measure before it can go on, and
+    It is made from a measurement, the switch of each host and the site's expectation, and measures nothing. After
+    ``run``, ``found`` has the slow pairs of parts, ``wanted`` the parts to measure before it can go on, and
     ``unfinished`` the slow parts that these would split up. All empty: all nodes together are not slow.
     """
 
@@ -125,7 +131,8 @@ class _Search:
     def of(self, nodes: Sequence[str]) -> float:
         """Return the bus bandwidth that the part ``nodes`` gave when measured together, in 10^9 bytes/s.
 
-        0 where it was measured without a figure, infinity for a single node. The part must have been measured.
+        0 where it was measured without a figure, infinity for a single node. The order of nodes does not matter. The
+        part must have been measured, else there is a KeyError.
         """
         return self._figures[frozenset(nodes)] if len(nodes) > 1 else float("inf")
 
@@ -189,9 +196,9 @@ class _Search:
         self.found.append(Crossing(tuple(one), tuple(other), is_sure))
 
     def _know(self, parts: Sequence[Sequence[str]]) -> bool:
-        """Return whether each of the parts has been measured; a single node needs no measurement.
+        """Return whether each of ``parts`` has been measured; a single node needs no measurement.
 
-        Those that have not are appended to the parts to measure next.
+        All that have not are appended to the parts to measure next.
         """
         unknown = [list(part) for part in parts if len(part) > 1 and frozenset(part) not in self._figures]
         self.wanted += unknown
@@ -207,18 +214,22 @@ class _Search:
     def _is_like(self, fast: Sequence[str], slow: Sequence[str]) -> bool:
         """Return whether the figure of the nodes ``fast`` can be held against that of ``slow``.
 
-        It cannot where only the slow ones span switches: crossing may be what costs.
+        It cannot where only the slow ones span switches: crossing may be what costs. Without a topology it always can.
         """
         return spans(fast, self._topology) or not spans(slow, self._topology)
 
     def _in_order(self, nodes: Sequence[str]) -> list[str]:
-        """Return the nodes switch by switch, in natural order within each, so that halves keep a switch together."""
+        """Return the nodes switch by switch, so that halves keep a switch together.
+
+        Each comes once, in natural order within its switch.
+        """
         return list(chain.from_iterable(by_domain(nodes, self._topology).values()))
 
     def _halved(self, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return (first half, second half) of ``nodes`` in their order; the second is empty for a single node.
 
-        They are cut between two switches, if that is near the middle, else in the middle.
+        They are cut between two switches, if that is near the middle, else in the middle, where the first half has the
+        odd node.
         """
         middle = (len(nodes) + 1) // 2
         switches = [self._topology.get(host, "") for host in nodes]
@@ -231,7 +242,8 @@ class _Search:
 def _slow_path(crossing: Crossing, search: _Search) -> FabricFinding:
     """Return the warning that the path between two parts of the fleet is slow, where other paths like it are fast.
 
-    It names nodes only where both parts together are no larger than a group.
+    It is about the nodes, in its ``hosts``, only where both parts together are no larger than a group; its text names
+    them always.
     """
     what = f"{_witnesses(crossing, search)}: the path between them"
     return new_finding("slow-path", "warn", _few(crossing, search), what)
@@ -241,7 +253,8 @@ def _alike(crossings: Sequence[Crossing], search: _Search) -> FabricFinding:
     """Return one finding for all parts of the fleet that are slow together, where nothing like them is fast.
 
     It is a note, as uplinks that are fewer by design explain it; a warning of a slow path where both together give less
-    than a tenth of what each gives. The text quotes the slowest of ``crossings``, which must not be empty.
+    than a tenth of what either gives by itself and of the slowest group. The text quotes the slowest of ``crossings``,
+    which must not be empty, and counts the others.
     """
     lowest = min(crossings, key=lambda crossing: search.of(crossing.nodes))
     witnesses = _witnesses(lowest, search)
@@ -282,8 +295,8 @@ def _smooth(search: _Search) -> FabricFinding:
 def _witnesses(crossing: Crossing, search: _Search) -> str:
     """Return the bandwidths of two parts by themselves and together, as the beginning of a finding's sentence.
 
-    Such as ``all-reduce within n[1-4] 300 GB/s, within n[5-8] 310 GB/s, across both 20 GB/s``. Two single nodes are
-    held against the slowest group.
+    Such as ``all-reduce within n[1-4] 300 GB/s, within n[5-8] 310 GB/s, across both 20 GB/s``, without punctuation at
+    its end. Two single nodes are held against the slowest group.
     """
     both = _gave(crossing.nodes, search)
     sides = [part for part in (crossing.one, crossing.other) if len(part) > 1]
@@ -297,6 +310,9 @@ def _witnesses(crossing: Crossing, search: _Search) -> str:
 
 
 def _gave(nodes: Sequence[str], search: _Search) -> str:
-    """Return the bus bandwidth of some nodes together as text, ``300 GB/s``, or ``no figure``."""
+    """Return the bus bandwidth of some nodes together as text, ``300 GB/s``, or ``no figure``.
+
+    They must have been measured together.
+    """
     value = search.of(nodes)
     return figure(value, "GB/s") if value else "no figure"

@@ -30,9 +30,10 @@ def judge(
 ) -> FabricVerdict:
     """Return the verdict on a fabric and its nodes by what was measured: findings, medians and speeds of groups.
 
-    A slow node is warned of; it fails only below the site's ``expectation`` (None: there is none). Nodes and GPUs with
-    an error or without a figure fail, and so do missing ones. ``topology`` has the switch, segment or NVL72 domain of
-    hosts; None: not known. Little data is no error: the level is then ``not judged``.
+    Slow GPUs, nodes and paths are warned of; they fail only below the site's ``expectation`` (None: there is none).
+    GPUs and nodes that report an error fail, and so do nodes that hung, are missing or gave no figure with any partner.
+    ``topology`` has the switch, segment or NVL72 domain of hosts; None: not known. Little data is no error: where no
+    group could be compared with others and nothing else is found, the level is ``not judged``.
     """
     domains = usable_topology(measurement.hosts, topology or {})
     expected = Expectation(expectation or HealthSettings(), measurement.device)
@@ -64,7 +65,8 @@ def judge(
 def with_findings(verdict: FabricVerdict, findings: Sequence[FabricFinding]) -> FabricVerdict:
     """Return a copy of the verdict with ``findings`` instead of its own, and with level and answer to match.
 
-    At least one of the findings must warn or fail; they come worst first.
+    At least one of the findings must warn or fail, which is not checked. They may be in any order, and come out worst
+    first.
     """
     ordered = _worst_first(findings)
     level: Answer = "fail" if ordered[0].level == "fail" else "warn"
@@ -77,7 +79,7 @@ def _worst_first(findings: Sequence[FabricFinding]) -> list[FabricFinding]:
 
 
 def _without_hung_by_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
-    """Return ``findings`` without those that say of missing nodes that they hung.
+    """Return ``findings`` without those of hung nodes that are missing, too, in the same order.
 
     Of a node that died it is enough to say that it is missing.
     """
@@ -89,7 +91,10 @@ def _without_hung_by_missing(findings: Sequence[FabricFinding], measured: Fabric
 
 
 def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
-    """Return a failure for each node that did not take part in the check to the end, with the reason; empty: none."""
+    """Return a failure for each node that did not take part in the check to the end, with the reason.
+
+    The reason is cut to 200 characters. Empty: there are none.
+    """
     return [
         new_finding("missing", "fail", (host,), f"{host} did not take part, or not to the end: {printable(why)[:200]}")
         for host, why in measured.missing.items()
@@ -97,7 +102,7 @@ def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
 
 
 def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
-    """Return a failure for each GPU and each node by itself that reports an error; empty: there are none.
+    """Return a failure for each GPU, and each node measured by itself, that reports an error; empty: there are none.
 
     One more, of no node, says where all nodes together were measured and gave no figure. Errors of groups are not among
     them.
@@ -131,7 +136,10 @@ def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
 
 
 def _all_nodes_measures(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
-    """Return the summary of the one all-reduce over all nodes, as a list of one; empty where it gave no figure."""
+    """Return the summary of the one all-reduce over all nodes, as a list of one; empty where it gave no figure.
+
+    It has the least figure that the site accepts, but no limit: there is nothing to compare it with.
+    """
     whole = measured.whole
     if whole is None or whole.busbw_gbps is None:
         return []
@@ -139,7 +147,7 @@ def _all_nodes_measures(measured: FabricMeasurement, expected: Expectation) -> l
 
 
 def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
-    """Return a failure, of no node, for each measure whose median is below what the site expects; empty: none is."""
+    """Return a failure, of no node, for each measure whose median is below what the site accepts; empty: none is."""
     return [
         new_finding(
             "below-expectation",
@@ -154,9 +162,9 @@ def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
 
 
 def _worst_level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> Answer:
-    """Return the verdict in a word: ``fail`` or ``warn`` by the worst finding, else ``ok``.
+    """Return the verdict in a word: ``fail`` or ``warn`` by the worst finding; notes alone do not count.
 
-    ``not judged`` instead of ``ok`` where no group could be compared with others.
+    Else it is ``ok``, or ``not judged`` where no group could be compared with others, also because there are none.
     """
     levels = {finding.level for finding in findings}
     if "fail" in levels:
@@ -175,7 +183,8 @@ def _answer_line(
 ) -> str:
     """Return the verdict on a fabric with its reason as one line, such as ``ok: no node is slower than the others``.
 
-    ``fail`` and ``warn`` quote the first two findings of that level; the others end with the bus bandwidths.
+    ``fail`` and ``warn`` quote the first two findings of that level; ``ok`` and ``not judged`` end with the bus
+    bandwidths. ``ok`` tells of two kinds of nodes, if a finding does.
     """
     if level == "not judged":
         count = len(measured.rounds[0]) if measured.rounds else 0

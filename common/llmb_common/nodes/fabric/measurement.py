@@ -42,7 +42,10 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hung_nodes(self) -> list[str]:
-        """The hosts whose ranks hung in this collective, each once, in the order of ranks; empty: none did."""
+        """The hosts whose ranks hung in this collective, each once, in the order of ``hung_ranks``; empty: none did.
+
+        Ranks that the group does not have are passed over.
+        """
         # A stored measurement may name ranks that the group does not have.
         hosts = [self.nodes[rank // self.gpus_per_node] for rank in self.hung_ranks if 0 <= rank < self.ranks]
         return list(dict.fromkeys(hosts))
@@ -72,8 +75,9 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 def bus_factor(collective: str, ranks: int) -> float:
     """Return the factor that turns a collective's algorithm bandwidth into its bus bandwidth, for so many ranks.
 
-    It is as nccl-tests' doc/PERFORMANCE.md derives it: 1 for broadcast, reduce, sendrecv and every unknown collective.
-    ``ranks`` must not be 0.
+    It is as nccl-tests' doc/PERFORMANCE.md derives it: 2(n-1)/n for ``all_reduce``; (n-1)/n for ``all_gather``,
+    ``reduce_scatter``, ``alltoall``, ``gather`` and ``scatter``; 1 for broadcast, reduce, sendrecv and every unknown
+    collective. ``ranks`` must not be 0.
     """
     share = (ranks - 1) / ranks
     if collective == "all_reduce":
@@ -102,9 +106,16 @@ class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures that one check of the fabric measured, as they are stored.
+    """All figures that one check of the fabric measured, as they are stored: of single GPUs, then of ever more nodes.
 
-    A field is empty where nothing was measured.
+    A field is empty where nothing was measured. Only ``all_reduce`` is measured, but for ``sizes``, which may have any
+    collective.
+
+    All figures that one check of the fabric measured, as they are stored: of single GPUs, within nodes, and between
+    them.
+
+    A field is empty where nothing was measured; a measurement that was tried and gave no figure is there, with its
+    error.
     """
 
     schema: int = SCHEMA
@@ -128,9 +139,10 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> list[str]:
-        """Every host that was measured by itself or in a group, figure or not, in the order of first occurrence.
+        """Every host that was measured by itself, in a round or with all others, figure or not.
 
-        Hosts that are only in ``missing`` are not among them.
+        They come in the order of first occurrence. Hosts that are only in ``missing`` are not among them; ``rails``,
+        ``halves`` and ``sizes`` are not looked at.
         """
         groups = [*self.within, *chain.from_iterable(self.rounds)]
         if self.whole is not None:
@@ -141,7 +153,7 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measurement_from_json(content: bytes, what: str = "the measurement") -> FabricMeasurement:
-    """Return the measurement of a fabric that the JSON text ``content`` holds.
+    """Return the measurement of a fabric that the JSON text ``content`` holds; fields that are not known are ignored.
 
     ``what`` names it at the beginning of an error's message.
 

@@ -21,7 +21,8 @@ def group_findings(
 ) -> list[FabricFinding]:
     """Return the findings on hung nodes, slow nodes, switches and paths that the speeds of all groups lead to.
 
-    Empty where no group was slow or hung. ``topology`` has the switch of each host.
+    They come in this order, and last groups that were slow once only, and those of which it is open who is slow. Empty
+    where no group was slow or hung. ``topology`` has the switch of each host.
     """
     known = Witnesses(groups)
     found = blame(groups, topology)
@@ -38,7 +39,7 @@ def group_findings(
 def _hung_finding(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
     """Return the failure that the node ``host`` hung in an all-reduce, with the group in which it first did.
 
-    One of ``groups`` must have it among its hung nodes.
+    One of ``groups`` must have it among its hung nodes, else there is a StopIteration.
     """
     group = next(group for group in groups if host in group.hung)
     return new_finding(
@@ -53,7 +54,8 @@ def _hung_finding(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
 def _node_findings(found: Blame, known: Witnesses, expected: Expectation) -> list[FabricFinding]:
     """Return the findings on nodes that are slow with every partner, or never gave a figure; empty: there are none.
 
-    Nodes that do not fail share one note that there are two kinds, where they are many or only a little slower.
+    Each is about one node, but those that do not fail share one note that there are two kinds of nodes where they are
+    too many to be single faults; where they are not, only those do that are less than five deviations slower.
     """
     findings: list[FabricFinding] = []
     slow: dict[str, GroupSpeed] = {}
@@ -85,7 +87,8 @@ def _node_findings(found: Blame, known: Witnesses, expected: Expectation) -> lis
 def _mean_group(groups: Sequence[GroupSpeed]) -> GroupSpeed:
     """Return the first of ``groups`` with the mean bandwidth, share and deviations of all in place of its own.
 
-    They are the groups in which one node was asked, and must not be empty.
+    They are the groups in which one node was asked, and must not be empty. Deviations are the mean of those that are
+    known, None without any; a missing bandwidth or share counts as 0.
     """
     known = [group for group in groups if group.deviations is not None]
     deviations = sum(group.deviations or 0.0 for group in known) / len(known) if known else None
@@ -106,9 +109,9 @@ def _median_group(groups: Sequence[GroupSpeed]) -> GroupSpeed:
 
 
 def _is_little(group: GroupSpeed) -> bool:
-    """Return whether a group is fewer deviations below the usual bandwidth than what is called slow.
+    """Return whether a group is less than five robust deviations below the usual bandwidth.
 
-    False where the spread is not known.
+    From there on a node is named. False where the spread is not known.
     """
     return group.deviations is not None and group.deviations < DEVIATIONS
 
@@ -158,7 +161,7 @@ def _other_nodes_text(host: str, group: GroupSpeed) -> str:
 def _domain_finding(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
     """Return the finding that the switch or segment ``domain`` is slow, about its slow nodes ``hosts``.
 
-    It warns, and fails where none of their groups gave a figure.
+    It warns, and quotes the median of their groups; it fails where none of these gave a figure.
     """
     against = chain.from_iterable(known.groups_against(host) for host in hosts)
     groups = [group for group in against if group.busbw_gbps is not None]
@@ -174,8 +177,8 @@ def _domain_finding(domain: str, hosts: Sequence[str], known: Witnesses) -> Fabr
 def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation) -> list[FabricFinding]:
     """Return the findings on groups that are slow though each of their nodes is fast with others; empty: none.
 
-    Several such groups within one switch are one finding on that switch; each other group is one on the path between
-    its nodes.
+    Several such groups within one switch are one warning of that switch, with the nodes of all; each other group is one
+    finding on the path between its nodes. Hosts that ``topology`` lacks are on no switch.
     """
     shared: dict[str, list[GroupSpeed]] = {}
     for group in found.together:
@@ -196,7 +199,7 @@ def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation
 def _bandwidth_text(group: GroupSpeed) -> str:
     """Return a group's bus bandwidth against the usual one, as text: ``320 GB/s, 3.8 % below 332.7``.
 
-    Of a group without a figure it is the reason instead.
+    Of a group without a figure it is the reason instead, cut to 200 characters.
     """
     if group.busbw_gbps is None:
         return printable(group.why)[:200]
@@ -216,7 +219,10 @@ def _path_finding(group: GroupSpeed, expected: Expectation) -> FabricFinding:
 
 
 def _slow_group_level(group: GroupSpeed, expected: Expectation) -> Level:
-    """Return how much a slow group counts: ``fail`` below what the site expects or without a figure, else ``warn``."""
+    """Return how much a slow group counts: ``fail`` or ``warn``.
+
+    It fails without a figure, and below what the site expects while the usual bandwidth of its like is not.
+    """
     if group.busbw_gbps is None:
         return "fail"
     least = expected.least("groups", len(group.nodes))
@@ -237,7 +243,8 @@ def _slow_once_note(group: GroupSpeed) -> FabricFinding:
 def _unknown_node_finding(group: GroupSpeed, known: Witnesses, expected: Expectation) -> FabricFinding:
     """Return the finding that a node of ``group``, or a path between them, is slow, and that it is open which.
 
-    It names the nodes that are out of the question, because they are fast with others.
+    It fails or warns by the group's speed, and is about all its nodes; its text names those that are out of the
+    question, because they are fast with others.
     """
     fast = [host for host in group.nodes if host in known.cleared]
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""

@@ -48,7 +48,7 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
     def best(self) -> Column | None:
         """The figures of this message size with the larger bus bandwidth, out of place or in place.
 
-        None: it has neither.
+        Of equal ones it is out of place. None: it has neither.
         """
         return max(self.columns, key=lambda column: column.busbw_gbps, default=None)
 
@@ -59,7 +59,10 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the output of one run of a program of nccl-tests, such as all_reduce_perf, says."""
+    """What the output of one run of a program of nccl-tests, such as all_reduce_perf, says.
+
+    ``sizes`` has one entry for each row of the table that can be read, also two of the same message size.
+    """
 
     collective: str = ""
     """As it says; where an old release does not, as its bandwidths say; empty: unknown."""
@@ -99,17 +102,20 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def largest(self) -> SizeResult | None:
-        """The row of the largest message size that has figures; None: no row has any."""
+        """The row of the largest message size that has figures, of equal sizes the first; None: no row has any."""
         return max((size for size in self.sizes if size.best), key=lambda size: size.bytes, default=None)
 
     @property
     def wrong(self) -> list[SizeResult]:
-        """The rows of message sizes at which received values were wrong; empty: none were, or nothing was checked."""
+        """The rows of message sizes at which received values were wrong, out of place or in place.
+
+        They are in the output's order. Empty: none were, or nothing was checked.
+        """
         return [size for size in self.sizes if any(column.wrong for column in size.columns)]
 
     @property
     def checked(self) -> bool:
-        """Whether the test compared received values, so that wrong ones would show.
+        """Whether the test compared received values at any message size, so that wrong ones would show.
 
         False with ``-c 0``, and for releases of nccl-tests before 2.13, which do not count them.
         """
@@ -118,14 +124,18 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Whether the test ended with figures and without any problem, wrong value or value out of bounds."""
+        """Whether the test ended with figures and without any problem, wrong value or value out of bounds.
+
+        One that checked no values can be good, too.
+        """
         return self.ended and not self.wrong and not self.problems and not self.out_of_bounds and bool(self.sizes)
 
     def measurements(self) -> list[GroupMeasurement]:
         """Return each message size with figures as the measurement of one group of all nodes of the test.
 
-        Each has the time of the faster column; where values were wrong, an error makes it worth nothing. Empty where
-        ranks or collective are not known, or nodes have different numbers of ranks.
+        They are in the output's order. Each has the time of the column with the larger bus bandwidth; where values of
+        either column were wrong, the error ``wrong values`` makes it worth nothing. Empty where hosts or collective are
+        not known, or nodes have different numbers of ranks.
         """
         if not self.gpus_per_node or not self.collective:
             return []
@@ -173,8 +183,8 @@ def is_nccl_tests(text: str) -> bool:
 def parse_nccl_tests(text: str) -> list[NcclTest]:
     """Return the tests of nccl-tests whose output ``text`` has, in order; empty where it has none.
 
-    Labels of ``mpirun`` and ``srun`` before lines are tolerated. Damaged or cut output is told in the test's
-    ``problems`` or by its ``ended``.
+    Labels of ``mpirun`` and ``srun`` before lines, and lines of other programs, are tolerated. Damaged or cut output is
+    no error: it is told in the test's ``problems`` or by its ``ended``.
     """
     found: list[_Reader] = []
     reader = _Reader()
@@ -191,6 +201,7 @@ def parse_nccl_tests(text: str) -> list[NcclTest]:
 class _Reader:
     """The reader of one test's output of nccl-tests: ``take`` each line, then ask for the ``result``.
 
+    It is made without arguments. Ask ``is_over`` before each line: where it says so, the line is for a new reader.
     ``is_test`` is False as long as no line of a test was seen.
     """
 
@@ -212,7 +223,10 @@ class _Reader:
         self._problems: list[str] = []
 
     def is_over(self, line: str) -> bool:
-        """Return whether ``line`` begins another test's output, so that another reader must take it."""
+        """Return whether ``line`` begins another test's output, so that another reader must take it.
+
+        False as long as this reader has taken neither figures nor the end of a test. Takes nothing in.
+        """
         # Each release begins with another of these lines, and newer ones print all three: figures must lie between.
         is_first = _VERSION.match(line) or _STARTING.match(line) or _BEGINS.match(line)
         return bool(is_first) and (self._ended or bool(self._sizes))
@@ -261,7 +275,7 @@ class _Reader:
         self._gpus[match["gpu"].strip()] += 1
 
     def _take_row(self, line: str) -> None:
-        """Keep the figures of one row of the test's table; a row that does not fit its header is only counted."""
+        """Keep the figures of one row of the test's table; rows that do not fit its header are only counted."""
         size = _size_result(line.split(), self._columns, 1e-3 if self._in_ms else 1e-6)
         if size is None:
             self._unreadable += 1
@@ -269,7 +283,10 @@ class _Reader:
             self._sizes.append(size)
 
     def result(self) -> NcclTest:
-        """Return the test that all lines taken in so far make; what went wrong or is unclear is in its ``problems``."""
+        """Return the test that all lines taken in so far make; what went wrong or is unclear is in its ``problems``.
+
+        Hosts are left out where not all ranks were listed.
+        """
         problems = list(dict.fromkeys(self._problems))
         if self._begun > 1:
             problems.append(
@@ -317,7 +334,8 @@ _DIGITS = 18
 def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
     """Return the figures of one row of a table of nccl-tests; None: its words do not fit ``columns``, the headings.
 
-    ``unit`` is the unit of the table's times in seconds, 1e-6 for microseconds.
+    None, too, where one of them is no number. ``unit`` is the unit of the table's times in seconds, 1e-6 for
+    microseconds.
     """
     first = next((at for at, name in enumerate(columns) if name in ("time", "cputime")), 0)
     if not first or len(words) < first + 4 or len(words[0]) > _DIGITS:
@@ -384,7 +402,7 @@ def _finite_number(text: str) -> float | None:
 def _collective_of_program(program: str) -> str:
     """Return the collective that a program of nccl-tests measures, ``all_reduce`` for ``all_reduce_perf_mpi``.
 
-    ``program`` may have a path before its name. Empty: it is no such program.
+    ``program`` may have a path before its name; whatever follows ``_perf`` is ignored. Empty: it is no such program.
     """
     match = re.match(r"([a-z_]+?)_perf", program.rpartition("/")[2])
     return match[1] if match else ""
@@ -394,10 +412,10 @@ _TOLD_APART = 0.02
 
 
 def _collective_by_bandwidth(sizes: Iterable[SizeResult], ranks: int) -> str:
-    """Return ``all_reduce`` if the bus bandwidths have its proportion to the algorithm bandwidths.
+    """Return ``all_reduce`` if all bus bandwidths have its proportion to the algorithm bandwidths.
 
-    Else an empty text, also for fewer than three ranks, where other collectives have the same proportion, and without a
-    row above 10^9 bytes/s, whose digits tell it.
+    Else an empty text, also for fewer than three ranks, where other collectives have the same proportion. Only rows
+    above 10^9 bytes/s, whose digits tell it, and with a reduction count; without any the text is empty.
     """
     best = [size.best for size in sizes if size.redop not in ("none", "")]
     large = [column for column in best if column is not None and column.algbw_gbps > 1]

@@ -12,7 +12,10 @@ from llmb_common.base.structs import read_generated
 
 
 class PublishedBandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One bus bandwidth that somebody published for a number of GPUs and nodes, as its source has it."""
+    """One bus bandwidth that somebody published for a number of GPUs and nodes, as its source has it.
+
+    ``collective`` is in the words of nccl-tests, ``all_reduce``; ``network`` is free text for people.
+    """
 
     gpu: str
     """LLMB's name of the GPU type, such as ``h100``."""
@@ -68,8 +71,8 @@ def published_bandwidths(
 ) -> Sequence[PublishedBandwidth]:
     """Return the published bus bandwidths of a collective over ``gpus`` GPUs in all, on ``nodes`` nodes.
 
-    ``gpu`` is LLMB's name of the GPU type, such as ``h100``. The fastest comes first. Empty where nothing was published
-    for exactly these numbers, on which bus bandwidth depends, and for a ``gpu`` of None.
+    ``gpu`` is LLMB's name of the GPU type, ``h100`` in lower case. The fastest comes first. Empty where nothing was
+    published for exactly these numbers, on which bus bandwidth depends, and for a ``gpu`` of None.
 
     Raises:
         RecipeError: ``published.json`` cannot be read, or is damaged

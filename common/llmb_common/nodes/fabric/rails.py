@@ -32,9 +32,9 @@ _Rails = dict[int, GroupMeasurement]
 def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
     """Return disjoint groups of hosts to measure again by rail: GPU i of each node by itself, for each i.
 
-    They are slow groups with nodes that a warning or failure is about, those of late rounds first, at most 16. Where
-    there are none, but all nodes give less than the site expects, a few groups of the first round serve. Groups with
-    missing nodes are left out. Empty: there is nothing to ask.
+    They are slow groups that gave a figure, with nodes that a warning or failure is about; those of late rounds come
+    first, of one round the slowest, at most 16. Where there are none, but a measure is below what the site expects, the
+    first four groups of the first round serve. Groups with missing nodes are left out. Empty: there is nothing to ask.
     """
     weighty = [finding for finding in judged.findings if finding.level != "note"]
     blamed = set(chain.from_iterable(finding.hosts for finding in weighty))
@@ -61,9 +61,10 @@ def with_rails(
 ) -> list[FabricFinding]:
     """Return ``findings``, each with the rails named that are slow in all measured groups with its nodes.
 
-    A rail is the way of one GPU number to the network, the same on all nodes. Three or more warnings with the same slow
-    rail are replaced by one finding on that rail, and one is added for a rail that is slow in all groups. Unchanged
-    where no rails were measured.
+    Notes stay as they are. A rail is the way of one GPU number to the network, the same on all nodes. Three or more
+    warnings of slow nodes or paths with the same slow rail are replaced by one finding on that rail, and one is added
+    for a rail that is slow in all groups, if no finding names it; both come at the end. Unchanged where no rails were
+    measured.
     """
     slow = _slow_rails(measured, expected)
     rails = [_rails_of(finding, slow) for finding in findings]
@@ -87,8 +88,9 @@ def with_rails(
 def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tuple[str, ...], _Rails]:
     """Return the slow rails of each group that was measured by rail, by the group's nodes.
 
-    Each is by the GPU's number, with its measurement. Empty for a group where half of the rails or more are slow, as
-    then no rail stands out, or where too few were measured to say what is usual.
+    Each is by the GPU's number, with its measurement. Slow is what is below the limit for all rails of groups of that
+    size. Empty for a group where half of the rails or more are slow, as then no rail stands out, or where too few were
+    measured to say what is usual. Rails without a figure do not count.
     """
     by_nodes: dict[tuple[str, ...], _Rails] = {}
     by_size: dict[int, list[float]] = {}
@@ -134,7 +136,7 @@ def _rails_in_all(groups: Sequence[_Rails]) -> _Rails:
 
 
 def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
-    """Return a copy of ``finding`` that names the slow ``rails`` in its text.
+    """Return a copy of ``finding`` that names the slow ``rails`` in its text and has their numbers.
 
     Without rails, and for a note, it is ``finding`` itself.
     """
@@ -147,7 +149,8 @@ def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
 def _rail_text(number: int, rails: Sequence[GroupMeasurement]) -> str:
     """Return a rail with its adapters and its lowest bandwidth: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``.
 
-    ``rails`` are its measurements in several groups, at least one; ``number`` is the GPU's on each node.
+    ``rails`` are its measurements in several groups, at least one; of their adapters the first four are named, each
+    once. ``number`` is the GPU's on each node.
     """
     names = chain.from_iterable(rail.adapters for rail in rails)
     adapters = dict.fromkeys(printable(name)[:40] for name in names)

@@ -36,8 +36,9 @@ def group_speeds(
 ) -> tuple[list[GroupSpeed], list[Measure]]:
     """Return (speed of every group of every round, a summary of each kind of group in the first round).
 
-    A group is compared with groups of its size that span switches if it does; the summaries begin with the commonest
-    kind. ``topology`` has the switch of each host. Both are empty where no group was measured.
+    Speeds are in the order of rounds. A group is compared with groups of as many nodes that span switches if it does;
+    the summaries begin with the commonest kind, and count groups with a figure only. ``topology`` has the switch of
+    each host. Both are empty where no group was measured.
     """
     reference = _References(measured, topology, expected)
     found: list[GroupSpeed] = []
@@ -56,8 +57,8 @@ def _kind(group: GroupMeasurement, topology: Mapping[str, str]) -> _Kind:
 def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: float | None) -> GroupSpeed:
     """Return how fast a group was in round ``number`` (0: the first), compared with ``own``, the usual of its kind.
 
-    In the first round it is slow below ``asked_from``, in 10^9 bytes/s; later, or with None, from six tenths of the way
-    to the limit on. Without a figure it is always slow. Where ``own`` is None, it is not judged.
+    In the first round it is slow below ``asked_from``, in 10^9 bytes/s; later, or with None, beyond six tenths of the
+    way from the median down to the limit. Without a figure it is always slow. Where ``own`` is None, it is not judged.
     """
     value = group.busbw_gbps
     if value is None:
@@ -78,7 +79,7 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: 
 
 
 def _hung_nodes(group: GroupMeasurement) -> tuple[str, ...]:
-    """Return the nodes of a group whose ranks hung, in the group's order; empty: none hung, or all did.
+    """Return the nodes of a group whose ranks hung, in the group's order; empty: none hung, or all nodes did.
 
     Where all hung it may be any of them.
     """
@@ -87,7 +88,11 @@ def _hung_nodes(group: GroupMeasurement) -> tuple[str, ...]:
 
 
 class _References:
-    """What is usual of each kind of group in a measurement: the bus bandwidths that each group is compared with."""
+    """What is usual of each kind of group in a measurement: the bus bandwidths that each group is compared with.
+
+    It is made from a measurement, the switch of each host and the site's expectation. ``usual_of`` judges every round,
+    ``remeasure_limit`` the first, and ``measures`` summarizes that one.
+    """
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
         self._expected = expected
@@ -119,18 +124,25 @@ class _References:
         return found
 
     def usual_of(self, kind: _Kind) -> Usual | None:
-        """Return what bus bandwidth is usual of a kind of group, in 10^9 bytes/s; None: too few such groups to say."""
+        """Return what bus bandwidth is usual of a kind of group, in 10^9 bytes/s; None: too few to say.
+
+        None, too, for a kind that was not measured.
+        """
         return self._usual.get(kind)
 
     def remeasure_limit(self, kind: _Kind) -> float | None:
         """Return the bus bandwidth in 10^9 bytes/s below which a group of the first round counts as slow.
 
-        Its nodes are then measured again. None: there is no such limit for this kind of group.
+        Its nodes are then measured again. None: there is no such limit for this kind of group, as in fleets of up to
+        five nodes, where there are too few such groups, or where the first round has none.
         """
         return self._asked_from.get(kind)
 
     def measures(self) -> list[Measure]:
-        """Return a summary of the bandwidths of each kind of group in the first round, the commonest kind first."""
+        """Return a summary of the bandwidths of each kind of group in the first round, the commonest kind first.
+
+        Groups without a figure do not count; a kind without any is left out.
+        """
         ordered = sorted(self._first.items(), key=lambda item: -len(item[1]))
         return [
             measure(
@@ -142,8 +154,9 @@ class _References:
     def _remeasure_limit(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> float | None:
         """Return the bus bandwidth in 10^9 bytes/s below which groups of a kind are measured again.
 
-        None where that is not asked: in fleets so small that every pair is measured, and where ``groups`` are too few
-        to compare.
+        It is nearer to the median than the limit for slow ones, unless there are two kinds of nodes. None where that is
+        not asked: in fleets of up to five nodes, in which every pair is measured, and where ``groups`` are too few to
+        compare.
         """
         if self._few_nodes:
             return None
@@ -175,9 +188,9 @@ class _References:
         return self._as_expected(kind, own)
 
     def _as_expected(self, kind: _Kind, own: Usual | None) -> Usual | None:
-        """Return ``own`` with the site's expectation as its limit, if that lies between its limit and its median.
+        """Return ``own`` with the site's expectation as its limit, if that lies above its limit and below its median.
 
-        Else ``own`` itself, also None.
+        Else ``own`` itself, also None: the limit is never lowered.
         """
         least = self._expected.least("groups", kind.size)
         if own is None or least is None or not own.limit < least < own.median:
@@ -229,8 +242,9 @@ def _figures(groups: Sequence[GroupMeasurement]) -> list[float]:
 def _usual_of_few(nodes: int, values: Sequence[float], ratio: float) -> Usual | None:
     """Return what is usual of the pairs of a small fleet, in which each node is measured with each other one.
 
-    That is the median of as many of the fastest ``values`` as there are pairs without one slow node. Below the share
-    ``ratio`` of it a pair is slow. None: there are fewer than three values.
+    ``nodes`` is the number of nodes. That is the median of as many of the fastest ``values`` as there are pairs without
+    one slow node. Below the share ``ratio`` of it a pair is slow. None: there are fewer than three values. The spread
+    is left unknown.
     """
     # The pairs among all nodes but one, which may be the slow one.
     without_one = (nodes - 1) * (nodes - 2) // 2

@@ -22,7 +22,10 @@ RATIO_FROM, SPREAD_FROM = 3, 6
 
 
 class Usual(msgspec.Struct, frozen=True):
-    """What is usual among the figures that GPUs, nodes or groups gave of the same work, where more is better."""
+    """What is usual among the figures that GPUs, nodes or groups gave of the same work, where more is better.
+
+    ``usual`` makes it. ``count`` is the number of all figures, also where only the faster kind counts for the median.
+    """
 
     median: float
     """In the unit of the figures."""
@@ -41,7 +44,8 @@ class Usual(msgspec.Struct, frozen=True):
     def excess(self, value: float) -> float:
         """Return how far below the median ``value`` is, as a multiple of the limit's distance from it.
 
-        0 is at the median, 1 at the limit, more than 1 is slow; negative above the median.
+        0 is at the median, 1 at the limit, more than 1 is slow; negative above the median. The limit must not be the
+        median.
         """
         return (self.median - value) / (self.median - self.limit)
 
@@ -58,12 +62,12 @@ class Usual(msgspec.Struct, frozen=True):
 def usual(
     values: Sequence[float], *, times: float, ratio: float, by_ratio: bool = False, sure: bool = True
 ) -> Usual | None:
-    """Return the median of ``values`` and the limit below which one of them is slow.
+    """Return the median of ``values``, in any order, and the limit below which one of them is slow.
 
     None for fewer than three values. From six values on the limit is ``times`` robust deviations below the median; for
-    fewer, or ``by_ratio``, it is ``ratio`` of the median. Where the values are clearly of two kinds, only the faster
-    one counts as usual, if four in ten or more are of it. ``sure``: widen a spread that may be small by chance, so that
-    healthy ones do not count as slow.
+    fewer, or ``by_ratio``, it is ``ratio`` of the median. Where six values or more are clearly of two kinds, only the
+    faster one counts as usual, if four in ten or more are of it, and all of the other are slow. ``sure``: widen a
+    spread that may be small by chance, so that healthy ones do not count as slow.
     """
     if len(values) < RATIO_FROM:
         return None
@@ -102,8 +106,8 @@ _NOISE = 0.0015
 def _split_by_kind(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """Return (faster values, slower values) where ``values`` are clearly of two kinds; else (all values, none).
 
-    Both are sorted from the fastest down. Each kind has at least three values and a fifth of all. ``values`` must not
-    be empty.
+    Both are sorted from the fastest down. Each kind has at least three values and about a fifth of all. ``values`` must
+    not be empty.
     """
     ordered = sorted(values, reverse=True)
     count = len(ordered)

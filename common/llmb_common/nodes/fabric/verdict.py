@@ -21,7 +21,11 @@ NAMED = ("slow-node", "no-figure", "hung", "slow-gpu", "slow-within")
 
 
 class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a check of the fabric found about nodes, a switch, a path or all nodes, and how much it counts."""
+    """One thing that a check of the fabric found about nodes, a switch, a path or all nodes, and how much it counts.
+
+    ``level`` is ``fail`` (a job would stop, or give less than the site expects), ``warn`` (slower than the others) or
+    ``note`` (worth knowing). ``new_finding`` makes one with its remedy.
+    """
 
     kind: str
     """Such as ``slow-node``; it chooses the remedy."""
@@ -41,7 +45,10 @@ class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> str:
-        """The text of this finding for people: what was measured; what training runs say of the node, if anything."""
+        """The text of this finding for people: what was measured, and what training runs say of the node, if anything.
+
+        A semicolon is between the two.
+        """
         return f"{self.what}; {self.training}" if self.training else self.what
 
 
@@ -56,7 +63,7 @@ def new_finding(
 ) -> FabricFinding:
     """Return a finding about ``hosts`` (empty: about all nodes), with the remedy for its ``kind`` filled in.
 
-    The remedy stays empty for a kind that has none.
+    ``what`` is what was measured, a sentence without a period. The remedy stays empty for a kind that has none.
     """
     return FabricFinding(
         kind=kind,
@@ -96,7 +103,7 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of one measurement, such as the matrix product, over all GPUs, nodes or groups that gave a figure.
 
-    Its figures are in its ``unit``.
+    Its figures are in its ``unit``. ``count`` and ``lowest`` are of all figures, also those of a slower kind of nodes.
     """
 
     name: MeasureName
@@ -119,7 +126,11 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on a fabric, with the findings that lead to it and the figures that they rest on."""
+    """The verdict on a fabric, with the findings that lead to it and the figures that they rest on.
+
+    ``judge`` makes it. ``level`` is ``ok``, ``warn``, ``fail`` or ``not judged``, and begins ``answer``, too.
+    ``excludable`` names the nodes to keep jobs off, ``suspects`` the warnings that training runs may confirm.
+    """
 
     level: Answer
     """The verdict in a word."""
@@ -137,7 +148,7 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def faults_of_all(self) -> list[FabricFinding]:
-        """The findings that fail and name no node, such as less bandwidth than the site expects.
+        """The findings of this verdict that fail and name no node, such as less bandwidth than the site expects.
 
         Empty: there are none.
         """
@@ -145,17 +156,18 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def excludable(self) -> list[str]:
-        """The hosts that may go on a list of nodes to avoid: each is itself the cause of a failure.
+        """The hosts that may go on a list of nodes to avoid, each once: each is itself the cause of a failure.
 
-        Empty: no such node. Nodes that only share a slow switch or path, or are missing, are not among them.
+        They come in the order of the findings. Empty: no such node. Nodes that are only warned of, share a slow switch
+        or path, or are missing, are not among them.
         """
         causes = [finding for finding in self.findings if finding.level == "fail" and finding.kind in NAMED]
         return list(dict.fromkeys(chain.from_iterable(finding.hosts for finding in causes)))
 
     @property
     def suspects(self) -> list[FabricFinding]:
-        """The warnings, not failures, about nodes that are themselves the cause; empty: there are none.
+        """The findings of level ``warn`` about nodes that are themselves the cause; empty: there are none.
 
-        The records of training runs may show more of these nodes.
+        Failures are not among them. The records of training runs may show more of these nodes.
         """
         return [finding for finding in self.findings if finding.level == "warn" and finding.kind in NAMED]

@@ -15,9 +15,9 @@ Unit = Literal["TFLOPS", "GB/s"]
 class MeasureWord(NamedTuple):
     """How one measure is called and judged.
 
-    ``slow`` is the share of the median below which a figure is slow where no spread is known. ``fails`` is the share of
-    what the site expects below which a figure fails, where the site sets no tolerance of its own; ``setting`` names
-    this expectation in its ``health`` (empty: none under one name).
+    ``word`` is its name for people. ``slow`` is the share of the median below which a figure is slow where no spread is
+    known. ``fails`` is the share of what the site expects below which a figure fails, where the site sets no tolerance
+    of its own; ``setting`` names this expectation in its ``health`` (empty: none under one name).
     """
 
     word: str
@@ -61,12 +61,15 @@ REMEDIES = {
 
 
 def nodes_text(hosts: Sequence[str]) -> str:
-    """Return ``hosts`` as a host list, ``n[1-4]``, made printable and cut to 200 characters; empty without hosts."""
+    """Return ``hosts`` as a host list, ``n[1-4]``, made printable; empty without hosts.
+
+    It is cut off after 200 characters, without a mark, so that it is for people only.
+    """
     return printable(compress(hosts))[:200]
 
 
 def remedy(kind: str, hosts: Sequence[str] = ()) -> str:
-    """Return what to do about a kind of finding, as a line with commands for ``hosts`` that can be pasted.
+    """Return what to do about a kind of finding, one line with commands for ``hosts`` that can be pasted.
 
     Empty for a kind without a remedy.
     """
@@ -74,12 +77,12 @@ def remedy(kind: str, hosts: Sequence[str] = ()) -> str:
 
 
 def figure(value: float, unit: str) -> str:
-    """Return a value with four significant digits and its unit: ``332.7 GB/s``."""
+    """Return a value with four significant digits and its unit: ``332.7 GB/s``; from 10,000 on with an exponent."""
     return f"{value:.4g} {unit}"
 
 
 def slower(value: float, median: float) -> str:
-    """Return how far ``value`` is below ``median``, as a share of it: ``3.9 % below 332.7``.
+    """Return how far ``value`` is below ``median``, as a share of it with one decimal: ``3.9 % below 332.7``.
 
     The share is negative for a value above it. ``median`` must not be 0.
     """

@@ -59,9 +59,10 @@ _SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_S
 
 
 def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:
-    """Raise if a name of ``variables`` is probably a misspelling of one of ``documented``.
+    """Raise if a name of ``variables`` is probably a misspelling of one of ``documented``; values are not looked at.
 
-    Names of fewer than five letters, and those that are known to mean something else, are not looked at.
+    Names of fewer than five letters, secrets, Slurm's own, and those that are known to mean something else are passed
+    over; a documented name in other letters' case is a misspelling.
 
     Raises:
         RequestError: code ``unknown-variable``: one is; the first in order of the alphabet is named
@@ -83,7 +84,10 @@ def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> N
 
 @functools.cache  # the requests of a sweep or a campaign are read in one environment, and comparing takes longest
 def _misspelt_name(name: str, candidates: tuple[str, ...]) -> str:
-    """Return the one of ``candidates`` that ``name`` is a likely misspelling of; empty: there is none."""
+    """Return the nearest of ``candidates`` that ``name`` is a likely misspelling of; empty: there is none.
+
+    Candidates are in capital letters, and the case of ``name`` does not matter.
+    """
     cutoff, name = 0.85 if len(name) > 7 else 0.79, name.upper()
     letters = set(name)
     possible = []
@@ -111,7 +115,8 @@ def _with_letters(names: tuple[str, ...]) -> list[tuple[str, set[str]]]:
 def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> dict[str, tuple[str, str]]:
     """Return the (name, value) that was probably set instead of a documented variable, by that variable's name.
 
-    Such as ``{"ENABLE_PROFILE": ("PROFILE", "true")}``. These are only reported, and not read. Empty: there are none.
+    Such as ``{"ENABLE_PROFILE": ("PROFILE", "true")}``. The documented one must not be set, and the value must look
+    like one of its. These are only reported, and not read. Empty: there are none.
     """
     known = {name: (meant, _SYNONYM_VALUES.get(meant, _TRUE)) for name, meant in _SYNONYMS.items()}
     for meant in documented:
@@ -142,7 +147,10 @@ _HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as the user asks for it; None: not said, so that the recipe or the site decides."""
+    """One job as the user asks for it; None: not said, so that the recipe or the site decides.
+
+    ``read_request`` makes it of variables; values are checked one by one there, not against recipe and site.
+    """
 
     gpus: int | None = None
     """In all; on CPUs the number of ranks."""
@@ -217,7 +225,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def checks_engine(self) -> bool:
         """Whether the job's settings are compared with the release of Megatron-Bridge that its image holds.
 
-        False only where LLMB_ENGINE_CHECK is ``off``, in any case of letters.
+        False only where the caller's LLMB_ENGINE_CHECK is ``off``, in any case of letters.
         """
         return self.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
 
@@ -225,7 +233,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES) -> Request:
     """Return the request that ``variables``, usually ``os.environ``, make; an empty value counts as not set.
 
-    ``say`` has the front end's names for messages.
+    Variables that LLMB does not know are ignored, unless they look like a misspelling. ``say`` has the front end's
+    names for messages.
 
     Raises:
         RequestError: a value is wrong, two contradict each other, a variable is misspelled, or ``STAGE_PATH`` is set
@@ -271,6 +280,8 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
 
 def _refuse_contradictions(request: Request) -> None:
     """Raise if variables of a request contradict each other, or need one that is not set.
+
+    Profile and trace of NCCL exclude each other; details of profiles and of checkpoints need these switched on.
 
     Raises:
         RequestError: they do; the message names the first such pair

@@ -17,9 +17,10 @@ _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:0
 
 
 class Reader:
-    """The reader of a request's variables, by a method for each type of value.
+    """The reader of a request's variables, by a method for each type of value, which takes the variable's name.
 
-    A variable that is missing or empty counts as not set; a wrong one raises RequestError.
+    It is made from the variables and the front end's names for messages, and changes neither. A variable that is
+    missing, empty or blank counts as not set; a wrong one raises RequestError. Names are case-sensitive.
     """
 
     def __init__(self, variables: Mapping[str, str], say: FieldNames) -> None:
@@ -29,15 +30,16 @@ class Reader:
     def _value_error(self, name: str, value: str, problem: str, *, remedy: str) -> RequestError:
         """Return a RequestError, to be raised, that the variable ``name`` is wrong.
 
-        ``problem`` is the rest of the sentence behind ``NAME=value``, with its leading blank or colon.
+        ``problem`` is the rest of the sentence behind ``NAME=value``, with its leading blank or colon; ``remedy`` says
+        what to do.
         """
         return RequestError(f"{self._say(name, value)}{problem}", remedy=remedy, field=name)
 
     def one_line(self, name: str, value: str) -> str:
-        """Return ``value`` of the variable ``name`` as it is, if it is one line of valid text.
+        """Return ``value`` of the variable ``name`` as it is, blanks included, if it is one line of valid text.
 
         Raises:
-            RequestError: it has several lines, or is not valid text
+            RequestError: it has several lines or a control character, such as a tab, or is not valid text
         """
         if problem := line_problem(value):
             raise RequestError(f"{self._say(name)} {problem}", field=name, remedy="write it on one line, in UTF-8")
@@ -66,8 +68,10 @@ class Reader:
     def name(self, name: str) -> str | None:
         """Return the text of the variable ``name`` if Slurm takes it as a name; None where it is not set or empty.
 
+        Only characters are looked at; several names may be separated by commas.
+
         Raises:
-            RequestError: Slurm does not take it as a name
+            RequestError: Slurm does not take it as a name, or it is not one line of valid text
         """
         value = self.text(name)
         if value and not is_slurm_name(value):
@@ -78,7 +82,8 @@ class Reader:
     def path(self, name: str) -> Path | None:
         """Return the path in the variable ``name``, absolute and without ``..``; None where it is not set or empty.
 
-        ``~`` is replaced, links stay as they are, and whether the path exists is not looked at.
+        ``~`` is replaced, other variables in it are not; a relative path is taken from the current folder. Links stay
+        as they are, and whether the path exists is not looked at.
 
         Raises:
             RequestError: it is not one line of valid text, or in a home that does not exist
@@ -92,8 +97,8 @@ class Reader:
     def image(self, name: str) -> str | None:
         """Return the container image in the variable ``name``: a file's absolute path, or a registry's name.
 
-        Pyxis and Enroot take a path without a slash in front for the latter, which comes back as it is. None where the
-        variable is not set or empty.
+        A file ends with .sqsh, or begins with a slash, ``./``, ``../`` or ``~``; all else is a registry's name, as
+        Pyxis and Enroot take it, and comes back as it is. None where the variable is not set or empty.
 
         Raises:
             RequestError: it is not one line of valid text, or in a home that does not exist
@@ -108,13 +113,13 @@ class Reader:
         ``remedy`` is what the error advises for variables that have none of their own.
 
         Raises:
-            RequestError: it is no such number
+            RequestError: it is no such number; a sign, a blank within or a point is none
         """
         known = VARIABLES.get(name)
         return self._number(name, 1, known.remedy if known and known.remedy else remedy)
 
     def size_or_none(self, name: str) -> int | None:
-        """Return the whole number, at least 1, in the variable ``name``.
+        """Return the whole number, from 1 to 999999999, in the variable ``name``.
 
         None where it is not set or empty, or says ``NA``. ``none`` and ``null`` mean the same as ``NA``, in any case of
         letters.
@@ -125,7 +130,7 @@ class Reader:
         return None if self.lower(name) in ("na", "none", "null") else self.positive(name)
 
     def count(self, name: str) -> int:
-        """Return the whole number, at least 0, in the variable ``name``; 0 where it is not set or empty.
+        """Return the whole number, from 0 to 999999999, in the variable ``name``; 0 where it is not set or empty.
 
         Raises:
             RequestError: it is no such number
@@ -152,12 +157,12 @@ class Reader:
         return int(value)
 
     def choice(self, name: str, choices: Sequence[str] = ()) -> str | None:
-        """Return the text of the variable ``name`` in lower case, which must be one of ``choices``.
+        """Return the text of the variable ``name`` in lower case, which must be one of ``choices``, lower-case words.
 
         Without ``choices`` those that the variable is documented with count. None where it is not set or empty.
 
         Raises:
-            RequestError: it is none of them
+            RequestError: it is none of them, or not one line of valid text
         """
         value, choices = self.lower(name), choices or VARIABLES[name].choices
         if value is not None and value not in choices:
@@ -167,9 +172,9 @@ class Reader:
         return value
 
     def way(self, name: str) -> str | None:
-        """Return the name of a way of running jobs, such as ``slurm``, in the variable ``name``.
+        """Return the name of a way of running jobs, such as ``slurm``, in the variable ``name``, in lower case.
 
-        None where it is not set.
+        None where it is not set or empty.
 
         Raises:
             RequestError: there is no such way
@@ -179,8 +184,8 @@ class Reader:
     def switch(self, name: str, other: str = "") -> bool:
         """Return whether the variable ``name`` says true, 1, yes or on, and not false, 0, no or off.
 
-        Its documented default where it is not set or empty. ``other`` is a further value that the caller takes; it is
-        only named in the message.
+        The case of letters does not matter. Its documented default where it is not set or empty. ``other`` is a further
+        value that the caller has dealt with; it is only named in the message, and is no value here.
 
         Raises:
             RequestError: it is none of these
@@ -198,7 +203,8 @@ class Reader:
     def duration(self, name: str) -> str | None:
         """Return the time limit in the variable ``name`` as Slurm reads it, such as ``01:30:00``.
 
-        None where it is not set. A plain number is minutes. A limit with colons comes back as it is written.
+        None where it is not set or empty. ``90m``, ``8h`` or ``2d`` and a plain number, which is minutes, become hours,
+        minutes and seconds; a limit with colons comes back as it is written.
 
         Raises:
             RequestError: it is no time limit, zero or unlimited
@@ -222,7 +228,9 @@ class Reader:
         return value if ":" in value else clock_text(seconds)
 
     def dry_run(self, name: str) -> str | None:
-        """Return what a dry run prints by the variable ``name``, ``script`` or ``json``; None: the job is to run.
+        """Return what a dry run prints by the variable ``name``: ``script`` for true, ``json`` for ``json``.
+
+        None: the variable is false or not set, so that the job is to run.
 
         Raises:
             RequestError: the variable is neither true, false nor ``json``
@@ -232,12 +240,13 @@ class Reader:
         return "script" if self.switch(name, "json") else None
 
     def mounts(self, name: str) -> tuple[str, ...]:
-        """Return the container mounts in the variable ``name``, which has commas between them.
+        """Return the container mounts in the variable ``name``, which has commas between them, in its order.
 
-        Empty where it is not set. Each is ``/source[:/target[:flags]]``, as written.
+        Empty where it is not set. Each is ``/source[:/target[:flags]]``, as written, without blanks around it. Repeated
+        ones stay.
 
         Raises:
-            RequestError: one is not a mount
+            RequestError: one is not a mount, or is empty, as behind a comma at the end
         """
         value = self.text(name)
         mounts = tuple(part.strip() for part in value.split(",")) if value is not None else ()
@@ -249,10 +258,10 @@ class Reader:
     def settings(self, name: str) -> dict[str, str]:
         """Return the framework's settings in the variable ``name``, from ``section.field`` to text.
 
-        Empty where it is not set.
+        The variable has semicolons between them. Empty where it is not set.
 
         Raises:
-            RequestError: one is written otherwise, has no value, or is given twice
+            RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice
         """
         return settings_in(self.text(name), self._say(name))
 
@@ -273,10 +282,12 @@ def refuse_disagreement(one: tuple[str, int | None], other: tuple[str, int | Non
 
 
 def gres_count(value: str | None) -> int | None:
-    """Return the number of GPUs in SBATCH_GPUS_PER_NODE's ``value``: ``8``, ``h100:8`` or ``gpu:8``; None for None.
+    """Return the number of GPUs in SBATCH_GPUS_PER_NODE's ``value``: ``8``, ``h100:8`` or ``gpu:h100:8``.
+
+    It is from 1 to 9999. None for None.
 
     Raises:
-        RequestError: it contains no number of GPUs
+        RequestError: it contains no such number, or several types
     """
     if value is None:
         return None
@@ -289,14 +300,17 @@ def gres_count(value: str | None) -> int | None:
 def gres_type(value: str | None) -> str | None:
     """Return the GPU type in Slurm's ``h100:8`` or ``gpu:h100:8``; None where it has only a number, and for None.
 
-    A text of another form is not refused.
+    It comes back as it is written. A text of another form is not refused: what is before its last colon counts.
     """
     kind = (value or "").rpartition(":")[0]
     return (kind.removeprefix("gpu:") if kind != "gpu" else "") or None
 
 
 def is_mount(text: str) -> bool:
-    """Return whether ``text`` is one container mount, ``/source[:/target[:flags]]``, with a plus between flags."""
+    """Return whether ``text`` is one container mount, ``/source[:/target[:flags]]``, with a plus between flags.
+
+    Both paths must be absolute and without commas and colons; nothing is looked up, and flags need not be known.
+    """
     return re.fullmatch(r"/[^:,]*(:/[^:,]*(:[A-Za-z0-9_=+-]+)?)?", text) is not None
 
 
@@ -306,9 +320,9 @@ _EXAMPLE = "model.moe_token_dispatcher_type=flex"
 
 
 def is_setting(name: str) -> bool:
-    """Return whether ``name`` has the form of a setting of the framework, ``model.attention_dropout``.
+    """Return whether ``name`` has the form of a setting of the framework, ``model.attention_dropout``, with one dot.
 
-    Whether there is such a setting is not looked at.
+    The section is in lower case. Whether there is such a setting is not looked at.
     """
     return _NAME.fullmatch(name) is not None
 
@@ -323,13 +337,14 @@ def name_value_pairs(
     empty: bool = False,
     code: str = "",
 ) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) for each text ``NAME=VALUE``, in order.
+    """Yield (name, value) for each text ``NAME=VALUE``, in order; repeated names are all yielded.
 
-    ``origin`` is where the texts come from, and begins messages; ``form`` and ``example`` are for messages, too.
-    ``fits`` says whether a name is right. Blanks around a value are removed, unless ``empty`` allows empty values.
+    The first ``=`` divides. ``origin`` is where the texts come from, and begins messages; ``form`` and ``example`` are
+    for messages, too. ``fits`` says whether a name is right; by default it must not be empty. Blanks around a name are
+    removed, and around a value unless ``empty`` allows empty values.
 
     Raises:
-        RequestError: with ``code``: a text has another form, its name does not fit, or it has no value
+        RequestError: with ``code``, once it is reached: a text has another form, a name that does not fit, or no value
     """
     for text in texts:
         found = assigned(text)
@@ -342,7 +357,7 @@ def name_value_pairs(
 
 
 def refuse_twice(name: str, value: str, found: Mapping[str, str], origin: str, code: str = "") -> None:
-    """Raise if ``found`` already has ``name``, even with the same value.
+    """Raise if ``found`` already has ``name``, even with the same value; ``value`` is for the message only.
 
     A line that says a thing twice was put together wrongly. ``origin`` begins the message.
 
@@ -357,9 +372,10 @@ def refuse_twice(name: str, value: str, found: Mapping[str, str], origin: str, c
 
 
 def settings_of(parts: Iterable[str], origin: str) -> dict[str, str]:
-    """Return the framework's settings in texts ``section.field=value``, from ``section.field`` to text.
+    """Return the framework's settings in texts ``section.field=value``, from ``section.field`` to text, in order.
 
-    ``origin`` is where the texts come from, and begins messages. Empty without any.
+    The first ``=`` divides; blanks around both sides are removed. ``origin`` is where the texts come from, and begins
+    messages. Empty without any.
 
     Raises:
         RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice
@@ -375,7 +391,8 @@ def settings_of(parts: Iterable[str], origin: str) -> dict[str, str]:
 def settings_in(text: str | None, origin: str) -> dict[str, str]:
     """Return the framework's settings in one text with semicolons between them, from ``section.field`` to text.
 
-    Empty for None and for an empty text. ``origin`` is where the text comes from, and begins messages.
+    Values cannot have semicolons; empty parts are passed over. Empty for None and for an empty text. ``origin`` is
+    where the text comes from, and begins messages.
 
     Raises:
         RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice
@@ -386,6 +403,6 @@ def settings_in(text: str | None, origin: str) -> dict[str, str]:
 def settings_text(settings: Mapping[str, str]) -> str:
     """Return the framework's settings as one text for ``settings_in``: ``section.field=value`` with semicolons.
 
-    Empty without settings.
+    The order stays, and nothing is escaped: a value must not have a semicolon. Empty without settings.
     """
     return ";".join(f"{name}={value}" for name, value in settings.items())

@@ -37,7 +37,10 @@ def column_of(name: str) -> str | None:
 
 
 def variable_of(column: str) -> str:
-    """Return the variable that overrides a layout column, ``SEQ_LENGTH`` for ``seq_len``; the column must exist."""
+    """Return the variable that overrides a layout column, ``SEQ_LENGTH`` for ``seq_len``.
+
+    The column must exist, else there is a StopIteration.
+    """
     return next(variable for variable, known in COLUMNS.items() if known == column)
 
 
@@ -95,7 +98,8 @@ VARIABLES = _read_variables()
 class FieldNames:
     """What a front end calls the variables of a request in its messages: command-line options, or their own names.
 
-    An instance is called with a variable and, if need be, its value.
+    An instance is called with a variable and, if need be, its value: ``GPU_TYPE=h100``, or ``--gpu-type h100`` where
+    there is an option, which stands alone for the value ``true``.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)

@@ -35,9 +35,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Other releases that recipes need, and the Python that has each: ``{"0.6": /opt/engine-0.6/bin/python}``."""
 
     def of_release(self, release: str) -> str | None:
-        """Return the Python that has the minor release ``release`` of Megatron-Bridge, such as ``0.6``.
+        """Return the Python of this site that has the minor release ``release`` of Megatron-Bridge, such as ``0.6``.
 
-        None: there is none.
+        Releases in the configuration count by their first two numbers. None: there is none.
         """
         others = {minor(name): python for name, python in self.releases.items()}
         return self.python if release == DEFAULT_ENGINE else others.get(release)
@@ -140,16 +140,16 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def image_file(self, install: Path, image: str) -> str:
         """Return the file to which the installer imports a registry's image here; a path comes back as it is.
 
-        Whether the file exists is not looked at.
+        A path begins with a slash. ``install`` is the installation's folder. Whether the file exists is not looked at.
         """
         folder = Path(self.image_folder) if self.image_folder else install / "images"
         return image if image.startswith("/") else str(folder / image_file_name(image))
 
 
 def cluster_config(**values: Any) -> ClusterConfig:
-    """Return a site's configuration with these ``values``, schedulers' sections among them; no file is read.
+    """Return a site's configuration with these ``values`` by key, schedulers' sections among them; no file is read.
 
-    They are not checked.
+    They are not checked, but for keys that do not exist, which are a TypeError.
     """
     return config_type(names())(**values)
 
@@ -158,7 +158,14 @@ def cluster_config(**values: Any) -> ClusterConfig:
 def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
     """Return the class of ``cluster_config.yaml`` with a section for each of these ways of running jobs.
 
-    Those without settings have none. The same class comes back for the same ways.
+    Those without settings have none. The same class comes back for the same ways. ``kinds`` must be hashable, a tuple.
+
+    Raises:
+        ValueError: there is no such way of running jobs
+
+    Return the class of ``cluster_config.yaml`` with a section for each of these ways of running jobs.
+
+    Those without settings have none. The same class comes back for the same ways. ``kinds`` is a tuple of names.
 
     Raises:
         ValueError: there is no such way of running jobs
@@ -174,7 +181,8 @@ def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
 def load_cluster_config(install: Path | None, note: Callable[[str], None] | None = None) -> ClusterConfig:
     """Return the site's configuration in the installation ``install``; the defaults where it has none, or for None.
 
-    Keys of earlier releases have no effect; ``note``, if given, gets a sentence on each.
+    Keys of earlier releases have no effect; ``note``, if given, gets a sentence on each, with file and line. Other
+    unknown keys are refused.
 
     Raises:
         ConfigError: the file is wrong, cannot be read, was written by somebody who is not trusted, or is of NVIDIA's
@@ -229,7 +237,8 @@ def _refuse_nvidia_config(path: Path, data: Any) -> None:
 def _drop_removed(data: Any) -> list[str]:
     """Remove keys that only earlier releases had from ``data``, and return those that were there: ``currency``.
 
-    Other data than a mapping is left alone.
+    ``data`` itself is changed; a key in a section is returned with it, as section, dot and key. Other data than a
+    mapping is left alone.
     """
     found = []
     for key in CONFIG_KEYS:
@@ -244,8 +253,8 @@ def _drop_removed(data: Any) -> list[str]:
 def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
     """Yield (key, problem, remedy) for what is wrong in the configuration beyond the types; nothing for a right one.
 
-    The problem is the rest of a sentence that begins with the key. Every value is checked, as each reaches a script or
-    a command line.
+    The problem is the rest of a sentence that begins with the key. Values are checked because they reach scripts and
+    command lines. Nothing is looked up: a path need not exist.
     """
     for key, value, known in (
         ("cluster_type", config.cluster_type, names()),
@@ -285,7 +294,10 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
-    """Yield (key, text) for every text in the configuration and its sections; a key is such as ``slurm.account``."""
+    """Yield (key, text) for every text in the configuration and its sections; a key is such as ``slurm.account``.
+
+    Texts of a list have one key. Those in mappings, such as variables and the Pythons of engines, are not among them.
+    """
     own = ((f"releases.{release}.", own) for release, own in config.releases.items())
     sections = ((f"{kind}.", config.scheduler(kind)) for kind in names())
     groups = (("", config), *sections, ("engine.", config.engine), *own)

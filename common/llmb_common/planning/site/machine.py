@@ -21,7 +21,12 @@ NEWEST = (9999, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The machine that a plan is for: its way of running jobs, its GPUs and its programs."""
+    """The machine that a plan is for: its way of running jobs, its GPUs and its programs; ``detect_machine`` makes it.
+
+    The machine that a plan is for: its way of running jobs, its GPUs and its programs.
+
+    ``detect_machine`` makes it.
+    """
 
     cluster_type: ClusterType
     gpu_type: str | None = None
@@ -52,7 +57,10 @@ _SECONDS = 20.0
 
 
 def gpu_names() -> list[str]:
-    """Return the product name of each of this machine's GPUs, by nvidia-smi; empty where it is missing or fails."""
+    """Return the product name of each of this machine's GPUs, by nvidia-smi and in its order.
+
+    Empty where it is missing, fails or does not answer in time. It is asked anew with each call.
+    """
     if shutil.which("nvidia-smi") is None:
         return []
     answer = run_program(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], _SECONDS)
@@ -81,7 +89,10 @@ def _gpus_for_plans() -> list[str]:
 
 
 def detect_cluster_type() -> ClusterType:
-    """Return how jobs run where nobody says it: by the scheduler whose program is on PATH, else on this machine."""
+    """Return how jobs run where nobody says it: by the scheduler whose program is on PATH, else on this machine.
+
+    Of several schedulers it is the first that LLMB knows. The program is not started.
+    """
     return next(
         (way.name for way in all_traits().values() if way.submits_with and shutil.which(way.submits_with)), LOCAL
     )
@@ -91,7 +102,8 @@ def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
     """Return what planning needs to know of this machine; asks nvidia-smi, or the scheduler's program.
 
     How jobs run is what the request or else the site says; where neither does, it is detected. A dry run for GPUs then
-    plans for a scheduler even where there is none. What does not answer counts as not there.
+    plans for a scheduler even where there is none. Where a scheduler runs jobs, this machine's GPUs are not looked for.
+    What does not answer counts as not there.
 
     Raises:
         ValueError: the site or the request names no known way of running jobs
