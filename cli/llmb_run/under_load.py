@@ -30,8 +30,9 @@ def look_at_fabric(
 ) -> Health:
     """Measure ``nodes`` under load in a job; return their health, with suspects judged by recent runs, too.
 
-    The runs are those of the last ``REMEMBERED_DAYS`` days. They are read only where the measurement of the network
-    makes a node a suspect. ``wait``: seconds for the job to start; ``sizes``: buffers of all sizes are measured, too.
+    The runs are those of the last seven days that have ended. They are read only where the measurement of the network
+    makes a node a suspect. ``wait``: seconds for the job to start; ``sizes``: buffers of several sizes are measured,
+    too.
 
     Raises:
         RecordError: a list of the installation cannot be read
@@ -48,10 +49,10 @@ def look_at_fabric(
 
 
 def _still_says(run: MeasuredRun, mended: dict[str, float]) -> bool:
-    """Return whether a past run still tells about its nodes: none of them was put back into use after the run.
+    """Return whether a past run still tells about its nodes: none was put back into use after the run was made.
 
-    A node that was put back may have been repaired. ``mended``: when each node was put back, as Unix time. True for a
-    run without a good measurement, which names no node.
+    A node that was put back may have been repaired. ``mended``: when each node was put back, as Unix time; others never
+    were. True for a run without a good measurement, which names no node.
     """
     nodes = run.good.nodes.split(",") if run.good else []
     return all(run.created >= mended.get(node, 0.0) for node in nodes)

@@ -39,7 +39,8 @@ Reader = Callable[[Call], dict[str, Any]]
 def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
     """Return the error, code ``live-runs``, that ``doing`` is refused because the runs ``names`` have not ended.
 
-    ``doing`` begins the message, such as ``cannot uninstall /path``. The error is not raised here.
+    ``doing`` begins the message, such as ``cannot uninstall /path``; at most five of ``names`` are in it. The error is
+    not raised here.
     """
     count = "a run has" if len(names) == 1 else f"{len(names)} runs have"
     them = "it" if len(names) == 1 else "them"
@@ -52,14 +53,18 @@ def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
 
 
 def command_in(argv: Sequence[str]) -> str:
-    """Return the installer's command that the first word of ``argv`` names, or ``install`` where it names none."""
+    """Return the installer's command that the first word of ``argv`` names, or ``install`` where it names none.
+
+    ``argv`` is without the program. The word must be the whole name, in lower case; later words are not looked at.
+    """
     return argv[0] if argv and argv[0] in COMMANDS else DEFAULT.name
 
 
 def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
     """Return the command line ``argv`` parsed: the value of each option and argument by name, and ``command``.
 
-    What was not given is None, or False for a switch. ``read`` does the reading, by click or argparse.
+    ``argv`` is without the program. What was not given is None, or False for a switch; of an option that is given twice
+    the last value holds. ``help COMMAND`` is ``COMMAND --help``. ``read`` does the reading, by click or argparse.
 
     Raises:
         RequestError: the command line is wrong: an unknown command or option, a missing value, or none of the choices
@@ -92,7 +97,7 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
 def _option_value(call: Call, option: Option, given: Any) -> Any:
     """Return the checked value of ``option``: text, a list of texts, or True for a switch.
 
-    What was not given is None, or False for a switch.
+    ``given`` is what the parser has read. What was not given is None, or False for a switch.
 
     Raises:
         RequestError: a value is missing, empty, not one line, or none of the choices
@@ -108,7 +113,8 @@ def _checked_text(call: Call, option: Option, text: str) -> str:
     """Return the value ``text`` of ``option``, checked, and in lower case where the option has a few choices.
 
     Raises:
-        RequestError: the value is missing (another option follows), empty, not one line, or none of the choices
+        RequestError: the value is missing (it begins with ``-``, so that another option follows), empty, too long, no
+            single line, or none of the choices
     """
     if text.startswith("-"):  # another option: click takes it for the value
         raise refusing.no_value(call, option.flag)
@@ -123,10 +129,11 @@ def _checked_text(call: Call, option: Option, text: str) -> str:
 def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
     """Raise where an option was given that ``--quickstart`` cannot be combined with.
 
-    ``values`` has all parsed options by name.
+    Those are all that give an answer but ``--install-path``, and ``--play``, ``--record``, ``--list-workloads``,
+    ``--dry-run`` and ``--json``. ``values`` has all parsed options by name.
 
     Raises:
-        RequestError: there is such an option; the message names the first by name
+        RequestError: there is such an option; the message names the first in alphabetical order
     """
     beside = {"play", "record", "list_workloads", "dry_run", "json", *(question.field for question in QUESTIONS)}
     for name in sorted(beside - {"install_path"}):
@@ -140,7 +147,7 @@ def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
 def use_bundle(options: argparse.Namespace, clone: Path) -> None:
     """Take packages and images from the bundle that ``--from`` names; do nothing where it was not given.
 
-    This sets environment variables, so it holds for this process and those that it starts.
+    This sets environment variables, so it holds for this process and those that it starts from now on.
 
     Raises:
         EnvironmentLacks: the folder is no bundle, is damaged, or is for another machine or release
@@ -154,7 +161,8 @@ def use_bundle(options: argparse.Namespace, clone: Path) -> None:
 def given_by_flags(options: argparse.Namespace) -> Given:
     """Return the answers that were given as flags, by field; a switch is True or False.
 
-    Answers that were not given are absent; empty where none was. ``--no-space-check`` is the field ``space_check``.
+    ``options`` is a parsed command line of any command. Answers that were not given are absent; empty where none was.
+    ``--no-space-check`` is the field ``space_check``, False.
     """
     given: Given = {}
     for question in QUESTIONS:
@@ -169,11 +177,12 @@ def given_by_flags(options: argparse.Namespace) -> Given:
 def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Split the secrets from ``argv``: return the other words, and each secret by the variable that carries it on.
 
-    A further variable in the dictionary lists the names of those that were given; without secrets it is empty. Sets no
-    environment variable itself.
+    The flags are ``--hf-token`` and ``--ngc-api-key``, with the value behind ``=`` or as the next word; of one that is
+    given twice the last value holds. A further variable in the dictionary lists the names of those that were given;
+    without secrets it is empty. Sets no environment variable itself.
 
     Raises:
-        RequestError: a secret's flag has no value, or one with white space
+        RequestError: a secret's flag has no value (or the next word begins with ``--``), or one with white space
     """
     kept: list[str] = []
     found: dict[str, str] = {}
@@ -201,7 +210,8 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def install_path(options: argparse.Namespace, clone: Path) -> Path:
     """Return the installation's folder, absolute and without links; it need not exist.
 
-    It is ``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in ``clone``.
+    It is ``--install-path``, else ``LLMB_INSTALL`` unless that is blank, else ``llmb_install`` in ``clone``. Where a
+    folder is mounted twice, the installation's own answers name the path.
 
     Raises:
         RequestError: the path begins with the home of an unknown user
@@ -232,10 +242,11 @@ _AGAIN = "run the same command again to continue"
 
 
 def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool = False) -> int:
-    """Run ``work`` and return its exit status, or that of the error that it raised; 130 for Ctrl-C and signals.
+    """Run ``work`` and return its exit status, or that of the error that it raised; 130 if interrupted.
 
-    Errors are printed to stderr, with ``as_json`` also in the JSON output of ``command``. This process is changed
-    before: the umask is tightened against writing by others, HOME is set if missing, Ctrl-C raises KeyboardInterrupt.
+    Ctrl-C, SIGTERM and SIGHUP interrupt it. An LLMBError or OSError is printed to stderr, with ``as_json`` also in the
+    JSON output of ``command``; other exceptions pass. This process is changed before: the umask is tightened against
+    writing by others, HOME is set if missing, Ctrl-C raises KeyboardInterrupt.
 
     Raises:
         SystemExit: ``work`` raised it, as after ``--help``

@@ -107,8 +107,9 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
 def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, Lines]:
     """Return the answers in flags and a play file, by field, and the lines of that file by ``$.field``.
 
-    Both are empty where the answers come from elsewhere: from a dialogue, an installation, or a file that only a full
-    YAML parser can read. Without a play file there are no lines. Values are not checked.
+    Flags override the file, and ``install_path`` is ``install`` unless they name another. Both are empty where the
+    answers come from elsewhere: from a dialogue, an installation, or a file that only a full YAML parser can read.
+    Without a play file there are no lines. Values are not checked.
 
     Raises:
         ConfigError: the play file cannot be read, is empty, or has an unknown key
@@ -135,8 +136,9 @@ def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given
     Slurm is not asked with ``--record`` or ``--no-site-check``, or where there is an installation already.
 
     Raises:
-        RequestError: an answer is missing or impossible, a path cannot be used here, or the folder is in use
+        RequestError: an answer is missing or impossible, a path cannot be used here, or the folder holds other things
         OSError: a recipe cannot be read, or the folder cannot be listed
+        ValueError: a recipe is not UTF-8
     """
     checks.check_answers(given, recipe_heads(clone), options.play or "", lines)
     if options.record:
@@ -152,11 +154,13 @@ def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given
 def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
     """Return the CPU engines or images that the answers call for, to check that there is room for them.
 
-    Empty where nothing is built, or where no answers are known yet: a later stage asks for those. Makes none of them.
+    They may be there already. Empty where nothing is built, or where no answers are known yet: a later stage asks for
+    those. Makes none of them.
 
     Raises:
         RequestError: a workload is unknown, or a path begins with the home of an unknown user
         OSError: a recipe cannot be read
+        ValueError: a recipe is not UTF-8
     """
     if options.command != "install" or options.dry_run or options.record:
         return []
@@ -189,7 +193,8 @@ def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install
 def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:
     """Return whether the tool's environment may be built in ``install`` rather than in the user's cache folder.
 
-    Only where it is certain to be used there, and never for a command that must not write.
+    Only where it is certain to be used there: for ``install`` with all answers in flags, ``--quickstart``, and for
+    ``add`` and ``update`` of an installation that is there. Never for a command that must not write.
     """
     if options.command != "install":
         return options.command in ("add", "update") and (install / "venvs").exists() and not options.dry_run

@@ -21,7 +21,10 @@ _COMPLAINTS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argparse parser for one command of the installer, whose complaints are raised as RequestErrors."""
+    """An argparse parser for one command of the installer, whose complaints are raised as RequestErrors.
+
+    It is made from the ``call`` that it is to read, for messages, too.
+    """
 
     def __init__(self, call: Call) -> None:
         super().__init__(allow_abbrev=False, add_help=False)
@@ -55,7 +58,8 @@ def _argparse_keywords(option: Option) -> dict[str, Any]:
 def read(call: Call) -> dict[str, Any]:
     """Read a command line with argparse: return the unchecked value of each option and argument by name.
 
-    What was not given is None, or False for a switch. ``--help`` and ``--version`` print to standard output.
+    What was not given is None, or False for a switch; of an option that is given twice the last value holds. ``--help``
+    and ``--version``, wherever they stand, print to standard output.
 
     Raises:
         RequestError: the command does not take a word, or one is missing
@@ -77,7 +81,10 @@ def read(call: Call) -> dict[str, Any]:
 
 
 def help_text(call: Call) -> str:
-    """Return the help of the command, laid out as click does it for this terminal's width; ends in a line break."""
+    """Return the help of the command, laid out as click does it for this terminal's width; ends in a line break.
+
+    It is between 50 and 98 characters wide.
+    """
     width = max(min(shutil.get_terminal_size().columns, 100) - 2, 50)
     usage = f"Usage: {call.name} "
     takes = " ".join(options.usage_of(call.command))
@@ -94,7 +101,7 @@ def help_text(call: Call) -> str:
 def _two_columns(rows: options.Rows, width: int) -> list[str]:
     """Return the lines of two columns, term and meaning, with the meaning wrapped to fit ``width`` characters.
 
-    A term that is too long for its column has a line of its own.
+    ``rows`` are pairs of both, at least one. A term of more than 30 characters has a line of its own.
     """
     column = min(max(len(term) for term, _ in rows), _WIDEST_TERM) + 2
     lines = []

@@ -15,7 +15,10 @@ from llmb_install.options import Argument, Call, Option
 
 
 class _Command(click.Command):
-    """A click command for one command of the installer, whose help has the same sections as with argparse."""
+    """A click command for one command of the installer, whose help has the same sections as with argparse.
+
+    It is made from the command line that it is to read, a ``Call``.
+    """
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -28,7 +31,7 @@ class _Command(click.Command):
         click.version_option(llmb_common.__version__, message=options.version(call.program))(self)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the words that stand behind the command's name in the usage line of its help."""
+        """Return the words behind the command's name in its usage line, such as ``[OPTIONS]`` and ``IMAGE``."""
         return [*options.usage_of(self.call.command)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -42,7 +45,10 @@ class _Command(click.Command):
 
 
 def _option(option: Option) -> click.Option:
-    """Return ``option`` as click's: a switch, or an option whose value may be left out, is one, or is several."""
+    """Return ``option`` as click's: a switch, one whose value may be left out, or one with one value or several.
+
+    Several are a flag that is repeated before each value.
+    """
     names = [option.flag, option.name]
     if not option.metavar:
         return click.Option(names, is_flag=True)
@@ -59,8 +65,8 @@ def _argument(argument: Argument) -> click.Argument:
 def read(call: Call) -> dict[str, Any]:
     """Read a command line with click: return the unchecked value of each option and argument by name.
 
-    What was not given is None, an empty tuple, or False for a switch. ``--help`` and ``--version`` print to standard
-    output.
+    What was not given is None, an empty tuple, or False for a switch. Of an option that is given twice the last value
+    holds, but one of several values keeps them all. ``--help`` and ``--version`` print to standard output.
 
     Raises:
         RequestError: the command does not take a word, or one is missing
@@ -96,7 +102,8 @@ def _term_of(parameter: click.Parameter | None) -> str:
 def _repeat_flags(call: Call) -> list[str]:
     """Return the words of a command line with a flag of several values repeated before each, as click wants it.
 
-    ``--python 3.11 3.12`` becomes ``--python 3.11 --python 3.12``.
+    ``--python 3.11 3.12`` becomes ``--python 3.11 --python 3.12``. Its values end at the next word that begins with
+    ``-``.
     """
     written: list[str] = []
     flag = ""

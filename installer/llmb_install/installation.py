@@ -33,7 +33,9 @@ from llmb_install.working.scratch import write, write_record
 class Installation:
     """An installation as its answers describe it, with the parts it consists of; a part is made only on demand.
 
-    Making this object reads all recipes of ``clone``.
+    It is made from ``clone``, which has the recipes, the ``answers`` and the user's ``secrets``, if any, and has these
+    as attributes, beside ``path``, the folder, and ``recipes``, those of the chosen workloads by name. Making this
+    object reads all recipes of ``clone``; nothing need exist at ``path``.
 
     Raises:
         EnvironmentLacks: the clone has no recipe
@@ -51,9 +53,9 @@ class Installation:
         """The variant that adopted catalogues are read with: any will do."""
 
     def gone_workloads(self) -> dict[str, str]:
-        """Return what to do about each installed workload of which the clone has no recipe, by its name.
+        """Return what is wrong with each workload of this installation that the clone has no recipe of, by name.
 
-        Empty where the clone has all recipes.
+        It is a sentence without a full stop that says what to do. Empty where the clone has all recipes.
         """
         return {
             name: f"{self.clone} has no recipe {name}: llmb-install remove {name}, or use a clone that has it"
@@ -62,7 +64,13 @@ class Installation:
         }
 
     def artefacts(self) -> list[Artefact]:
-        """Return all parts of this installation, made or not, in an order that makes sense to a reader; makes none."""
+        """Return all parts of this installation, made or not, in an order that makes sense to a reader; makes none.
+
+        Adopted releases are not among them.
+
+        Raises:
+            OSError: the stored Hugging Face token cannot be read
+        """
         # Without --no-space-check: that is for one run, and no other answer.
         answers = to_yaml(replace(self.answers, space_check=True))
         experiments = tuple(self.workload_folder(name) / "experiments" for name in self.answers.workloads)
@@ -84,7 +92,7 @@ class Installation:
     def images(self) -> list[Image]:
         """Return the container images that the workloads' jobs run in, one for each distinct source, made or not.
 
-        Image files of the site's own are not among them. Empty where jobs use no container.
+        They are sorted by source. Image files of the site's own are not among them. Empty where jobs use no container.
         """
         if not self.answers.uses_images:
             return []
@@ -96,7 +104,8 @@ class Installation:
     def unused_images(self) -> list[Path]:
         """Return files of images that were imported here for earlier recipes, and that nothing needs now, sorted.
 
-        Only files with a receipt count. Empty where the image folder is a shared one, which is not looked at.
+        Only files with a receipt beside them count. Empty where the image folder is another than the installation's
+        own, or ``images`` is a link; such a folder is not looked at.
 
         Raises:
             ConfigError: ``cluster_config.yaml`` is wrong, so that nobody knows what is needed
@@ -111,6 +120,8 @@ class Installation:
 
     def needed_images(self) -> set[Path]:
         """Return the files of the images that workloads run in, or that ``cluster_config.yaml`` names for a release.
+
+        They need not exist.
 
         Raises:
             ConfigError: ``cluster_config.yaml`` is wrong, so that nobody knows what is needed
@@ -133,21 +144,35 @@ class Installation:
         return [self._adopted_part(name, release, config) for name, release in config.releases.items()]
 
     def _adopted_part(self, name: str, release: SiteRelease, config: ClusterConfig) -> Artefact:
-        """Return the part that checks the adopted release ``name``: its image, catalogue and validation."""
+        """Return the part that checks the adopted release ``name``: its image, catalogue and validation.
+
+        ``release`` is what ``config``, the site's, says of it. Making the part does nothing.
+        """
         image = Path(config.image_file(self.path, release.image)) if release.image else None
 
         def find_problem() -> str | None:
-            """Return what is wrong with the adopted release, as text with a remedy; None: nothing."""
+            """Return what is wrong with the adopted release, as text with a remedy; None: nothing.
+
+            The text has no remedy where the content of the image has changed.
+
+            Raises:
+                ConfigError: the image lies where others could have put it
+                OSError: the image cannot be read
+            """
             folder = self.path / CATALOGUES
             return adopted.problem_with(folder, name, release, image, self._base) or self._image_change(release)
 
         return Small(f"release {name}", f"look at the release {name}", find_problem, find_problem)
 
     def _image_change(self, release: SiteRelease) -> str | None:
-        """Return what is wrong with the content of an image that ``adopt`` imported, by its hash; None: nothing.
+        """Return what is wrong with the content of an image that ``adopt`` imported, as a sentence; None: nothing.
 
-        None also where the image has no receipt, is the site's own file, or is one of the workloads', which is checked
-        as a part by itself.
+        All of it is read, for its hash. None also where the image has no receipt, is the site's own file, or is one of
+        the workloads', which is checked as a part by itself.
+
+        Raises:
+            ConfigError: the image lies where others could have put it
+            OSError: the image cannot be read
         """
         if release.image is None or "#" not in release.image:
             return None
@@ -157,7 +182,10 @@ class Installation:
         return image.verify()
 
     def model_files(self) -> list[ModelFiles]:
-        """Return a part for each model whose files come from Hugging Face; empty where the answers ask for none.
+        """Return a part for each model whose files this installation gets from Hugging Face, sorted by name.
+
+        Empty where the answers ask for none. The token that they are fetched with is the given one, else the stored
+        one.
 
         Raises:
             OSError: the stored token cannot be read
@@ -170,62 +198,81 @@ class Installation:
         return [ModelFiles(name, self.path, hub, token) for hub, name in hubs_and_names]
 
     def hub(self) -> list[Environment]:
-        """Return the environment that fetches from Hugging Face, in a list; empty where the answers ask for none."""
+        """Return the environment of this installation that fetches from Hugging Face, in a list.
+
+        Empty where the answers ask for none.
+        """
         return [hub_environment(self.clone, self.path)] if self.answers.hugging_face else []
 
     def needs_engine(self) -> bool:
-        """Return whether jobs train on CPUs, under Slurm or not, with the CPU engine that the installer makes."""
+        """Return whether this installation's jobs train on CPUs, under Slurm or not, with the installer's engine."""
         return self.answers.gpu_type == "cpu"
 
     def releases(self) -> list[str]:
-        """Return the releases of Megatron-Bridge that the chosen workloads run on here, sorted, each once."""
+        """Return the releases of Megatron-Bridge that the chosen workloads run on here, sorted as text, each once."""
         return sorted(set(chain.from_iterable(map(self._releases_of_recipe, self.recipes.values()))))
 
     def _installable_releases(self) -> list[str]:
         """Return the Megatron-Bridge releases of the chosen workloads that the installer can make a CPU engine of.
 
-        A newer one is the site's own business.
+        They are sorted as text. A newer one is the site's own business.
         """
         return [release for release in self.releases() if release in KINDS]
 
     def _releases_of_recipe(self, recipe: Recipe) -> list[str]:
-        """Return the Megatron-Bridge releases that a recipe's jobs run on: its default, and those in the answers."""
+        """Return the Megatron-Bridge releases that a recipe's jobs run on: its default, and those in the answers.
+
+        They are in the recipe's order. Those in the answers that the recipe does not run on are left out.
+        """
         return [
             release for release in recipe.engines if release == recipe.engine or release in (self.answers.engines or ())
         ]
 
     def engine(self, release: str = DEFAULT_ENGINE) -> CpuEngine:
-        """Return the CPU engine with Megatron-Bridge ``release`` in this installation, made or not."""
+        """Return the CPU engine with Megatron-Bridge ``release`` in this installation, made or not.
+
+        Raises:
+            KeyError: the installer has no CPU engine of this release
+        """
         return cpu_engine(self.clone, self.path, kind=self.answers.env_type, release=release)
 
     def engines(self) -> list[CpuEngine]:
-        """Return the CPU engines that the chosen workloads need, made or not; empty where jobs train on GPUs."""
+        """Return the CPU engines that the chosen workloads need, one for each release, made or not.
+
+        Empty where jobs train on GPUs. Releases that the installer has no engine of are left out.
+        """
         return [self.engine(release) for release in self._installable_releases()] if self.needs_engine() else []
 
     def engine_names(self) -> set[str]:
-        """Return the names in ``venvs`` of the CPU engines that the workloads need; empty where jobs train on GPUs.
+        """Return the names in ``venvs`` of the CPU engines that this installation's workloads need.
 
-        Known also where this machine could not build them.
+        Empty where jobs train on GPUs. Known also where this machine could not build them.
         """
         return {KINDS[release].name for release in self._installable_releases()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
         """Return all Python environments of the installation, made or not: for the tool, engines and the hub.
 
-        The hub is what fetches files from Hugging Face, where the answers ask for that.
+        They are in this order. The hub is what fetches files from Hugging Face, where the answers ask for that.
         """
         return [tool_environment(self.clone, self.path), *self.engines(), *self.hub()]
 
     def charts(self) -> Charts:
-        """Return the part that draws the charts of reports, a script, made or not."""
+        """Return the part of this installation that draws the charts of reports, a script, made or not."""
         return Charts(tool_environment(self.clone, self.path), self.clone / "installer" / "locks" / "charts.txt")
 
     def workload_folder(self, workload: str) -> Path:
-        """Return the folder of a workload's results, which need not exist."""
+        """Return the folder of a workload's results in this installation, which need not exist.
+
+        The name is not checked.
+        """
         return self.path / "workloads" / workload
 
     def image(self, source: str) -> Image:
-        """Return the image ``source`` of a registry as this installation imports it, whether it is there or not."""
+        """Return the image ``source`` of a registry as this installation imports it, whether it is there or not.
+
+        For example ``nvcr.io#nvidia/nemo:26.02.01``; a file of the site's own is no such source.
+        """
         answers = self.answers
         on_compute_node = (
             "srun",
@@ -252,7 +299,7 @@ class Installation:
         )
 
     def site_values(self) -> dict[str, Any]:
-        """Return what the answers say for ``cluster_config.yaml``, by its keys and nested as there.
+        """Return what this installation's answers say for ``cluster_config.yaml``, by its keys and nested as there.
 
         Keys without a value are left out.
         """
@@ -310,8 +357,8 @@ Leaves = dict[tuple[str, ...], Any]
 class SiteConfig(Artefact):
     """The part of an installation that is ``cluster_config.yaml``, with ``values`` from the answers.
 
-    What the installer wrote last time is on record. Values that are other now, or that the file has no key for, are
-    written, and those that the answers do not name any more are removed. What somebody has changed by hand stays,
+    What the installer wrote last time is on record. Values whose answer is other now, or that the file has no key for,
+    are written, and those that the answers do not name any more are removed. What somebody has changed by hand stays,
     ``null`` included.
     """
 
@@ -329,9 +376,10 @@ class SiteConfig(Artefact):
         return self.install / FILE_NAME
 
     def is_complete(self) -> bool:
-        """Return whether ``cluster_config.yaml`` is right and has all values that the answers give; writes nothing.
+        """Return whether ``cluster_config.yaml`` is valid and has all keys that the answers give; writes nothing.
 
-        False also where the file is missing or empty, or a value in it is wrong: ``make`` then says which.
+        The values in it may be others, changed by hand, but those that were written last must be the answers'. False
+        also where the file is missing or empty, or a value in it is wrong: ``make`` then says which.
 
         Raises:
             ConfigError: the file is no YAML, is of a newer release, or is not to be trusted
@@ -347,12 +395,13 @@ class SiteConfig(Artefact):
     def make(self) -> None:
         """Write the answers' values into ``cluster_config.yaml``, and keep a record of what was written.
 
-        A value that the user has changed in the file since stays; one that is no longer wanted is dropped, one that the
-        file lacks is added again.
+        A value that the user has changed in the file since stays, unless the answer to it is another now; one that is
+        no longer wanted is dropped, one that the file lacks is added again. Without a record all values are written.
 
         Raises:
             ConfigError: there is a mistake in the file; it is left as it is
             RecordError: the file or the record cannot be written
+            OSError: a folder cannot be made
         """
         wanted, applied = leaves(self.values), self._last_written_values()
         dropped = {keys: value for keys, value in (applied or {}).items() if keys not in wanted}
@@ -389,7 +438,7 @@ class SiteConfig(Artefact):
         return f"write {self.path}"
 
     def _last_written_values(self) -> Leaves | None:
-        """Return the values that the installer last wrote to ``cluster_config.yaml``, by the keys that lead to each.
+        """Return the values that the installer last wrote to ``cluster_config.yaml``, each by its tuple of keys.
 
         None where the record of them is missing or damaged.
         """
@@ -403,11 +452,13 @@ class SiteConfig(Artefact):
 def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = None) -> bool:
     """Set ``values`` in the installation's ``cluster_config.yaml``, and remove ``dropped`` where it is unchanged.
 
-    Comments and other keys stay. Returns whether the file had to be written; it is made where there is none.
+    Both have values by the tuple of nested keys. Comments and other keys stay, as does a ``dropped`` key with another
+    value by now. Returns whether the file had to be written; it is made where there is none.
 
     Raises:
         ConfigError: the existing file is wrong, which is not overwritten
         RecordError: the file cannot be written
+        OSError: the installation's folder cannot be made
     """
     from ruamel.yaml import YAML
 
@@ -438,7 +489,7 @@ def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = No
 def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Leaves:
     """Return the values in nested mappings, each by the tuple of keys to it: ``{("slurm", "account"): ...}``.
 
-    ``above`` is put before all keys. An empty mapping gives nothing.
+    ``above`` is put before all keys. An empty mapping gives nothing; a list is one value.
     """
     found: Leaves = {}
     for key, value in values.items():
@@ -459,13 +510,13 @@ def _read_config(install: Path) -> dict[str, Any]:
 def _missing_keys(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ...]]:
     """Return the keys of ``wanted``, each a path of names, that ``data`` says nothing of; empty: it has all.
 
-    A null says something, also in the place of a whole group.
+    They are in the order of ``wanted``. A null says something, also in the place of a whole group.
     """
 
     def lacks(there: Any, keys: tuple[str, ...]) -> bool:
-        """Return whether one of ``keys``, followed inwards through nested mappings from ``there``, is missing.
+        """Return whether any of ``keys``, followed inwards through nested mappings from ``there``, is missing.
 
-        False where ``there`` is no mapping, or ``keys`` is empty.
+        False where a value that is no mapping, such as null, stands in the place of a group, or ``keys`` is empty.
         """
         if not isinstance(there, Mapping) or not keys:
             return False
@@ -475,9 +526,9 @@ def _missing_keys(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ..
 
 
 def _set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
-    """Set ``value`` in the YAML ``document`` at the nested ``keys``; missing groups are made, an equal value stays.
+    """Set ``value`` in the YAML ``document``, which is changed, at the nested ``keys``; an equal value stays.
 
-    What stands in the place of a group and is none is replaced by one.
+    Missing groups are made. What stands in the place of a group and is none is replaced by one.
     """
     first, *rest = keys
     if not rest:
@@ -491,9 +542,10 @@ def _set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
 
 
 def _remove_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
-    """Remove ``value`` from the YAML ``document`` at the nested ``keys``, and a group that it leaves empty.
+    """Remove ``value`` from the YAML ``document`` at the nested ``keys``, and a group that is left empty.
 
-    Where another value is there now, or none, nothing changes.
+    The document is changed. Where another value is there now, or none, nothing changes, but that an empty group on the
+    way goes.
     """
     first, *rest = keys
     if rest and isinstance(document.get(first), Mapping):

@@ -31,7 +31,7 @@ _IMPLEMENTATIONS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``llmb-install`` with the words ``argv``, those of this process if None, and return its exit status.
 
-    Errors are printed to stderr, not raised.
+    ``argv`` is without the program. An LLMBError or OSError is printed to stderr, not raised; interruptions give 130.
 
     Raises:
         SystemExit: after ``--help`` or ``--version``
@@ -41,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(argv: Sequence[str]) -> int:
-    """Run the command that ``argv`` names, print its result, and return the exit status.
+    """Run the command that ``argv`` names, print its result to stdout, and return the exit status.
 
-    Secrets among the words become environment variables.
+    Secrets among the words become environment variables of this process.
 
     Raises:
         LLMBError: the command line is wrong, the clone is none, or the command failed

@@ -25,7 +25,10 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 
 @dataclass(frozen=True)
 class Option:
-    """One option of one command of the installer; without a ``metavar`` it is a switch."""
+    """One option of one command of the installer; without a ``metavar`` it is a switch.
+
+    It describes the option for parsers and help, and holds no value that was given.
+    """
 
     flag: str
     """With dashes, such as ``--play``."""
@@ -44,7 +47,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The name under which the option's value is found after parsing, such as ``no_space_check``."""
+        """The name of the option's value after parsing: ``no_space_check`` for ``--no-space-check``."""
         return self.flag.lstrip("-").replace("-", "_")
 
     @property
@@ -61,7 +64,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Argument:
-    """The required positional argument of a command: one word or ``several``, such as workloads."""
+    """The required positional argument of a command: one word, or one and more if ``several``, such as workloads.
+
+    It describes the argument for parsers and help, and holds no word that was given.
+    """
 
     metavar: str
     help: str
@@ -69,7 +75,10 @@ class Argument:
 
     @property
     def name(self) -> str:
-        """The name under which the argument's value is found after parsing: ``image``, or of several ``workloads``."""
+        """The name under which the argument's value is found after parsing.
+
+        It is ``workloads`` for one of several words, else the ``metavar`` in lower case, such as ``image``.
+        """
         return "workloads" if self.several else self.metavar.lower()
 
     @property
@@ -80,7 +89,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
-    """One command of the installer, such as ``add``, as both parsers and the help need it."""
+    """One command of the installer, such as ``add``, as both parsers and the help need it.
+
+    ``usage``: the words behind its name in the usage line, but for the ``argument``; None: it takes no argument.
+    """
 
     name: str
     about: str
@@ -94,7 +106,7 @@ class Command:
     """What may stand behind the program's name, as its help shows it; empty: no example."""
 
     def option(self, flag: str) -> Option | None:
-        """Return the option of this command with ``flag``, such as ``--play``; None where it has none."""
+        """Return the option of this command with ``flag``, in full with its dashes, such as ``--play``; else None."""
         return next((option for option in self.options if option.flag == flag), None)
 
 
@@ -110,7 +122,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """How the command is called, to be pasted: program and command; the default command needs no name."""
+        """How the command is called, to be pasted: program and command; of the default command the program alone."""
         return self.program if self.command.name == DEFAULT_NAME else f"{self.program} {self.command.name}"
 
 
@@ -285,7 +297,8 @@ Rows = list[tuple[str, str]]
 def sections(call: Call) -> dict[str, Rows]:
     """Return the parts of a command's help below its text, by heading: rows of a term and a sentence on its meaning.
 
-    The terms are options, the argument and, for the default command, the other commands.
+    The terms are the positional argument, which comes first, options and, for the default command, the other commands.
+    Options are below their own headings.
     """
     command = call.command
     found: dict[str, Rows] = {}
@@ -305,7 +318,10 @@ def sections(call: Call) -> dict[str, Rows]:
 
 
 def version(program: str) -> str:
-    """Return the line that ``--version`` prints, without a line break: the program and the version of LLMB."""
+    """Return the line that ``--version`` prints, without a line break: the program and the version of LLMB.
+
+    A ``./`` before ``program`` is left out.
+    """
     return f"{program.removeprefix('./')} {__version__}"
 
 
@@ -324,6 +340,10 @@ def usage_of(command: Command) -> Iterable[str]:
 
 
 def _sentence(text: str) -> str:
-    """Return ``text`` as a sentence: with a full stop, and a capital letter unless it begins with a name or sign."""
+    """Return ``text`` as a sentence: with a full stop, and a capital letter unless it begins with a name or sign.
+
+    A name is a first word that is not in lower case, or goes on with ``.``, ``#`` or ``_``. ``text`` has no full stop
+    yet.
+    """
     is_word = re.match(r"[a-z]+\b(?![.#_])", text) is not None
     return (text[:1].upper() + text[1:] if is_word else text) + "."

@@ -21,7 +21,7 @@ _LONGEST = 1000
 def _command_line(program: str, words: Sequence[str]) -> str:
     """Return a command line to paste, of ``program`` and ``words``; empty where the typed one had a secret.
 
-    A secret must be repeated nowhere.
+    It is quoted for a shell. A secret must be repeated nowhere.
     """
     return "" if os.environ.get(KEPT) else shlex.join([*program.split(), *words])
 
@@ -29,8 +29,8 @@ def _command_line(program: str, words: Sequence[str]) -> str:
 def usage_error(call: Call, message: str, instead: str = "") -> RequestError:
     """Return the error, code ``usage``, that a command line is wrong; not raised here.
 
-    ``message`` is cut after ``_LONGEST`` characters. ``instead`` is a line that works, as the remedy; empty: the remedy
-    says where to read what the command takes.
+    ``message`` is cut after 1000 characters. ``instead`` is a line that works, as the remedy; empty: the remedy says
+    where to read what the command takes.
     """
     shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."
     remedy = instead or f"{call.name} --help shows what it takes"
@@ -38,24 +38,25 @@ def usage_error(call: Call, message: str, instead: str = "") -> RequestError:
 
 
 def missing_argument_error(call: Call, term: str) -> RequestError:
-    """Return the error that ``term``, an argument or a required option, is missing; not raised here."""
+    """Return the error, code ``usage``, that ``term`` is missing, an argument or a required option; not raised."""
     return usage_error(call, f"{term} is missing")
 
 
 def no_value(call: Call, flag: str) -> RequestError:
-    """Return the error that the option ``flag`` has no value; not raised here."""
+    """Return the error, code ``usage``, that the option ``flag`` has no value; not raised here."""
     return usage_error(call, f"{flag} has no value")
 
 
 def no_value_wanted(call: Call, flag: str) -> RequestError:
-    """Return the error that the option ``flag``, a switch, was given a value; not raised here."""
+    """Return the error, code ``usage``, that the option ``flag``, a switch, was given a value; not raised here."""
     return usage_error(call, f"{flag} takes no value")
 
 
 def no_such_option(call: Call, flag: str) -> RequestError:
-    """Return the error that the command has no option ``flag``, with the nearest one and a line that works.
+    """Return the error that the command has no option ``flag``, with the nearest one, if any, and a line that works.
 
-    It is raised only for an option of an earlier release.
+    That line is left out where the nearest option is for a secret, or the typed line had one. The error is raised only
+    for an option of an earlier release.
 
     Raises:
         RequestError: an earlier release had the option; says what replaces it
@@ -79,9 +80,9 @@ def no_such_option(call: Call, flag: str) -> RequestError:
 
 
 def no_such_command(program: str, words: Sequence[str]) -> RequestError:
-    """Return the error that there is no command ``words[0]``, with the nearest one and a line that works.
+    """Return the error that there is no command ``words[0]``, with the nearest one, if any, and a line that works.
 
-    The error is not raised here.
+    ``words`` are those behind the program, at least one. The error is not raised here.
     """
     near = nearest(words[0], COMMANDS)
     remedy = f"the commands are {', '.join(COMMANDS)}; workloads are named with --workloads"
@@ -93,7 +94,7 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
 
 
 def no_such_choice(option: Option, text: str) -> RequestError:
-    """Return the error that ``text`` is none of the choices of ``option``, with the nearest one; not raised here."""
+    """Return the error that ``text`` is none of the choices of ``option``, with the nearest one, if any; not raised."""
     near = did_you_mean(text.lower(), option.choices)
     remedy = f"one of {', '.join(option.choices)}"
     return RequestError(f"{option.flag} {text} is unknown{near}", remedy=remedy, code="usage")
@@ -103,7 +104,7 @@ def refuse_extra_words(call: Call, found: Sequence[str]) -> None:
     """Raise where there are words, ``found``, that no option and no argument of the command takes; pass for none.
 
     Raises:
-        RequestError: there are some; names them, or the command among them, which has to come first
+        RequestError: there are some; names them or, if the first is a command, says that it has to come first
     """
     if not found:
         return

@@ -43,21 +43,26 @@ _FAULTS = 3
 def _trial_plan(plan: JobPlan, steps: int) -> JobPlan:
     """Return a copy of the job plan ``plan`` cut to ``steps`` training steps, the second half of which is measured.
 
-    A time limit that would end the training early is dropped.
+    Of an odd number of steps the larger part is measured. A number of steps after which the training would end before,
+    ``exit_after``, is dropped.
     """
     measured = Measurement.of_second_half(steps)
     return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
 
 
 def is_full(run: Run) -> bool:
-    """Return whether a run of a tuning trains the whole job rather than being a short trial; its number tells."""
+    """Return whether a run of a tuning trains the whole job rather than being a short trial.
+
+    Its number tells: those of trials begin at 1, those of whole runs lie above 1000.
+    """
     return run.number > _PROOF
 
 
 def ended_in_order(runs: Runs) -> list[tuple[int, Run]]:
     """Return every run that has ended as pairs of its arm's number (1: the base) and the run, earliest start first.
 
-    A run that has a job or may still get one is left out; an empty list: none has ended.
+    Runs that started together are in the order of their arms and numbers. A run that has a job or may still get one is
+    left out; an empty list: none has ended.
     """
     ended = [(number, run) for number, run in with_arms(runs) if not run.live]
     return sorted(ended, key=lambda item: (item[1].began, item[0], item[1].number))
@@ -65,7 +70,10 @@ def ended_in_order(runs: Runs) -> list[tuple[int, Run]]:
 
 @dataclass(frozen=True)
 class Price:
-    """What runs of the base configuration cost in GPU-hours, estimated from its first timed trial."""
+    """What runs of the base configuration cost in GPU-hours, estimated from its first timed trial.
+
+    Both are those of one run; ``proof`` and ``of_search`` tell what the whole proof and the whole tuning cost by them.
+    """
 
     trial: float
     """GPU-hours of one short trial of the base."""
@@ -74,14 +82,17 @@ class Price:
 
     @property
     def proof(self) -> float:
-        """The GPU-hours of the fewest whole runs, on both sides, that can prove the leader faster than the base."""
+        """The GPU-hours of the shortest proof: the fewest whole runs that can show the leader faster than the base.
+
+        Runs of both are counted, all at the price of the base.
+        """
         return LEAST_PROOF * self.full
 
     def of_search(self, candidates: int) -> float:
         """Return the expected GPU-hours of a tuning with so many ``candidates``: all trials and the shortest proof.
 
-        The trials include those of the base, and none is expected to fail. The shortest proof is the fewest whole runs
-        that can prove the leader to be faster.
+        All runs count at the price of the base, whose own trials are among them; none is expected to fail. The shortest
+        proof is the fewest whole runs that can show the leader to be faster.
         """
         return trials_of(candidates) * self.trial + self.proof
 
@@ -94,10 +105,10 @@ class TuningState:
         search: the standing of the search, by its short trials
         candidates: how many candidates take part, as many as the budget has room for
         price: what runs of the base cost; None until the base has a timed trial
-        spent: GPU-hours of all runs so far
+        spent: GPU-hours of all runs that have ended
         proof: the comparison of the leader with the base by whole runs; None before it may begin, and where the base
             leads
-        short: whether the budget has room for less than there is to do
+        short: whether the budget has room for less than there is to do: for all candidates, trials and the proof
     """
 
     search: Standing
@@ -112,7 +123,8 @@ class TuningState:
 class Tuning:
     """The strategy of one tuning: it decides which runs start next, from the runs on record; it starts none itself.
 
-    Short trials narrow the candidates down to a leader, then whole runs compare the leader with the base.
+    Short trials narrow the candidates down to a leader, then whole runs compare the leader with the base. It keeps
+    nothing between calls. ``runs`` of its methods are those of every arm, by the arm's number: 1 is the base.
 
     Args:
         arms: the base, then its candidates
@@ -129,11 +141,11 @@ class Tuning:
     say: Callable[[str], None] = lambda text: None
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """Return the runs to start or cancel now: the next batch of trials, or whole runs of the proof.
+        """Return the tuning's runs to start or cancel now: the next batch of trials, or whole runs of the proof.
 
         Nothing starts before all other runs have ended. Whole runs against a former leader that have no job yet are
         returned to be cancelled. An empty list: wait for runs, or the tuning is over. Progress is reported through
-        ``say``.
+        ``say``. ``arms`` are those of the tuning, the base first, with the plans from which trials are cut.
         """
         state = self.state(runs)
         leader = state.search.leader
@@ -160,7 +172,7 @@ class Tuning:
         return found
 
     def state(self, runs: Runs) -> TuningState:
-        """Return how far the tuning has come by the runs on record: search, proof, price and GPU-hours spent."""
+        """Return how far the tuning has come by ``runs``, those on record: search, proof, price and GPU-hours spent."""
         price = self._price(runs)
         spent = sum(run.hours for _, run in with_arms(runs))
         candidates = self._candidates(price, runs)
@@ -182,10 +194,11 @@ class Tuning:
         return replace(state, proof=proof, short=short or _wants_more(proof))
 
     def trials(self, runs: Runs) -> list[list[Trial]]:
-        """Return the trials that have ended: a list for each configuration, the base first, in order of starts.
+        """Return the tuning's trials that have ended: a list for each configuration, the base first.
 
-        Whole runs count as trials, too. A run that a machine's fault or the user ended gives no answer, but from the
-        ``_FAULTS``-th fault of a configuration on each counts as a crash of it.
+        Each list is in the order of starts. Whole runs count as trials, too. A run that a machine's fault or the user
+        ended is in the list as ``no answer``; from the third fault of a configuration on, each counts as a crash of it,
+        ``failed``. A run that the user cancelled is no fault.
         """
         found: list[list[Trial]] = [[] for _ in self.arms]
         faults = [0] * len(self.arms)
@@ -200,7 +213,7 @@ class Tuning:
         return found
 
     def _price(self, runs: Runs) -> Price | None:
-        """Return what runs of the base cost, by its first trial with a step time; None as long as there is none.
+        """Return what runs of the base cost, by its first short trial with a step time; None until there is one.
 
         The price stays the same while the tuning lasts, as later trials do not change it.
         """
@@ -215,7 +228,8 @@ class Tuning:
     def _candidates(self, price: Price | None, runs: Runs) -> int:
         """Return how many candidates take part: as many, from the first on, as the budget has room for.
 
-        All without a price or a budget. Candidates that have begun stay, even where the budget was lowered since.
+        All do without a ``price`` (None) or with an infinite budget. Candidates that have a run stay, even where the
+        budget was lowered since.
         """
         count = len(self.arms) - 1
         begun = max((number - 1 for number, listed in runs.items() if listed), default=0)
@@ -225,10 +239,10 @@ class Tuning:
         return count
 
     def _affordable(self, state: TuningState) -> list[int]:
-        """Return the next batch of trials: positions of configurations (0: the base), in the order to run them.
+        """Return the next batch of trials, at most four: positions of configurations (0: the base), in their order.
 
-        Trials stop where the budget, less the cost of the shortest proof, has no room for more. Empty: none is due, or
-        none can be paid for.
+        Trials stop where the budget, less what is spent and the cost of the shortest proof, has no room for more.
+        Empty: none is due, or none can be paid for.
         """
         batch = list(state.search.due[:_BATCH])
         if state.price is None or math.isinf(self.budget):
@@ -239,22 +253,22 @@ class Tuning:
     def _proof(self, leader: int, runs: Runs) -> InTurns:
         """Return the strategy that compares the candidate at position ``leader`` with the base by whole runs.
 
-        It may spend the budget less the hours of those of ``runs`` that are not of this comparison; without limit where
-        the budget has none.
+        Its budget, in GPU-hours, is the tuning's less the hours of those of ``runs`` that are not of this comparison;
+        none where the tuning has none.
         """
         others = sum(run.hours for _, run in with_arms(runs) if not _is_of_proof(run, leader))
         budget = self.budget - others if math.isfinite(self.budget) else None
         return InTurns(f"{self.seed} {leader}", Rule(RESOLUTION, PAIRS // 2, budget))
 
     def _pair(self, leader: int) -> list[Arm]:
-        """Return the two arms that whole runs compare: the base, then the candidate at position ``leader``."""
+        """Return the two arms that whole runs compare: the base, then the candidate at position ``leader``, from 1."""
         return [self.arms[0], self.arms[leader]]
 
     def _sides(self, leader: int, runs: Runs) -> Runs:
         """Return the whole runs of base and ``leader`` by side of their comparison: 1 is the base, 2 the leader.
 
-        The runs are numbered from 1 on each side. A run that crashed counts as ended by a machine fault, so that the
-        comparison repeats it.
+        Runs of the base against other candidates are left out. The runs are numbered from 1 on each side. A run that
+        crashed counts as ended by a machine fault, so that the comparison repeats it.
         """
         return {
             side: [_as_comparison_run(run) for run in runs[number] if _is_of_proof(run, leader)]
@@ -262,9 +276,10 @@ class Tuning:
         }
 
     def _due_in_proof(self, leader: int, runs: Runs) -> list[Due]:
-        """Return which whole runs of the base and of ``leader`` to start or cancel next, numbered as in the tuning.
+        """Return which whole runs of the base and of ``leader`` to start or cancel next.
 
-        Empty: the comparison waits for runs, or is over.
+        Arms and numbers are those of the tuning. ``leader`` is the candidate's position, from 1. Empty: the comparison
+        waits for runs, or is over.
         """
         pair = self._pair(leader)
         found = []
@@ -278,7 +293,8 @@ class Tuning:
     def _report_progress(self, state: TuningState) -> None:
         """Tell the user, as a round of trials begins, what the tuning will cost or which candidate leads so far.
 
-        The cost is told in round 1. Nothing is told before the base is timed or while a round is under way.
+        This goes through ``say``. The cost is told in round 1, the leader in later ones. Nothing is told before the
+        base is timed or while a round is under way.
         """
         search, price = state.search, state.price
         # Only as a round begins, when none of its candidates has run yet.
@@ -298,9 +314,10 @@ class Tuning:
         )
 
     def _budget_sentence(self, state: TuningState) -> str:
-        """Return the fragment, from its semicolon on, that tells the budget in GPU-hours; empty without a budget.
+        """Return the fragment, from its semicolon on, that tells the tuning's budget; empty without a budget.
 
-        Where the budget is too small for all candidates, it says how many it has room for.
+        For example ``; budget 500``. Where the budget is too small for all candidates, it says how many it has room
+        for.
         """
         if math.isinf(self.budget):
             return ""
@@ -313,7 +330,7 @@ class Tuning:
 def _is_of_proof(run: Run, leader: int) -> bool:
     """Return whether ``run`` is a whole run that compares the candidate at position ``leader`` with the base.
 
-    A whole run of the base belongs to the candidate against which it was made. Always False for a ``leader`` of 0, the
+    Its number tells against which candidate a whole run of the base was made. Always False for a ``leader`` of 0, the
     base.
     """
     return leader > 0 and run.number // _PROOF == leader + 1
@@ -331,5 +348,5 @@ def _as_comparison_run(run: Run) -> Run:
 
 
 def _wants_more(proof: ComparisonProgress) -> bool:
-    """Return whether only the budget has stopped the comparison of the leader with the base."""
+    """Return whether the comparison of the leader with the base has stopped for no other reason than the budget."""
     return proof.stopped != "" and replace(proof, rule=replace(proof.rule, budget=None)).stopped == ""

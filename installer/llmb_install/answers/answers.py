@@ -34,8 +34,8 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
     in the installation. Values of answers are not checked.
 
     Raises:
-        ConfigError: the file cannot be read, is no YAML, is empty or of a newer release, has an unknown key, or a
-            secret that is not text; with file and line
+        ConfigError: the file is missing, cannot be read, is no YAML, is empty or of a newer release, has an unknown or
+            repeated key, or a secret that is not text; with file and line
     """
     data, lines = read_given(path, SECRETS)
     found: dict[str, Secret] = {}
@@ -54,9 +54,10 @@ def complete_answers(
 ) -> Answers:
     """Return all answers of an installation: those in ``given``, checked, and defaults for the others.
 
+    None counts as not given. Choices may be in any case, paths become absolute, and names of workloads full;
     ``workloads: all`` becomes those that have a configuration for the GPU type. The defaults depend on the answers
     alone, not on the machine, except for ``arch`` of a CPU installation. ``where`` names the play file, if there is
-    one, and ``lines`` the line of each of its keys by ``$.key``, for messages.
+    one, and ``lines`` the line of each of its keys by ``$.key``, for messages. ``given`` stays as it is.
 
     Raises:
         RequestError: an answer is missing, wrong, or contradicts another
@@ -82,7 +83,7 @@ def complete_answers(
 def _in_lower_case(given: Given) -> Given:
     """Return a copy of ``given`` with the answers to multiple-choice questions in lower case, as recipes spell them.
 
-    ``H100`` becomes ``h100``. Values that are not text stay.
+    ``H100`` becomes ``h100``. Other answers stay, such as names of workloads, and values that are not text.
     """
     chosen = {question.field for question in QUESTIONS if question.choices and not question.is_switch}
     return {key: value.lower() if key in chosen and isinstance(value, str) else value for key, value in given.items()}
@@ -91,11 +92,11 @@ def _in_lower_case(given: Given) -> Given:
 def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: str = "") -> None:
     """Raise unless each of ``releases`` of Megatron-Bridge runs at least one of ``recipes``.
 
-    Without ``releases`` nothing is raised.
+    Without ``releases`` nothing is raised. They must be spelled as in recipes, such as ``0.6``.
 
     Raises:
-        RequestError: none of the recipes runs on a release; the message begins with ``at`` and names the release, the
-            remedy the ones they run on
+        RequestError: none of the recipes runs on a release; the message begins with ``at`` and names the first such
+            release, the remedy the ones they run on
     """
     known = sorted(set(chain.from_iterable(recipe.engines for recipe in recipes)))
     for release in releases:
@@ -109,7 +110,10 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
 
 
 def as_given(answers: Answers) -> Given:
-    """Return the answers as a dictionary by field name, in the order of the questions, without None values."""
+    """Return the answers as a dictionary by field name, in the order of the questions, without None values.
+
+    Defaults are in it like answers that somebody gave.
+    """
     values = {known.name: getattr(answers, known.name) for known in fields(answers)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -124,6 +128,8 @@ def to_yaml(answers: Answers) -> str:
 
 def load_recipes(clone: Path) -> dict[str, Recipe]:
     """Return all recipes of the repository clone at ``clone``, by workload name; never empty.
+
+    A recipe is a folder right below ``clone`` with a ``recipe.yaml``; they are in the order of the folders' names.
 
     Raises:
         EnvironmentLacks: the folder holds no recipe or does not exist
@@ -140,7 +146,8 @@ def load_recipes(clone: Path) -> dict[str, Recipe]:
 def stored_answers(install: Path) -> Answers | None:
     """Return the answers that the installation in ``install`` was made with; None where it has no answer file.
 
-    Their ``install_path`` is ``install``, whatever the file says: an installation may have been moved.
+    Their ``install_path`` is ``install``, whatever the file says: an installation may have been moved. Whether the
+    workloads exist, and whether answers are missing, is not checked.
 
     Raises:
         ConfigError: the answer file is unreadable, empty or damaged, has an answer that no command line may have, is of

@@ -35,12 +35,12 @@ _MOST_UNKNOWN = 10
 def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text) -> tuple[Given, Lines]:
     """Return the unchecked answers in the YAML file ``path`` by field, and the line of each key by ``$.key``.
 
-    ``also``: keys that are allowed besides the answers, such as secrets; they are returned, too. ``load`` parses the
-    text.
+    ``also``: keys that are allowed besides the answers, such as secrets; they are returned among them. ``load`` parses
+    the text.
 
     Raises:
-        ConfigError: the file is missing or unreadable, is no YAML, is empty, is of a newer release, or has an unknown
-            key; with file and line
+        ConfigError: the file is missing or unreadable, is no YAML, is empty, is of a newer release, or has a key that
+            is unknown or repeated; with file and line
     """
     data, lines = read_settings(path, load)
     if not data:
@@ -73,16 +73,16 @@ def check_answers(
 ) -> None:
     """Raise unless the answers ``given`` are complete, possible, and free of contradictions.
 
-    ``workloads`` are those that exist. ``where`` is the file's name and ``lines`` has its lines by ``$.field``, both
-    for messages. Without ``missing_too`` an answer may be missing. Contradictions are looked for only where nothing
-    else is wrong.
+    The disk is not looked at. ``workloads`` are the names of those that exist. ``where`` is the file's name and
+    ``lines`` has its lines by ``$.field``, both for messages. Without ``missing_too`` an answer may be missing.
+    Contradictions, unknown workloads among them, are looked for only where nothing else is wrong.
 
     Raises:
-        RequestError: one error with everything that was found
+        RequestError: the only problem that was found, or one error that lists all of them
     """
 
     def message_start(field: str) -> str:
-        """Return how a message on the answer ``field`` begins: ``FILE:LINE: `` or ``FILE: ``; empty without a file."""
+        """Return how a message on the answer ``field`` begins: ``FILE:LINE: ``, ``FILE: ``, or empty without a file."""
         return place_in(where, (lines or {}).get(f"$.{field}"))
 
     problems = {
@@ -100,8 +100,9 @@ def check_answers(
 def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], str]) -> Iterator[RequestError]:
     """Yield an error for each answer that contradicts another; all must be there, and each possible by itself.
 
-    The errors are yielded, not raised. ``workloads`` are those that exist: an unknown one is an error, too. ``at``
-    gives the beginning of a message about a field.
+    An answer that does not matter with the others is an error, too, unless it is empty, False, ``none`` or ``local``,
+    and so is a path that the kind of jobs cannot use. The errors are yielded, not raised. ``workloads`` are those that
+    exist: an unknown one is an error. ``at`` gives the beginning of a message about a field.
     """
     name = str(given["cluster_type"]).lower()
     without = not traits_of(name).containers and given.get("runtime") not in (None, "none")
@@ -136,9 +137,9 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
 
 
 def place_in(where: str, line: int | None) -> str:
-    """Return how a message about the file ``where`` begins: ``FILE:LINE: ``, or ``FILE: `` without a ``line``.
+    """Return how a message about the file ``where`` begins: ``FILE:LINE: ``, or ``FILE: `` where ``line`` is None.
 
-    Empty where there is neither.
+    A line 0 counts as None. Empty without a file, which is an empty ``where`` and no line.
     """
     if line:
         return f"{where}:{line}: "
@@ -148,7 +149,7 @@ def place_in(where: str, line: int | None) -> str:
 def listed_engines(value: object) -> list[str]:
     """Return the releases of Megatron-Bridge in a list or a comma-separated text, sorted as text and each once.
 
-    Empty for a value of any other kind.
+    They are stripped, and empty ones left out. An empty list for a value of any other kind.
     """
     return sorted(set(as_words(value)))
 
@@ -156,8 +157,8 @@ def listed_engines(value: object) -> list[str]:
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
     """Return the error of one answer whose type, choice or form is wrong by itself; None: it is right.
 
-    The error is returned, not raised, and its message begins with ``at``. None as a ``value`` is no answer, and never
-    wrong.
+    A choice may be in any case. The error is returned, not raised, and its message begins with ``at``. None as a
+    ``value`` is no answer, and an empty text for a typed one never wrong. The disk is not looked at.
     """
     problem = ""
     remedy = question.remedy or question.kind.remedy or f"correct {question.field}"
@@ -184,7 +185,10 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
 
 
 def _is_list_of_text(value: object) -> bool:
-    """Return whether ``value`` is a list or tuple that holds nothing but strings; True for an empty one."""
+    """Return whether ``value`` is a list or tuple that holds nothing but strings; True for an empty one.
+
+    False for a string.
+    """
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
@@ -206,7 +210,11 @@ def _missing_answers_error(lacking: list[Question], where: str) -> RequestError:
 def path_problems(given: Given) -> list[RequestError]:
     """Return an error for each answer with a path that cannot be used on this machine; empty where all paths can.
 
-    Looks at the disk and changes nothing. The errors are returned, not raised; questions without an answer are skipped.
+    A folder cannot where something above it is no folder, a program where it is missing or not executable. Looks at the
+    disk and changes nothing. The errors are returned, not raised; questions without an answer are skipped.
+
+    Raises:
+        RequestError: a path begins with the home of an unknown user
     """
     found = []
     for question in QUESTIONS:
@@ -219,7 +227,8 @@ def path_problems(given: Given) -> list[RequestError]:
 def text_problem(question: Question, text: str, given: Given) -> str:
     """Return what is wrong with the typed answer ``text``, by its form and beside the other answers ``given``.
 
-    The result is text for a message; empty: nothing is wrong. What is on disk plays no part.
+    The result is a clause for a message; empty: nothing is wrong. What is on disk plays no part, and choices and lists
+    are not checked.
     """
     problem = values.unusable_path(text) if question.kind.is_path else question.kind.wrong(text)
     return problem or question.wrong(text, given)
@@ -236,8 +245,8 @@ MOST_NAMED = 4
 def foreign_entries(install: Path) -> list[str]:
     """Return the names in the folder ``install`` that stand in the way of an installation, sorted.
 
-    Results, images and settings of a site do not count. Empty also where the folder is missing, is no folder, or holds
-    an installation, even one that was only begun.
+    ``workloads``, ``images``, ``cluster_config.yaml``, ``lost+found`` and ``.snapshot`` do not count. Empty also where
+    the folder is missing, is no folder, or holds an installation, even one that was only begun.
 
     Raises:
         OSError: the folder cannot be listed
@@ -254,10 +263,11 @@ def foreign_entries(install: Path) -> list[str]:
 def require_free_folder(install: Path, *, agreed: bool) -> None:
     """Raise where the folder ``install`` holds things of somebody else, unless the user has ``agreed`` to that.
 
-    A folder that is empty, missing, or has an installation is free.
+    A folder is free that is empty, missing or no folder, holds an installation, or only what an installation keeps when
+    it is removed, such as results.
 
     Raises:
-        RequestError: the folder holds other things; the message names some of them
+        RequestError: the folder holds other things; the message names up to four of them
         OSError: the folder cannot be listed
     """
     raise_all(used_folder_problems(install, agreed=agreed))
@@ -288,8 +298,8 @@ _DRAFT, LAST = "installer-draft.json", "installer-answers.json"
 def keep_draft(given: Given, name: str = _DRAFT) -> bool:
     """Write the answers ``given`` as JSON to the file ``name`` in the user's state folder, for this user alone.
 
-    The folder is made where it is missing, and an earlier file is replaced. Returns whether they were written: a home
-    that is full or read-only is no reason to stop an installation.
+    The folder is made where it is missing, and an earlier file is replaced. Returns whether they were written; nothing
+    is raised: a home that is full or read-only is no reason to stop an installation.
     """
     path = _draft_path(name)
     try:
@@ -301,14 +311,15 @@ def keep_draft(given: Given, name: str = _DRAFT) -> bool:
 
 
 def raise_together(found: Iterable[LLMBError], given: Given) -> None:
-    """Raise the errors in ``found`` as one; return where there is none.
+    """Raise the errors in ``found`` as one; return, without a draft, where there is none.
 
     Before that, the answers ``given`` on the command line are saved as a draft, from which the next dialogue in a
     terminal continues; the remedy says so. No draft is written without answers, and one that cannot be written is left
     out.
 
     Raises:
-        LLMBError: the only error of ``found``, or one that lists them all
+        LLMBError: the only error of ``found``; of several one that lists them all: a RequestError if the user can
+            correct one of them, else an EnvironmentLacks
     """
     problems = list(found)
     more = ""
@@ -320,7 +331,8 @@ def raise_together(found: Iterable[LLMBError], given: Given) -> None:
 def finish_draft(given: Given) -> None:
     """Save the answers ``given`` of a finished dialogue for the next one to offer, and remove its draft.
 
-    Answers that cannot be saved are dropped without a word, and a draft that cannot be removed stays.
+    The next one reads them with ``read_draft(LAST)``. Answers that cannot be saved are dropped without a word, and a
+    draft that cannot be removed stays.
     """
     keep_draft(given, LAST)
     with contextlib.suppress(OSError):
@@ -330,7 +342,8 @@ def finish_draft(given: Given) -> None:
 def read_draft(name: str = _DRAFT) -> Given:
     """Return the answers by field that an interrupted dialogue saved; for ``LAST``, the last finished one's.
 
-    Unknown fields and impossible values are left out. Empty where the file is missing, unreadable or damaged.
+    Unknown fields, and values that are wrong by themselves, are left out. Empty where the file is missing, unreadable
+    or damaged.
     """
     try:
         draft = read_json(_draft_path(name))

@@ -45,7 +45,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Site:
-    """What the installer found out about this machine and its Slurm; a field is empty where nothing answered."""
+    """What the installer found out about this machine and its Slurm; a field is empty where nothing answered.
+
+    ``detect_site`` makes it. It stays as it was found: its methods ask nobody.
+    """
 
     has_slurm: bool
     """Whether sbatch is on the PATH."""
@@ -68,7 +71,7 @@ class Site:
         return tuple(p for p in self.partitions if p.gpus_per_node)
 
     def gpu_type_in(self, partition: str) -> str:
-        """Return the GPU type in a partition, such as ``h100``, by the name that Slurm has for the GPUs.
+        """Return the GPU type in a partition of this site, such as ``h100``, by Slurm's name for the GPUs.
 
         Where Slurm names none there, or has no such partition, it is the type of the whole site. Empty where LLMB knows
         no type of that name.
@@ -108,7 +111,7 @@ def detect_site() -> Site:
 def container_options() -> tuple[str, ...]:
     """Return the Pyxis options that srun takes here, sorted and without dashes, such as ``container-image``.
 
-    Empty where srun is missing, does not answer, or has no Pyxis.
+    Empty where srun is missing, does not answer within 15 seconds, or has no Pyxis.
     """
     return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", command_output("srun", "--help")))))
 
@@ -122,7 +125,8 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
     """Return the partitions in the output of ``sinfo -h -o '%P|%a|%l|%D|%G'``, in the order they first appear.
 
     The output has a line for each kind of node. The lines of a partition become one: their nodes added, the most GPUs
-    per node, the last GPU name. Lines of another form are left out; empty text gives no partition.
+    per node, the last GPU name, and the state and time limit of the last line. Lines of another form are left out;
+    empty text gives no partition.
     """
     found: dict[str, Partition] = {}
     for line in text.splitlines():
@@ -148,7 +152,8 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
 def gpus_in(gres: str) -> tuple[str, int]:
     """Return name and number of GPUs per node in a GRES text: ``gpu:h100:8(S:0-1)`` gives ``("h100", 8)``.
 
-    Of several kinds it is the first name and the sum. The name is empty where Slurm has none; no GPUs are ``("", 0)``.
+    Of several kinds it is the first name and the sum. The name is empty where Slurm has none; a text without GPUs, such
+    as ``(null)``, gives ``("", 0)``.
     """
     names, total = "", 0
     # In parentheses are sockets, whose numbers are no counts.
@@ -159,7 +164,10 @@ def gpus_in(gres: str) -> tuple[str, int]:
 
 
 def command_output(*argv: str) -> str:
-    """Return the standard output of the program ``argv``; empty if it is missing, fails or exceeds 15 seconds."""
+    """Return the standard output of the program ``argv``, unstripped.
+
+    Empty if the program is missing, ends with another status than 0, or exceeds 15 seconds.
+    """
     answer = run_program(argv, _SECONDS)
     return answer.output if answer.ok else ""
 
@@ -167,7 +175,7 @@ def command_output(*argv: str) -> str:
 def accounts_of_user() -> tuple[str, ...]:
     """Return the Slurm accounts that this user may charge jobs to: Slurm's default first, the others by name.
 
-    Empty where Slurm keeps no accounts or does not answer.
+    Each is there once. Empty where Slurm keeps no accounts or does not answer within 15 seconds.
     """
     user = user_name(effective_user_id())
     accounts = set(command_output("sacctmgr", "-nP", "show", "associations", f"user={user}", "format=account").split())
@@ -182,9 +190,10 @@ _OVERRIDE = f"or give {FLAG} if this machine cannot query the cluster that it is
 
 
 def has_rows(recipe: Recipe, gpu_type: str) -> bool:
-    """Return whether the recipe has a configuration for the GPU type or a relative of it.
+    """Return whether the recipe has a configuration for the GPU type or for the type whose rows that one runs.
 
-    Always True for ``cpu``, for which each recipe has a small test size. Configurations for any GPU do not count.
+    Always True for ``cpu``, for which each recipe has a small test size. Configurations for any GPU do not count. The
+    type is in lower case.
     """
     return gpu_type == "cpu" or any(
         known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
@@ -194,7 +203,7 @@ def has_rows(recipe: Recipe, gpu_type: str) -> bool:
 def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe], gpu_type: str) -> list[str]:
     """Return those of ``workloads`` whose recipe has no configuration for ``gpu_type``, in their order.
 
-    A workload without a recipe is not among them. Empty: all can run.
+    A workload without a recipe is not among them. Empty: all can run, as they always can on ``cpu``.
     """
     return [name for name in workloads if name in recipes and not has_rows(recipes[name], gpu_type)]
 
@@ -202,11 +211,12 @@ def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe], gpu_
 def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[RequestError]:
     """Yield an error for each chosen workload that has no configuration for the GPU type of the installation.
 
-    The errors are yielded, not raised. None where the workloads are ``all``, which stands for those that can run, or
-    where there are no ``recipes``.
+    ``given`` must answer ``workloads`` and ``gpu_type``. The errors are yielded, not raised, in the order of the
+    workloads' names. None where the workloads are ``all``, which stands for those that can run, or where there are no
+    ``recipes``.
 
     Raises:
-        RequestError: an answer names an unknown workload, or none
+        RequestError: on the first step, if an answer names an unknown workload, or none
     """
     if not recipes or given["workloads"] in ("all", ["all"]):
         return  # all are those that can
@@ -220,10 +230,10 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
 
 
 def slurm_problems(given: Given) -> Iterator[RequestError]:
-    """Yield an error for each answer that Slurm contradicts: an unknown partition or account, GRES without GPUs.
+    """Yield an error for each answer that Slurm contradicts: an unknown partition, an account not the user's.
 
-    Asks Slurm now; the errors are yielded, not raised. Nothing is wrong where jobs do not go to Slurm, or Slurm does
-    not answer, as on a laptop where a play file is written.
+    ``gres`` for a partition without GPUs is one, too. Asks Slurm now; the errors are yielded, not raised. Nothing is
+    wrong where jobs do not go to Slurm, or Slurm does not answer, as on a laptop where a play file is written.
     """
     if not on_slurm(given) or shutil.which("sinfo") is None:
         return
@@ -254,8 +264,8 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
 def fitting_earlier_answers(last: Given, site: Site) -> Given:
     """Return the user's last answers without ``install_path``, if they fit this ``site``; else an empty dictionary.
 
-    They do not fit where only they or only the site have Slurm, or where ``site`` lacks their partition or account:
-    another cluster may share the home directory.
+    They do not fit where only they or only the site have Slurm, or where ``site`` lacks their partition or account;
+    with no accounts known, any fits. Another cluster may share the home directory.
     """
     if not last or on_slurm(last) != site.has_slurm:
         return {}

@@ -46,7 +46,10 @@ def forget_keys() -> None:
 
 
 def with_way_back(question: Any) -> Any:
-    """Change the questionary question so that Shift-Tab ends it with ``Back``, and return the same object."""
+    """Change the questionary question so that Shift-Tab ends it with ``Back``, and return the same object.
+
+    Its other keys stay.
+    """
     keys = KeyBindings()
 
     @keys.add("s-tab", eager=True)
@@ -60,9 +63,10 @@ def with_way_back(question: Any) -> Any:
 
 
 class Dialogue:
-    """One session of the installer's questions in a terminal.
+    """One session of the installer's questions in a terminal; ``run`` asks them, and is called once.
 
-    ``given``, the answers from flags, are not asked again; ``defaults`` are offered for Enter to accept.
+    It is made from ``site``, what was detected on this machine, the ``recipes`` by workload, ``given``, the answers
+    from flags, which are not asked again, and ``defaults``, earlier answers, which are offered for Enter to accept.
     """
 
     def __init__(self, site: Site, recipes: Mapping[str, Recipe], given: Given, defaults: Given) -> None:
@@ -78,15 +82,16 @@ class Dialogue:
     def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
         """Ask the user for what is missing and return the answers and secrets that the user has confirmed.
 
-        ``summary`` makes the text that is shown for confirmation. The draft of an interrupted dialogue is offered
-        first. The answers so far are saved as a draft; at the end they are saved for the next dialogue, and the draft
-        is removed.
+        Of ``secrets``, those already known, none is asked for. ``summary`` makes the text that is shown for
+        confirmation. The draft of an interrupted dialogue is offered first. The answers so far are saved as a draft; at
+        the end they are saved for the next dialogue, and the draft is removed. What cannot be saved is left out without
+        a word.
 
         Raises:
             Interrupted: Ctrl-C, or the user chose to quit
-            RequestError: the folder from the flags holds other things, and the user declined to install there
-            RecordError: the draft cannot be written
-            OSError: its folder cannot be made, or the installation's cannot be listed
+            RequestError: the folder from the flags holds other things, and the user declined to install there, or is in
+                the home of an unknown user
+            OSError: the folder of the installation cannot be listed, or its free space not be told
         """
         try:
             # Keys that were pressed while the environment was built are no answers.
@@ -120,8 +125,8 @@ class Dialogue:
 
         Raises:
             Interrupted: the user chose to quit; the answers are saved as a draft
-            RecordError: the draft cannot be written
-            OSError: its folder cannot be made, or the installation's cannot be listed
+            KeyboardInterrupt: Ctrl-C
+            OSError: the folder of the installation cannot be listed, or its free space not be told
         """
         self._ask_all()
         while True:
@@ -145,8 +150,7 @@ class Dialogue:
         ``back``: begin with the last one that was asked. Answers are filled in, and drafts of them written.
 
         Raises:
-            RecordError: the draft cannot be written
-            OSError: its folder cannot be made, or the installation's cannot be listed
+            OSError: the folder of the installation cannot be listed, or its free space not be told
         """
         position = self._take_back(len(QUESTIONS)) if back else 0
         while position < len(QUESTIONS):
@@ -160,8 +164,9 @@ class Dialogue:
     def _take_back(self, position: int) -> int:
         """Forget the answer to the last changeable question before ``position``; return that question's index.
 
-        The answer becomes what Enter accepts next time; answers to later questions are dropped, too, unless flags gave
-        them. Where no such question was answered, nothing changes and ``position`` itself is returned.
+        Both are indexes in the list of all questions of the dialogue. The answer becomes what Enter accepts next time;
+        answers to later questions are dropped, too. Those that flags gave stay and are not changeable. Where no such
+        question was answered, nothing changes and ``position`` itself is returned.
         """
         for earlier in range(position - 1, -1, -1):
             question = QUESTIONS[earlier]
@@ -179,6 +184,8 @@ class Dialogue:
     def _confirm_used_folder(self, folder: Path) -> bool:
         """Return whether to install into ``folder``: True if it is free, else what the user answers when asked now.
 
+        A free folder is missing, empty or an installation. Enter is a no.
+
         Raises:
             OSError: the folder cannot be listed
         """
@@ -192,13 +199,12 @@ class Dialogue:
     def _ask_if_needed(self, question: Question) -> None:
         """Fill in the answer to ``question`` from what is known or by asking; nothing where it does not matter.
 
-        An answer that is there already stays. What the user typed is saved in the draft. A question that the dialogue
-        does not ask takes an earlier answer, if there is one.
+        An answer that is there already stays. Once the user has answered, all answers are saved in the draft. A
+        question that the dialogue does not ask takes an earlier answer, if there is one.
 
         Raises:
             Back: the user wants the question before this one
-            RecordError: the draft cannot be written
-            OSError: its folder cannot be made, or the installation's cannot be listed
+            OSError: the folder of the installation cannot be listed, or its free space not be told
         """
         field = question.field
         if field in self._given or not question.matters(self._given):
@@ -216,7 +222,7 @@ class Dialogue:
         """Return the answer that need not be asked, in a list: an earlier one, or what was detected; empty: ask.
 
         Empty where nobody knows the answer, or the known one is impossible on this machine. ``[None]``: the question
-        may stay without an answer.
+        may stay without an answer. Of earlier workloads only those that the GPU type has configurations for are taken.
 
         Raises:
             OSError: the suggested installation folder cannot be listed
@@ -252,11 +258,11 @@ class Dialogue:
         """Ask the user ``question`` in the form that fits it, and return the answer.
 
         That is True or False for a switch, a list of names for workloads, else text; None for an empty answer. Nothing
-        is stored.
+        is stored, neither in the dialogue nor in a draft.
 
         Raises:
             Back: the user wants the question before this one
-            OSError: the folder to install into cannot be listed
+            OSError: the folder to install into cannot be listed, or its free space not be told
         """
         if question.field == "workloads":
             return self._ask_workloads()
@@ -285,12 +291,15 @@ class Dialogue:
 
         Raises:
             Back: the user wants the question before this one
-            OSError: the folder to install into cannot be listed
+            OSError: the folder to install into cannot be listed, or its free space not be told
         """
         optional = question.may_be_empty and not question.required
 
         def valid(text: str) -> bool | str:
-            """Return True where ``text`` may be the answer, else the text that the prompt shows against it."""
+            """Return True where ``text`` may be the answer, else the text that the prompt shows against it.
+
+            An empty or blank ``text`` may be where the question is neither required nor one that must be typed.
+            """
             if not text.strip():
                 return True if optional else f"an answer is required{question.way_out}; Shift-Tab: back"
             return _typed_problem(question, text.strip(), self._given) or True
@@ -332,9 +341,9 @@ class Dialogue:
     def _ask_secrets(self, secrets: Secrets) -> Secrets:
         """Return ``secrets`` with those added that are needed and missing, asking the user for each at most once.
 
-        The Hugging Face token is asked for where tokenizers are fetched, the NGC key where images are used and the user
-        wanted to change something. A secret that was asked for is marked to be kept in the installation, even if none
-        was typed.
+        What is in ``secrets`` stays. The Hugging Face token is asked for where tokenizers are fetched, the NGC key
+        where images are used and the user wanted to change something. A secret that was asked for is marked to be kept
+        in the installation, even if none was typed.
 
         Raises:
             Back: the user wants the question before this one
@@ -359,11 +368,11 @@ class Dialogue:
     def _confirm(self) -> bool:
         """Ask the user, after the summary, to install, change or quit; True: install, False: change an answer.
 
+        Keys that were typed before count as no answer.
+
         Raises:
             Interrupted: the user chose to quit; the answers are saved as a draft
             Back: the user wants the last question again
-            RecordError: the draft cannot be written
-            OSError: its folder cannot be made
         """
         # The summary is to be read: what was typed before it was there does not confirm it.
         forget_keys()
@@ -378,12 +387,11 @@ class Dialogue:
     def _change_answers(self) -> None:
         """Let the user change answers: the first time by asking every question again, later one at a time.
 
-        Until then only what could not be detected was asked. Answers from flags stay; the others become what Enter
-        accepts.
+        Before that time only what could not be detected was asked. Answers from flags stay; the others become what
+        Enter accepts.
 
         Raises:
-            RecordError: the draft cannot be written
-            OSError: its folder cannot be made, or the installation's cannot be listed
+            OSError: the folder of the installation cannot be listed, or its free space not be told
         """
         if not self._one_screen:
             self._change_one()
@@ -396,11 +404,11 @@ class Dialogue:
     def _change_one(self) -> None:
         """Let the user choose one question and answer it again, then ask those whose answers depended on it.
 
-        Shift-Tab restores all answers as they were. The draft is written in any case.
+        Every question that matters can be chosen, also one that a flag has answered. Shift-Tab restores all answers as
+        they were. The draft is written in any case.
 
         Raises:
-            RecordError: the draft cannot be written
-            OSError: its folder cannot be made, or the installation's cannot be listed
+            OSError: the folder of the installation cannot be listed, or its free space not be told
         """
         questions = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [
@@ -423,7 +431,7 @@ class Dialogue:
         checks.keep_draft(self._given)
 
     def _complete_answers(self) -> Answers:
-        """Return the full set of answers: those given that make a difference, and defaults for all others.
+        """Return the full set of this dialogue's answers: those that make a difference, and defaults for all others.
 
         Raises:
             RequestError: an answer is missing, wrong, or contradicts another
@@ -435,7 +443,8 @@ class Dialogue:
     def _suggestion(self, question: Question) -> Any:
         """Return what Enter accepts for ``question``: the earlier answer, else what this machine or LLMB suggests.
 
-        An earlier answer does not count once the answer it depends on has changed. Empty or None where nobody knows.
+        An earlier answer does not count once the answer that it depends on has changed. Empty or None where nobody
+        knows.
         """
         old = merged_answers(self._defaults, self._given)
         if question.field in old:
@@ -456,6 +465,8 @@ def _ask_in_terminal(question: questionary.Question, *, way_back: bool = True) -
 def _ask_token() -> Secret | None:
     """Ask for the Hugging Face token, again while Hugging Face rejects it, and return it; None: the user has none.
 
+    It is stripped. Where Hugging Face cannot be asked, the token counts as accepted.
+
     Raises:
         Back: the user wants the question before this one
     """
@@ -472,6 +483,6 @@ def _ask_token() -> Secret | None:
 def _typed_problem(question: Question, text: str, given: Given) -> str:
     """Return what is wrong with the typed answer ``text``, beside the answers ``given`` and on this machine.
 
-    The result is text for the prompt; empty: nothing is wrong.
+    The result is text for the prompt, the first thing that is wrong; empty: nothing is. The disk is looked at.
     """
     return checks.text_problem(question, text, given) or question.kind.here(text) or question.refused(text)

@@ -17,21 +17,24 @@ Given = dict[str, Any]
 
 
 def on_slurm(given: Given) -> bool:
-    """Return whether jobs are submitted to Slurm; False as long as ``cluster_type`` is unanswered or unknown."""
+    """Return whether jobs are submitted to Slurm, by the answer ``cluster_type`` in any case.
+
+    False as long as that is unanswered, and where it is unknown.
+    """
     name = str(given.get("cluster_type")).lower()
     return name in names() and traits_of(name).slurm_options
 
 
 def uses_images(given: Given) -> bool:
-    """Return whether jobs run in container images: on Slurm, unless the ``runtime`` is none.
+    """Return whether jobs run in container images: on Slurm, unless the ``runtime`` is ``none``.
 
-    False as long as ``cluster_type`` is unanswered.
+    An unanswered ``runtime`` is none of these. False as long as ``cluster_type`` is unanswered.
     """
     return on_slurm(given) and given.get("runtime") != "none"
 
 
 def on_cpus(given: Given) -> bool:
-    """Return whether jobs train on CPUs; False as long as ``gpu_type`` is not answered."""
+    """Return whether jobs train on CPUs: ``gpu_type`` is ``cpu``, in any case; False as long as it is not answered."""
     return str(given.get("gpu_type")).lower() == gpus.CPU
 
 
@@ -45,16 +48,19 @@ def brings_engine(given: Given) -> bool:
 
 
 def default_architecture(gpu_type: str) -> str:
-    """Return the CPU architecture, ``x86_64`` or ``aarch64``, of machines with GPUs of ``gpu_type``.
+    """Return the CPU architecture, ``x86_64`` or ``aarch64``, of machines with GPUs of ``gpu_type``, in any case.
 
-    It is this machine's where the type is ``cpu`` or unknown.
+    It is this machine's, as the kernel names it, where the type is ``cpu`` or unknown.
     """
     known = gpus.GPUS.get(gpu_type.lower())
     return known.host if known else platform.machine()
 
 
 def answer_text(value: object) -> str:
-    """Return an answer as people see it: ``default`` for None, yes or no for a bool, a list joined by commas."""
+    """Return an answer as people see it: ``default`` for None, yes or no for a bool, a list joined by commas.
+
+    A tuple is shown like a list.
+    """
     if value is None:
         return "default"
     if isinstance(value, bool):
@@ -66,9 +72,9 @@ _PREFIX = "pretrain_"
 
 
 def as_words(value: object) -> list[str]:
-    """Return the words in a list, or in text separated by commas, stripped and without empty ones, in their order.
+    """Return the words in a list or tuple, or in text separated by commas, stripped, in their order.
 
-    Empty for a value of any other kind.
+    Empty ones are left out. A word that is given twice is there twice. An empty list for a value of any other kind.
     """
     words: Iterable[object] = ()
     if isinstance(value, str):
@@ -80,9 +86,10 @@ def as_words(value: object) -> list[str]:
 
 
 def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
-    """Return the full names, sorted and each once, of the workloads in ``all``, a text with commas, or a list.
+    """Return the full names, sorted and each once, of the workloads in ``chosen``, a list or a text with commas.
 
-    ``grok1`` is short for ``pretrain_grok1``. ``known`` are the names that exist; ``all`` stands for them.
+    ``grok1`` is short for ``pretrain_grok1``; case counts. ``known`` are the names that exist; the word ``all``, also
+    among others, stands for them.
 
     Raises:
         RequestError: a name is unknown, or none is given; the message begins with ``at``
@@ -110,8 +117,8 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
 def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
     """Return ``workload``, ``image`` and ``engine`` of each recipe in ``clone``, as far as it has them, by workload.
 
-    Read without a YAML parser, for checks before anything is installed. A recipe that names no workload is left out;
-    empty where there are no recipes.
+    Read without a YAML parser, for checks before anything is installed. A recipe that names no workload is left out; a
+    key that it lacks is absent. Empty where there are no recipes.
 
     Raises:
         OSError: a recipe cannot be read

@@ -95,22 +95,23 @@ class Question:
 
     @property
     def flag(self) -> str:
-        """The flag that gives the answer on a command line, such as ``--gpu-type``."""
+        """The flag that gives the answer to this question: ``--gpu-type`` for ``gpu_type``."""
         return "--" + self.field.replace("_", "-")
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in the help text, such as ``local|srun``, or ``PATH`` of ``install_path``.
+        """What stands for this question's value in help, such as ``local|srun``, or ``PATH`` of ``install_path``.
 
-        It is the choices, or the last word of the field's name where there are none.
+        It is the choices, ``true|false`` for a switch, or the last word of the field's name in upper case where there
+        are none.
         """
         return "|".join(self.choices) or self.field.rpartition("_")[2].upper()
 
     def listed(self, site: Site) -> dict[str, str]:
-        """Return what the dialogue lists to choose from: each value with the text shown for it.
+        """Return what the dialogue lists to choose from for this question: each value with the text shown for it.
 
-        Values that this machine offers come with ``OTHER`` at the end, after which an answer is typed. Empty for a
-        question that is answered by typing.
+        Values that this machine offers take the place of the choices, with ``OTHER`` at the end, after which an answer
+        is typed. Empty for a question that is answered by typing.
         """
         if found := self.offered(site):
             return {**found, OTHER: OTHER}
@@ -130,7 +131,10 @@ def _question_field(question: Question, **default: Any) -> Any:
 
 
 def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
-    """Return the line that the dialogue shows of each partition, by name: nodes, GPUs, time limit, if down."""
+    """Return the line that the dialogue shows of each partition, by name: nodes, GPUs, time limit, if down.
+
+    The names are padded to the same width.
+    """
     partitions = tuple(found)
     width = max((len(p.name) for p in partitions), default=0)
     shown = {}
@@ -144,7 +148,7 @@ def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
 def _suggested_cluster_type(site: Site, given: Given) -> str:
     """Return how jobs seem to run here: ``slurm`` where Slurm is, else the kind whose programs are on this machine.
 
-    It is ``local`` where no scheduler is found.
+    It is ``local`` where no scheduler is found. ``given`` plays no part.
     """
     from llmb_common.planning.site.machine import detect_cluster_type  # not for the first stage, which lacks msgspec
 
@@ -152,7 +156,7 @@ def _suggested_cluster_type(site: Site, given: Given) -> str:
 
 
 def _partition_rank(partition: Partition) -> tuple[bool, bool, bool]:
-    """Return a key by which partitions with GPUs are compared; the one with the highest key is suggested.
+    """Return a key by which partitions with GPUs are compared; the first of those with the highest key is suggested.
 
     A GPU type that LLMB knows counts most, then that the partition is up, then that it is Slurm's default.
     """
@@ -162,7 +166,8 @@ def _partition_rank(partition: Partition) -> tuple[bool, bool, bool]:
 def _gpu_partition_here(site: Site, given: Given) -> str:
     """Return the name of the partition to suggest for GPU jobs: the best one with GPUs, else Slurm's default.
 
-    Empty where there is neither.
+    The best has a GPU type that LLMB knows, then is up, then is the default. Empty where there is neither. ``given``
+    plays no part.
     """
     if site.gpu_partitions:
         return max(site.gpu_partitions, key=_partition_rank).name
@@ -170,7 +175,7 @@ def _gpu_partition_here(site: Site, given: Given) -> str:
 
 
 def _cpu_partition_here(site: Site, given: Given) -> Any:
-    """Return the name of the partition to suggest for installation jobs: the first without GPUs that is up.
+    """Return the name of the partition to suggest for installation jobs: Slurm's first without GPUs that is up.
 
     Where there is none, it is the answered one for GPU jobs; None if that is unanswered, too.
     """
@@ -195,13 +200,16 @@ def _gpu_type_here(site: Site, given: Given) -> str:
 
 
 def _suggested_architecture(site: Site, given: Given) -> str:
-    """Return the CPU architecture to suggest: that of all nodes, if they share one, else the GPU type's default."""
+    """Return the CPU architecture to suggest: that of all nodes, if they share one, else the GPU type's default.
+
+    It is this machine's where no GPU type is answered.
+    """
     one_kind = len(site.architectures) == 1
     return site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", "")))
 
 
 def _suggested_runtime(site: Site, given: Given) -> str:
-    """Return the container runtime to suggest: ``none`` for CPU jobs, ``enroot`` or ``pyxis`` for others.
+    """Return the container runtime to suggest: ``none`` for CPU jobs, ``enroot`` or ``pyxis`` for all others.
 
     ``enroot`` is suggested only where that program is on this machine and srun has no Pyxis.
     """
@@ -418,12 +426,12 @@ class Answers:
 
     @property
     def on_slurm(self) -> bool:
-        """Whether jobs are submitted to Slurm."""
+        """Whether these answers have jobs submitted to Slurm."""
         return traits_of(self.cluster_type).slurm_options
 
     @property
     def uses_images(self) -> bool:
-        """Whether jobs run in container images: on Slurm, unless the runtime is ``none``."""
+        """Whether these answers have jobs run in container images: on Slurm, unless the runtime is ``none``."""
         return self.on_slurm and self.runtime != "none"
 
 
@@ -451,12 +459,21 @@ FIELDS = frozenset(known.name for known in fields(Answers))
 
 
 def missing_questions(given: Given) -> list[Question]:
-    """Return the required questions that matter and have no answer in ``given``, in their order; empty: none."""
+    """Return the required questions that matter and have no answer in ``given``, in their order; empty: none.
+
+    None, an empty text and an empty list are no answer.
+    """
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
 
 def with_defaults(given: Given) -> Given:
-    """Return a copy of ``given`` in which each answer that is absent or None has its default, where there is one."""
+    """Return a copy of ``given`` in which each answer that is absent or None has its default, where there is one.
+
+    That is so for answers that make no difference, too. Those that have no default stay as they are.
+
+    Raises:
+        KeyError: ``gpu_type`` is not answered, by which the default of ``arch`` goes
+    """
     values = dict(given)
     for question in QUESTIONS:
         default = question.default(values)
@@ -468,7 +485,8 @@ def with_defaults(given: Given) -> Given:
 def merged_answers(old: Given, new: Given) -> Given:
     """Return a new dictionary with the ``old`` answers, overridden by the ``new`` ones.
 
-    Old answers that depended on one that has changed, or that make no difference any more, are left out.
+    Old answers that depended on one that has changed, or that make no difference any more, are left out; new ones never
+    are. An answer has changed that is in both and differs.
     """
     changed = {name for name, value in new.items() if name in old and old[name] != value}
     kept = dict(old)

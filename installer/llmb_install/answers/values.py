@@ -27,12 +27,14 @@ def nothing_wrong(text: str) -> str:
 
 
 def folder_problem(text: str) -> str:
-    """Return a sentence on why ``text`` cannot be a folder here; empty: it is one, or can be made.
+    """Return ``PATH is not a directory`` where ``text`` cannot be a folder here; empty: it is one, or can be made.
 
-    It cannot where the path, or the nearest path above it that exists, is no folder.
+    PATH is the path itself or, where it does not exist, the nearest one above it that does; permissions play no part.
+    ``~`` is replaced, and a relative path lies in the current folder.
 
     Raises:
         RequestError: the path begins with the home of an unknown user
+        OSError: a folder above is closed to this user
     """
     parent = existing(user_path(text, text))
     return "" if parent.is_dir() else f"{parent} is not a directory"
@@ -40,6 +42,8 @@ def folder_problem(text: str) -> str:
 
 def engine_problem(text: str) -> str:
     """Return ``PATH is not a program`` where ``text`` is no existing file that can be executed; else empty.
+
+    PATH is absolute, with ``~`` replaced. The program is not started.
 
     Raises:
         RequestError: the path begins with the home of an unknown user
@@ -51,8 +55,11 @@ def engine_problem(text: str) -> str:
 def not_writable(text: str) -> str:
     """Return ``PATH is not writable`` where this user cannot write to the folder ``text``, or make it; else empty.
 
+    PATH is the folder or, where it does not exist, the nearest path above it that does. Nothing is written.
+
     Raises:
         RequestError: the path begins with the home of an unknown user
+        OSError: a folder above is closed to this user
     """
     parent = existing(user_path(text, text))
     return "" if os.access(parent, os.W_OK) else f"{parent} is not writable"
@@ -61,7 +68,7 @@ def not_writable(text: str) -> str:
 def _not_a_slurm_name(text: str) -> str:
     """Return why ``text`` is no name of a Slurm account or partition, as a clause to put behind "which".
 
-    Empty: it may be one.
+    Empty: it may be one, or several with commas: it has no blank, and nothing that a shell interprets.
     """
     return "" if is_slurm_name(text) else "is not a valid name in Slurm"
 
@@ -103,8 +110,8 @@ RELEASES = Kind(remedy='write a list of releases in quotes, such as ["0.6"]', is
 def unusable_path(text: str) -> str:
     """Return what is wrong with the path ``text``, whatever is on disk; empty: nothing.
 
-    The result is a clause about the path, such as ``it contains a line break or a control character``, or says that
-    there is no such home directory.
+    The result is a clause about the path, such as ``it contains a line break or a control character``. It may say that
+    there is no such home directory, behind the path. A relative path is right.
     """
     if problem := line_problem(text):
         return f"it {problem}"
@@ -119,7 +126,7 @@ def unusable_for_installation(text: str, given: Given) -> str:
     """Return why ``text`` is no path for an installation whose jobs run as ``given`` says; empty: it is one.
 
     The result is a clause that begins with "it": some characters break PYTHONPATH, a build on CPUs, or the mounts of a
-    container. The disk is not looked at.
+    container. An unanswered ``runtime`` counts as ``pyxis``. The disk is not looked at.
     """
     if ":" in text:
         return "it contains a colon, which separates entries of PYTHONPATH"
@@ -134,8 +141,8 @@ def unusable_for_installation(text: str, given: Given) -> str:
 def free_space_hint(suggestion: str) -> str:
     """Return a blank and, in parentheses, how much disk space is free at the folder ``suggestion``, for a prompt.
 
-    Without a suggestion it says that free space will be checked. A folder that does not exist counts as the nearest one
-    above it.
+    For example `` (1.5 TB free at /scratch)``. Without a suggestion it says that free space will be checked. A folder
+    that does not exist counts as the nearest one above it.
 
     Raises:
         OSError: the file system does not answer

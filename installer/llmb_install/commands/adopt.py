@@ -64,7 +64,10 @@ print("LLMB-VERSIONS", json.dumps(found))
 
 @dataclass(frozen=True)
 class _ImageOnNode:
-    """A container image on a node that is held for this command, to run Python programs in."""
+    """A container image on a node that is held for this command, to run Python programs in.
+
+    It holds nothing itself: ``held`` is given back by whoever asked for the node.
+    """
 
     held: Held
     container: Container
@@ -72,10 +75,9 @@ class _ImageOnNode:
     """Folder that node and container see, with the code that is run."""
 
     def python(self, words: Sequence[str], what: str) -> str:
-        """Run the image's Python with arguments ``words`` in a container on the held node; return its output.
+        """Run the image's Python with arguments ``words`` in a container on the held node; return its stdout.
 
-        It has at most ``_MINUTES`` minutes. ``what`` begins the error's message, such as ``the release cannot be
-        read``.
+        It has at most 30 minutes. ``what`` begins the error's message, such as ``the release cannot be read``.
 
         Raises:
             EnvironmentLacks: the program or its container failed; the message ends with its last line
@@ -101,8 +103,9 @@ _CATALOGUE, _VALIDATION = "catalogue.json", "validation.json"
 def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``adopt``: import an image, read its functions, and enter it in ``cluster_config.yaml``.
 
-    The functions, performance recipes of Megatron-Bridge, are read on a compute node; the result compares them with the
-    newest that LLMB brings. Another image of the same release is replaced in that file. Holds the installation's lock.
+    ``path`` is the installation's folder, ``clone`` has the recipes. The functions, performance recipes of
+    Megatron-Bridge, are read on a compute node; the result compares them with the newest that LLMB brings. Another
+    image of the same release is replaced in that file. Holds the installation's lock.
 
     Raises:
         RequestError: the installation's jobs run without images, or the image does not exist or has no Megatron-Bridge
@@ -154,9 +157,13 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def _image_and_file(installation: Installation, image: str, reporter: Reporter) -> tuple[str, Path]:
     """Return the image as jobs name it, and its file; one of a registry is imported if it is missing.
 
+    ``image`` is the path of a ``.sqsh`` file, which jobs name by its absolute path, or a name such as
+    ``nvcr.io#nvidia/nemo:26.02.01``.
+
     Raises:
         RequestError: the ``.sqsh`` file does not exist, or ``image`` is no name of an image
         EnvironmentLacks: the image cannot be imported
+        OSError: the folder of images cannot be made
     """
     if image.endswith(".sqsh"):
         file = user_path(image, image)
@@ -192,8 +199,8 @@ def _file_digest(image: Path) -> str:
 def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
     """Hold a node, start the image there, and return its release of Megatron-Bridge.
 
-    The catalogue of its functions and their validation are written to ``work``, unless the files are there; a release
-    without functions has neither. Waits for the node.
+    The catalogue of its functions and their validation are written to the folder ``work``, unless the files are there;
+    a release without functions has neither. Waits up to ten minutes for the node, and gives it back.
 
     Raises:
         RequestError: the image has no Megatron-Bridge that LLMB can use, or there are no nodes to ask
@@ -231,6 +238,8 @@ def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, 
 def _release_in(output: str, image: Path) -> str:
     """Return the release of Megatron-Bridge in ``output``, the text that a program inside ``image`` has printed.
 
+    LLMB can use the releases that it has engines for, and any newer one. ``image`` is only for messages.
+
     Raises:
         RequestError: there is no release, an invalid number, or one that LLMB cannot use
     """
@@ -253,14 +262,18 @@ def _release_in(output: str, image: Path) -> str:
 
 
 def _has_functions(release: str) -> bool:
-    """Return whether a release of Megatron-Bridge has performance recipes: functions that a catalogue lists."""
+    """Return whether a release of Megatron-Bridge has performance recipes: functions that a catalogue lists.
+
+    The newest that LLMB has an engine for has them, and so have newer ones.
+    """
     return minor(release) == ENGINES[-1] or is_newer(release)
 
 
 def _keep_release(install: Path, work: Path, release: str) -> dict[str, Path]:
     """Copy the catalogue and validation of ``release`` from ``work`` into the installation, and return their paths.
 
-    The paths are by key in ``cluster_config.yaml``: ``catalogue`` and ``validation``. Empty where ``work`` has neither.
+    Earlier ones of the release are replaced. The paths are by key in ``cluster_config.yaml``: ``catalogue`` and
+    ``validation``; one that ``work`` does not have is left out.
 
     Raises:
         RecordError: a file cannot be written
@@ -288,8 +301,9 @@ _DIFFERENCES = {
 def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
     """Return how the functions in the catalogue ``file`` differ from those of the newest release that LLMB brings.
 
-    ``functions`` is their number, ``against`` the release compared with; ``new``, ``gone``, ``changed`` and
-    ``other_variables`` list names, sorted. A function that this LLMB cannot read counts as changed.
+    The latter are in the catalogue of ``recipe``, which must have one. ``functions`` is the number in ``file``,
+    ``against`` the release compared with; ``new``, ``gone``, ``changed`` and ``other_variables`` list names, sorted. A
+    function that this LLMB cannot read counts as changed.
 
     Raises:
         RecipeError: a catalogue cannot be read
@@ -316,9 +330,10 @@ def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
 
 
 def _example_command(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str | None:
-    """Return the words behind ``llmb-run`` that plan one of the pretraining functions in the catalogue ``file``.
+    """Return the words behind ``llmb-run``, as one text, that plan a pretraining function of the catalogue ``file``.
 
-    It is one for ``gpu_type`` where there is any. None where the catalogue has no function that pretrains.
+    It is the first one for ``gpu_type``, else the first of all. None where the catalogue has no function that
+    pretrains.
 
     Raises:
         RecipeError: the catalogue cannot be read

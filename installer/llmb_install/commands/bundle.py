@@ -75,7 +75,10 @@ _ANYWHERE = Answers(
 
 
 class Target(NamedTuple):
-    """A kind of machine that a bundle serves: CPU architecture, such as ``x86_64``, and version of Python."""
+    """A kind of machine that a bundle serves: CPU architecture, such as ``x86_64``, and version of Python.
+
+    The version is (3, minor).
+    """
 
     machine: str
     python: Python
@@ -84,13 +87,15 @@ class Target(NamedTuple):
 def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``bundle``: write packages and images into the folder ``--to``, or finish an earlier attempt.
 
-    Packages there that no lock file names are removed. ``SHA256SUMS`` is removed at the beginning and written last, so
-    that an unfinished bundle has none.
+    ``path`` is the installation's folder, which need not exist; ``clone`` has recipes and lock files. Packages in
+    ``--to`` that no lock file names are removed. ``SHA256SUMS`` is removed at the beginning and written last, so that
+    an unfinished bundle has none; what was fetched before an error stays for the next attempt.
 
     Raises:
         RequestError: the folder holds files that are no bundle's, or an option is wrong
         EnvironmentLacks: a package or an image cannot be had, or another installer is at work in the folder
         ConfigError: the installation's answer file is damaged
+        RecipeError: a recipe is wrong
         RecordError: a file cannot be written
         OSError: the folder cannot be read or changed
     """
@@ -140,11 +145,12 @@ def _wanted_content(
 ) -> tuple[list[str], list[Image]]:
     """Return the releases whose CPU engines go into the bundle, sorted, and the images, with their paths in it.
 
-    They are those of the workloads asked for, else of the installation; without either, the default release and no
-    image. No images with ``--no-images``.
+    They are those of the workloads asked for, else of the installation in ``path``; without either, the default
+    release, which is always among them, and no image. An image for several architectures is there once for each. No
+    images with ``--no-images``. Writes nothing.
 
     Raises:
-        EnvironmentLacks: an image is not installed here and cannot be imported without Enroot
+        EnvironmentLacks: an image is not installed here and cannot be imported without Enroot, or there is no recipe
         RequestError: a workload is unknown
         ConfigError: the installation's answer file is damaged
         RecipeError: a recipe is wrong
@@ -172,7 +178,7 @@ def _wanted_content(
 
 
 def _machines(options: argparse.Namespace) -> list[str]:
-    """Return the CPU architectures that a bundle is for, such as ``x86_64``: those asked for, else this machine's."""
+    """Return the CPU architectures that a bundle is for: those asked for, as given, else this machine's."""
     return options.platform or [platform.machine()]
 
 
@@ -182,7 +188,8 @@ def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
     The latter are this Python and those that CPU engines of ``releases`` get here, sorted.
 
     Raises:
-        RequestError: ``--python`` names no version such as 3.12, or one that is too old for LLMB
+        RequestError: ``--python`` names no version such as 3.12, or one before 3.10, which is too old for LLMB
+        KeyError: the installer has no CPU engine of one of ``releases``
     """
     if options.python:
         if wrong := [text for text in options.python if not re.fullmatch(r"3\.\d{1,3}", text)]:
@@ -205,7 +212,8 @@ def _fetch_wheels(
 ) -> dict[str, str]:
     """Fetch all packages that the lock files name for ``targets``; return their SHA-256 by ``wheels/NAME``.
 
-    They go into ``folder``: packages that are there already stay, and all other files in it are removed.
+    They go into ``folder``, which is made: packages that are there already stay if their hash is in the lock file, and
+    all other files in it are removed at the end. After an error those that were fetched stay.
 
     Raises:
         EnvironmentLacks: a package cannot be had
@@ -253,8 +261,8 @@ def _target_locks(
 ) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
     """Yield each lock file, a target that it is for, and the packages taken as if for another version of Python.
 
-    These packages are by name, each with that version. The lock of an engine that does not run on a target's Python is
-    left out.
+    These packages are by name, each with that version; there are none for the tool's own locks. The lock of an engine
+    that does not run on a target's Python is left out. A lock file comes once for each target.
     """
     locks = clone / "installer" / "locks"
     for target in targets:
@@ -266,7 +274,10 @@ def _target_locks(
 
 
 def _requirements(text: str, target: Target) -> Iterator[Requirement]:
-    """Yield the pinned requirements in a lock file's ``text`` that hold for the ``target``'s machine and Python."""
+    """Yield the pinned requirements in a lock file's ``text`` that hold for the ``target``'s machine and Python.
+
+    They are in the file's order; markers are evaluated for Linux.
+    """
     version = as_text(target.python)
     environment = {
         **{"python_version": version, "python_full_version": f"{version}.0", "platform_machine": target.machine},
@@ -280,8 +291,8 @@ def _requirements(text: str, target: Target) -> Iterator[Requirement]:
 def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
     """Return which of the file ``names`` best suits the pinned ``requirement`` on ``target``: a portable wheel.
 
-    The wheel for the oldest glibc wins. A source archive is taken only where no file is a wheel of that version. None:
-    none suits.
+    The wheel for the oldest glibc wins, of equal ones the first. A source archive is taken only where no file is a
+    wheel of that version; names of another package, version or form are skipped. None: none suits.
     """
     (pin,) = requirement.specifier
     wanted = (canonicalize_name(requirement.name), Version(pin.version))
@@ -305,7 +316,10 @@ def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -
 
 
 def _wheel_tags(target: Target) -> Iterable[Tag]:
-    """Yield the wheel tags that the ``target`` takes, the most portable first: the oldest glibc before newer ones."""
+    """Yield the wheel tags that the ``target`` takes, the most portable first: the oldest glibc before newer ones.
+
+    None needs a newer glibc than 2.28.
+    """
     platforms = []
     for minor in range(5, MINIMUM_GLIBC[1] + 1):
         platforms += [f"{_EARLIER[minor]}_{target.machine}"] if minor in _EARLIER else []

@@ -44,12 +44,13 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     """Run the command ``doctor``: return a report on whether jobs can run at this site.
 
     The result's exit status is 1 where something blocks them. One small job runs on a compute node, unless told not to.
-    An installation is not needed, and not changed but for a test folder among its runs, which is removed.
+    An installation in ``install`` is not needed, and not changed but for a test folder among its runs, which is
+    removed. A wrong recipe is a line of the report.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong or not to be trusted
         RequestError: an account, a partition or ``additional_params`` is invalid
-        RecipeError: a recipe is wrong
+        OSError: the free space of a folder cannot be told
     """
     if (install / FILE_NAME).is_file():
         require_trusted(install / FILE_NAME, install)
@@ -66,7 +67,7 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
 
 
 def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
-    """Return a copy of the site's settings with the account and partition of the command line, if given.
+    """Return a copy of the site's settings with the account and GPU partition of the command line, if given.
 
     ``cluster_type`` is detected where it is not set.
 
@@ -85,7 +86,10 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 
 
 def _report_lines(checks: list[DoctorCheck]) -> list[str]:
-    """Return the report's lines: each of ``checks``, its remedy below it, and last how many are ok, doubt or block."""
+    """Return the report's lines: each of ``checks``, its remedy below it, and last how many are ok, doubt or block.
+
+    ``checks`` must not be empty.
+    """
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -98,7 +102,10 @@ def _report_lines(checks: list[DoctorCheck]) -> list[str]:
 
 
 def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
-    """Return every check of the site that makes sense for these facts, in the order of repair; never empty."""
+    """Return every check of the site that makes sense for these facts, in the order of repair; never empty.
+
+    Space and recipes come first, then the scheduler, containers and the node; what blocks is not put before the rest.
+    """
     checks = [*_space_checks(facts)]
     if facts.recipe_error is not None:
         checks.append(DoctorCheck("recipes", "blocks", facts.recipe_error.message, facts.recipe_error.remedy))
@@ -117,7 +124,7 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the free space for the installation and, where jobs use containers, for images.
 
-    Too little is a doubt; none of them blocks.
+    Less than 5 GB for the installation, or than one image, is a doubt; none of them blocks.
     """
     found = f"{size(facts.free_install)} free in {facts.install}"
     small = facts.free_install < 5_000_000_000
@@ -132,7 +139,8 @@ def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
     """Yield two checks of a site without Slurm: this machine's GPUs, or its scheduler's commands, and the engine.
 
-    The engine is a Python with Megatron-Bridge, which must be named in ``cluster_config.yaml``.
+    Each blocks: no GPU where ``cluster_config.yaml`` has a type of GPU, a missing command, or no Python with
+    Megatron-Bridge in that file, which is the engine.
     """
     if traits.this_machine:
         present = ", ".join(facts.site.local_gpus)
@@ -151,7 +159,8 @@ def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCh
 def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of Slurm's commands, version, controller, MPI and topology.
 
-    Ends after commands that are missing or a controller that does not answer: nothing else can be asked then.
+    Ends after commands that are missing or a controller that does not answer, which block: nothing else can be asked
+    then. A Slurm before 21.08 is a doubt.
     """
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
@@ -191,6 +200,7 @@ def _mpi_check(facts: SiteFacts) -> DoctorCheck:
 def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield one check of whether Slurm keeps a job's nodes together in NVLink racks; at worst a doubt.
 
+    It does from 24.05 on with topology/block. A doubt, too, are blocks that are smaller than a rack, before 25.11.
     Nothing for GPU types whose NVLink ends at the node, or of unknown type.
     """
     gpu = gpus.GPUS.get(facts.config.gpu_type or "")
@@ -219,7 +229,8 @@ def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the GPU partition, that it exists and is up, and of whether jobs request GPUs as they must.
 
-    Ends after a partition that is not set, a doubt, or that does not exist, which blocks.
+    One that is down blocks, as do jobs that request GPUs where Slurm has none; that they do not request those that
+    Slurm has is a doubt. Ends after a partition that is not set, a doubt, or that does not exist, which blocks.
     """
     name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
@@ -247,7 +258,7 @@ def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _account_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield one check of the account that jobs are charged to; it blocks where the account is not the user's.
 
-    It is a doubt where none is set, or where Slurm keeps no accounts.
+    It is a doubt where none is set, or where Slurm keeps no accounts, and ok where the user's accounts are not known.
     """
     account = facts.slurm.account
     if not facts.has_accounting:
@@ -267,8 +278,8 @@ def _time_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the time limit that jobs get, and of the time left to save a checkpoint on preemption.
 
     The limit is the shortest that Slurm sets; without any, that check is left out. It is a doubt where some jobs of a
-    workload ask for more, and blocks where all do. The second, a doubt at worst, is left out where the checkpoint size
-    or Slurm's ``KillWait`` is unknown.
+    workload ask for more, and blocks where all jobs of one do; where no workload is known, a job of 30 minutes counts.
+    The second, a doubt at worst, is left out where the checkpoint size or Slurm's ``KillWait`` is unknown.
     """
     wanted = facts.workloads or (WorkloadNeeds("a benchmark"),)
     name = facts.slurm.gpu_partition
@@ -302,7 +313,7 @@ def _time_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of Slurm settings that change what jobs do: the task plug-in, and limits that are not enforced.
 
-    The second is there only where Slurm accepts jobs over a partition's limit.
+    The first is always ok. The second, a doubt, is there only where Slurm accepts jobs over a partition's limit.
     """
     task = facts.slurm_config.get("TaskPlugin", "") or "unknown"
     unbound = "" if "affinity" in task else ": CPU_PER_TASK_PINNING has no effect; ranks are bound by numactl"
@@ -313,7 +324,11 @@ def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yield checks of what runs containers here, Pyxis and Enroot; nothing where jobs use no container."""
+    """Yield checks of what runs containers here, Pyxis and Enroot; nothing where jobs use no container.
+
+    A Pyxis that jobs need and srun lacks blocks, as does an Enroot on this machine without ``unsquashfs``; no Enroot
+    here is a doubt, as are images that jobs may not write to.
+    """
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
         lacking = not {*_PYXIS_OPTIONS} <= {*facts.container_options}
@@ -340,6 +355,9 @@ def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def release_numbers(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a release: ``(24, 5)`` for ``24.05.3``; ``(0, 0)`` for other text."""
+    """Return the first two numbers of a release: ``(24, 5)`` for ``24.05.3``; else ``(0, 0)``.
+
+    The text must begin with them.
+    """
     found = re.match(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -10,7 +10,10 @@ Level = Literal["ok", "doubt", "blocks"]
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """One line of doctor's report: what was looked at, whether that is good, and what to do if not."""
+    """One line of doctor's report: what was looked at, whether that is good, and what to do if not.
+
+    ``level``: ``ok``; ``doubt``, with which jobs may run; or ``blocks``, with which they cannot.
+    """
 
     name: str
     level: Level
@@ -21,5 +24,8 @@ class DoctorCheck:
 
 
 def check_line(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
-    """Return a line of doctor's report: ``ok``, or of the given ``level`` with ``remedy`` where ``bad`` is truthy."""
+    """Return a line of doctor's report: ``ok``, or of the given ``level`` with ``remedy`` where ``bad`` is truthy.
+
+    ``found``, what is there now, is in it in both cases.
+    """
     return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")

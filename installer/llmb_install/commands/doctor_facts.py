@@ -30,7 +30,12 @@ from llmb_install.working.artefact import free_bytes
 def ask_a_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> NodeReport:
     """Return what one node of the GPU partition reports of itself, asked by a short job, which is waited for.
 
-    An error is in the report, not raised. ``image``, if given and if jobs use containers, is started there, too.
+    That no node answers is in the report, not raised. ``image``, if given and if jobs use containers, is started there,
+    too.
+
+    Raises:
+        RequestError: ``additional_params`` of the configuration is wrong
+        OSError: the installation's folder may not be looked at
     """
     releases = tuple(config.engine.releases.values()) if config.engine else ()
     needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
@@ -48,7 +53,10 @@ SLURM_COMMANDS = ("sbatch", "srun", "salloc", "squeue", "sinfo", "scontrol", "sc
 
 @dataclass(frozen=True)
 class WorkloadNeeds:
-    """What the jobs of one workload need on this site's GPUs: time limits, time to save, image files."""
+    """What the jobs of one workload need on this site's GPUs: time limits, time to save, image files.
+
+    The defaults are for a workload of which nothing is known: 30 minutes, and no time to save.
+    """
 
     name: str
     shortest: int = 30
@@ -63,7 +71,10 @@ class WorkloadNeeds:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits that Slurm sets for this user's jobs, by partition, QOS and association, and its topology."""
+    """The limits that Slurm sets for this user's jobs, by partition, QOS and association, and its topology.
+
+    Without an answer of Slurm there are none, as by the defaults.
+    """
 
     walls: tuple[tuple[str, int], ...] = ()
     """What sets a time limit, such as ``QOS normal``, and that limit in minutes; the partition's own is not among
@@ -116,7 +127,10 @@ class SiteFacts:
 
     @property
     def engine_pythons(self) -> list[str]:
-        """The paths of the Pythons in ``cluster_config.yaml`` in which jobs without a container train; empty: none."""
+        """The paths of the Pythons in which this site's jobs without a container train; empty: none.
+
+        ``cluster_config.yaml`` names them. That of the default release comes first.
+        """
         engine = self.config.engine
         return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
 
@@ -124,8 +138,8 @@ class SiteFacts:
 def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> SiteFacts:
     """Return all facts that doctor judges, asked now of this machine, Slurm and one node.
 
-    What does not answer stays empty. ``ask_node``: run one small job on a node of the GPU partition, and wait for it.
-    ``clone``: where the recipes are.
+    What does not answer stays empty. ``ask_node``: run one small job on a node of the GPU partition, and wait for it,
+    where Slurm's controller is up. ``clone``: where the recipes are; a wrong one is among the facts.
 
     Raises:
         RequestError: ``slurm.additional_params`` is invalid
@@ -175,8 +189,9 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
 def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, ...]:
     """Return what each workload needs on this site's GPUs: of those installed, or of all where none is.
 
-    Workloads without a configuration for the GPUs are left out. Empty where ``clone`` has no recipes, which doctor does
-    not need.
+    They are in the order of the recipes' folders. Workloads without a configuration for the GPUs are left out; where
+    the site names no GPU type, all configurations count. Empty where ``clone`` has no recipes, which doctor does not
+    need.
 
     Raises:
         RecipeError: a recipe is wrong
@@ -200,9 +215,10 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
 
 
 def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
-    """Return the limits that Slurm sets for this user's jobs, by partition, association and QOS; asks Slurm now.
+    """Return the limits that Slurm sets for this user's jobs, by association and QOS; asks Slurm now.
 
-    What does not answer sets no limit. Without ``has_accounting`` only the partition and the topology are asked.
+    What does not answer sets no limit; the partition's own time limit is not among them. Without ``has_accounting``
+    only the partition's grace time and the topology are asked.
 
     Raises:
         RequestError: ``slurm.additional_params`` is invalid
@@ -242,7 +258,10 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
 
 
 def limit_minutes(text: str) -> int | None:
-    """Return the whole minutes of a Slurm time limit such as ``1-00:00:00``; None for ``infinite`` and other text."""
+    """Return the minutes of a Slurm time limit such as ``1-00:00:00`` or ``MM:SS``, rounded down.
+
+    None for ``infinite``, a bare number and other text.
+    """
     found = re.match(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\Z", text)
     if found is None:
         return None
@@ -253,10 +272,7 @@ def limit_minutes(text: str) -> int | None:
 def _block_sizes(text: str) -> tuple[int, ...] | None:
     """Return the number of nodes in each block of what ``scontrol show topology`` prints; None: there are no blocks.
 
-    Before Slurm 24.11 the text has no size, and the nodes are counted.
-
-    Raises:
-        RequestError: the nodes of a block are no host list
+    Before Slurm 24.11 the text has no size, and the nodes are counted. Blocks whose size cannot be told are left out.
     """
     sizes = []
     for line in text.splitlines():
@@ -268,7 +284,7 @@ def _block_sizes(text: str) -> tuple[int, ...] | None:
 
 
 def _node_count(hostlist: str) -> int:
-    """The number of nodes in a list of Slurm's such as ``n[1-4]``; 0 if it is written in another way."""
+    """Return the number of nodes in a list of Slurm's such as ``n[1-4]``; 0 if it is written in another way."""
     try:
         return len(expand(hostlist))
     except RequestError:
@@ -278,7 +294,8 @@ def _node_count(hostlist: str) -> int:
 def _slurm_rows(*argv: str) -> list[list[str]]:
     """Run a Slurm command and return its lines, each split at ``|`` into as many fields as ``format=`` names.
 
-    ``format=`` is the last argument. Lines with another number of fields are left out; empty where nothing answers.
+    ``format=`` is the last argument. Lines with another number of fields are left out; empty where nothing answers
+    within 15 seconds.
     """
     fields = argv[-1].count(",") + 1
     rows = [line.split("|") for line in command_output(*argv).splitlines()]

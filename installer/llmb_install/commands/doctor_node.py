@@ -30,7 +30,8 @@ _SKEW_SECONDS = 5
 def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield the lines of doctor's report about the asked node, in the order of repair.
 
-    A node that could not be asked gives one line, a doubt.
+    They are the hardware, Enroot, folders, what does not answer, the engine or image, and the clock, which may be five
+    seconds off. A node that could not be asked gives one line, a doubt.
     """
     if node.error:
         remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
@@ -64,8 +65,8 @@ def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 def _rule_check(name: str, remarks: Mapping[str, Remark], rule: str, found: str, remedy: str = "") -> DoctorCheck:
     """Return the line ``name`` of doctor's report, as bad as what ``rule`` remarked; ok without a remark.
 
-    ``remarks`` are those on the node, by rule. ``found`` is what the node has. ``remedy`` takes the place of the
-    remark's own.
+    ``remarks`` are those on the node, by rule: ``fail`` is ``blocks`` here, ``warn`` is ``doubt``. ``found`` is what
+    the node has. ``remedy`` takes the place of the remark's own, if given.
     """
     remark = remarks.get(rule)
     if remark is None:
@@ -97,7 +98,8 @@ def _hardware_checks(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, R
 def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the node sees the installation, the image folder and the folder of runs.
 
-    The first two are left out where there is no installation, or no image folder is set.
+    A folder that it does not see blocks. The first two are left out where there is no installation, or no image folder
+    is set or no container used.
     """
     if facts.install.is_dir():
         sees = node.folder("installation").there
@@ -113,8 +115,8 @@ def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the node, and the container on it, can write to the folder in which runs are kept.
 
-    They look for a folder that doctor has made there: whoever sees it sees the same file system. Where this user cannot
-    write to the folder of runs there is one doubt instead; nothing without an installation.
+    They look for a folder that doctor has made there: whoever sees it sees the same file system; they block. Where this
+    user cannot write to the folder of runs there is one doubt instead; nothing without an installation.
     """
     if not node.writes:
         if facts.install.is_dir():
@@ -156,7 +158,8 @@ def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
 def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the image starts on the node, has room to be unpacked there, and sees the node's GPUs.
 
-    Those that do not apply are left out: the room with Enroot alone, the GPUs where the image did not start.
+    Each blocks, but what ``enroot`` does about room is a doubt. Those that do not apply are left out: the room where no
+    container runtime unpacks, the GPUs where the image did not start or the node has none.
     """
     inside = node.inside
     started = node.inside.started
@@ -188,8 +191,9 @@ def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[D
 def _unpack_folder_check(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
     """Return the check of whether jobs unpack their image, of ``needed`` bytes, on a local disk of the node.
 
-    Otherwise Enroot mounts the image, and the mount does not outlive the SIGCONT with which Slurm announces a
-    preemption: the job could not save then. It is a doubt where Slurm preempts, else ok.
+    They do where there is room for twice the image. Otherwise Enroot mounts the image, and the mount does not outlive
+    the SIGCONT with which Slurm announces a preemption: the job could not save then. It is a doubt where Slurm
+    preempts, else ok.
     """
     wanted = ROOT_ROOM * needed
     if not roots.there:

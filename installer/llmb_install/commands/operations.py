@@ -42,14 +42,15 @@ _NOTHING = "nothing to do: {} is complete\n"
 def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``install``, the default: make what an installation with the given answers lacks.
 
-    The answers come from a play file, flags, the installation itself, or the user. With ``--record`` they are only
-    written to a file, with ``--list-workloads`` the workloads are only listed.
+    The answers come from a play file, flags, the installation in ``path``, or the user. With ``--record`` they are only
+    written to a file, with ``--list-workloads`` the workloads are only listed. ``clone`` has the recipes.
 
     Raises:
         RequestError: answers are wrong or missing, or the folder holds other things
         EnvironmentLacks: this machine lacks something, or another command changed the installation meanwhile
         Interrupted: the user left the dialogue
         LLMBError: a file of the site or a recipe is wrong, or a part could not be made
+        OSError: a folder cannot be listed
     """
     if options.list_workloads:
         return list_workloads(clone)
@@ -65,6 +66,8 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
     def decide() -> Installation:
         """Return the installation that there should be; answers are gathered anew if another command has changed it.
+
+        Those of a play file hold in any case, and a user who has answered is not asked again.
 
         Raises:
             EnvironmentLacks: another command has changed it after the user had answered
@@ -86,7 +89,7 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``add``: add workloads or Megatron-Bridge releases to an installation; make what they need.
 
-    ``clone`` has the recipes; ``path`` is the installation's folder.
+    ``clone`` has the recipes; ``path`` is the installation's folder. What is installed already stays, and is no error.
 
     Raises:
         RequestError: a workload or release is unknown
@@ -115,16 +118,17 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Run the command ``remove``: take workloads out of the installation.
+    """Run the command ``remove``: take workloads out of the installation in ``path``.
 
-    Images and engines that nothing else needs are removed; results stay. The workloads ``all`` are those installed. An
-    unfinished earlier removal is finished first. The result's data has ``install_path`` and the ``workloads`` that are
-    left.
+    Images and engines that nothing else needs are removed; results stay. The word ``all``, alone, names those
+    installed. An unfinished earlier removal is finished first. The result's data has ``install_path`` and the
+    ``workloads`` that are left.
 
     Raises:
         RequestError: a workload is unknown, or not installed while no unfinished removal is there
         EnvironmentLacks: there is no installation, or runs of the workloads have not ended (unless ``--despite-runs``)
         LLMBError: the answer file or a recipe is wrong, or a file could not be written
+        OSError: an image cannot be removed
     """
     required_answers(path)
     with transaction(path, verbose=options.verbose) as reporter:
@@ -157,6 +161,8 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``update``: repair what is damaged, build what the clone asks for, remove what is left over.
 
+    ``path`` is the installation's folder; its answers stay as they are.
+
     Raises:
         EnvironmentLacks: there is no installation, or this machine lacks something
         LLMBError: the answer file or a recipe is wrong, or a part could not be made
@@ -178,11 +184,13 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``charts``: fetch the script that draws reports' charts if it is missing.
 
-    The result's text is the script's path.
+    The result's text is the script's path. ``path`` is the installation's folder.
 
     Raises:
         EnvironmentLacks: there is no installation, or the script cannot be fetched
         ConfigError: the answer file is damaged or not to be trusted
+        RecipeError: a recipe is wrong
+        OSError: a file cannot be written
     """
     part = Installation(clone, required_answers(path)).charts()
     ran = []
@@ -193,7 +201,9 @@ def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def list_workloads(clone: Path) -> Result:
-    """Return the workloads that ``clone`` has recipes for, installed or not: name, title, sizes and image, by name.
+    """Return the workloads that ``clone`` has recipes for, installed or not: name, title, sizes and image.
+
+    They are sorted by name. The result's data has them as ``workloads``, its text a line for each.
 
     Raises:
         EnvironmentLacks: the clone has no recipe
@@ -213,10 +223,12 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
 
     ``decide`` gives the installation that there should be. It is called twice: before anything is written, and as the
     lock's holder, because another command may have come first. ``repair``: also what only the thorough check finds
-    damaged.
+    damaged. An unfinished removal is finished first. The result's ``ran`` has the ids of the parts made, or ``todo``
+    what a dry run would make.
 
     Raises:
         LLMBError: what ``decide`` raises, what this machine lacks, or why a part could not be made
+        OSError: a file cannot be read or written
     """
     installation = decide()
     todo = artefact.missing(installation.artefacts())
@@ -255,7 +267,10 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
 
 
 def _next_steps(installation: Installation) -> Iterator[str]:
-    """Yield remarks on a finished installation: that the umask keeps colleagues out, if so, and what to run next."""
+    """Yield remarks on a finished installation: that the umask keeps colleagues out, if so, and what to run next.
+
+    The first is there only on Slurm.
+    """
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
     # There is no way to read the umask but to set it.
@@ -275,7 +290,12 @@ def _next_steps(installation: Installation) -> Iterator[str]:
 def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
     """Return the summary, of several lines, that the user confirms: answers, download, disk space, and what is free.
 
-    Secrets are only said to be given. ``accounts`` are all that the user may charge; the others are mentioned.
+    Secrets are only said to be given. ``accounts`` are all that the user may charge; those beside the chosen one are
+    mentioned.
+
+    Raises:
+        LLMBError: a part of the installation cannot be looked at
+        OSError: a file cannot be read, or the free space not be told
     """
     answers = as_given(installation.answers)
     others = [account for account in accounts if account != answers.get("account")]
@@ -294,9 +314,9 @@ def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
 def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
     """Return what to install: the answers, the secrets, and whether the user was asked in a dialogue.
 
-    They come from flags, ``--play``, earlier answers or the user, who is asked only on a terminal, and only where flags
-    do not say all; then ``options.into_used_folder`` is set. ``clone`` has the recipes; ``path`` is the installation's
-    folder.
+    They come from flags, which win, then ``--play`` or earlier answers, or from the user, who is asked only on a
+    terminal, and only where flags do not say all; then ``options.into_used_folder`` is set. ``clone`` has the recipes;
+    ``path`` is the installation's folder, unless a play file names another.
 
     Raises:
         RequestError: the answers are wrong, or lack something and nobody can be asked
@@ -304,7 +324,7 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
         RecipeError: a recipe is wrong
         EnvironmentLacks: the clone has no recipe
         Interrupted: the user left the dialogue
-        RecordError: the dialogue's draft cannot be written
+        OSError: the folder of the installation cannot be listed, or its free space not be told
     """
     recipes = load_recipes(clone)
     flags = arguments.given_by_flags(options)
@@ -344,7 +364,8 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
 
             Raises:
                 RequestError: this machine or Slurm contradicts an answer
-                ConfigError: the stored answers are wrong
+                LLMBError: the stored answers are wrong, or a part cannot be looked at
+                OSError: a file cannot be read, or the free space not be told
             """
             raise_all(_site_problems(options, answers, clone, path))  # while they can still be corrected
             return describe(Installation(clone, answers, secrets), site.accounts)
@@ -362,8 +383,8 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
 def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, path: Path) -> list[RequestError]:
     """Return an error for each answer that this machine, Slurm or the recipes contradict; empty: none.
 
-    Of an installation with the same answers only paths are checked, as with ``--no-site-check``. The errors are not
-    raised.
+    Of an installation in ``path`` with the same answers only paths are checked, as with ``--no-site-check``. A workload
+    without a configuration that was not asked for now is only told to the user. The errors are not raised.
 
     Raises:
         ConfigError: the stored answers are wrong
@@ -400,7 +421,8 @@ def _gres_answer(given: Given) -> Given:
 def _chosen_mpi(mpi: str) -> str | None:
     """Return ``mpi`` if somebody chose it; None if it is only what release 0.2 detected here by itself.
 
-    Release 0.2 took Slurm's first PMIx, else ``none``. Where Slurm does not answer, ``mpi`` counts as chosen.
+    Release 0.2 took Slurm's first PMIx, else ``none``: who chose the same is not told apart. Where Slurm does not
+    answer, ``mpi`` counts as chosen.
     """
     types = mpi_types()
     found = next((name for name in types if name.startswith("pmix")), "none") if types else None
@@ -408,14 +430,17 @@ def _chosen_mpi(mpi: str) -> str | None:
 
 
 def _without_detected_mpi(answers: Answers) -> Answers:
-    """Return the answers without an ``mpi`` that release 0.2 had detected by itself; asks Slurm where one is set."""
+    """Return a copy of the answers without an ``mpi`` that release 0.2 had detected by itself.
+
+    Slurm is asked where one is set.
+    """
     return answers if answers.mpi is None else replace(answers, mpi=_chosen_mpi(answers.mpi))
 
 
 def _without_found_mpi(play: Given, where: str) -> Given:
-    """Return the answers of the play file ``where``, with ``mpi`` set to None unless somebody chose it.
+    """Return the answers ``play`` of the play file ``where``, with ``mpi`` set to None unless somebody chose it.
 
-    The user is told what becomes of it. Answers without a valid ``mpi`` are returned as they are.
+    The user is told on stderr what becomes of it. Answers without a valid ``mpi`` are returned as they are.
     """
     mpi = play.get("mpi")
     if not isinstance(mpi, str) or not is_slurm_name(mpi):
@@ -427,9 +452,10 @@ def _without_found_mpi(play: Given, where: str) -> Given:
 
 
 def _note_what_stays(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:
-    """Tell the user which answers are kept from the installation where the flags alone would mean something else.
+    """Tell the user which answers are kept from the installation where flags alone would mean something else.
 
-    Nothing is said where they mean the same.
+    This goes to stderr. ``answers`` are those that hold, ``flags`` the ones given now. Nothing is said where they mean
+    the same; where flags alone would not do, only that the stored answers are continued with.
     """
     path = answers.install_path
     try:
@@ -444,14 +470,18 @@ def _note_what_stays(answers: Answers, flags: Given, recipes: Mapping[str, Recip
 
 
 def _with_space_check(options: argparse.Namespace, answers: Answers) -> Answers:
-    """Return the answers, with the check of free space turned off if ``--no-space-check`` was given."""
+    """Return a copy of the answers with the check of free space turned off if ``--no-space-check`` was given.
+
+    Else they are returned as they are.
+    """
     return replace(answers, space_check=False) if options.no_space_check else answers
 
 
 def _estimate_line(todo: list[Artefact]) -> str:
     """Return how many steps are to do, and about how much they download and store, as a line without a full stop.
 
-    The sizes are left out where nothing is stored.
+    For example ``3 steps to do, about 12.0 GB to download and 30.0 GB of disk``. The sizes are left out where nothing
+    is stored.
     """
     download = sum(part.download for part in todo)
     disk = sum(part.disk for part in todo)

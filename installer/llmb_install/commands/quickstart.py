@@ -32,13 +32,15 @@ _ENDING = 45.0
 def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     """Run ``install --quickstart``: make a CPU installation, train a tiny model in it, and show the result.
 
-    The result's text is the run's table of step times. Where the training's exit status is 0, but the table cannot be
-    made or shows no Success, the result has a CheckFailed, which is not raised.
+    An installation that is in the folder ``install`` keeps its answers. The result's text is the run's table of step
+    times. Where the training's exit status is 0, but the table cannot be made or shows no Success, the result has a
+    CheckFailed, which is not raised.
 
     Raises:
         EnvironmentLacks: the machine lacks something
         CheckFailed: the training ended with another status than 0, or left no run
         LLMBError: an answer, recipe or site file is wrong, or a part could not be made
+        OSError: a file or folder cannot be used
     """
     with Reporter(install / ".llmb" / "logs", verbose=options.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
@@ -72,11 +74,12 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
 def _make_installation(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:
     """Make what a CPU installation lacks; tell the user where its CPU engine is there already.
 
-    An existing installation for other jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``.
-    The caller holds the installation's lock.
+    An existing installation for GPU jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``.
+    What killed commands have left is removed first. The caller holds the installation's lock.
 
     Raises:
         LLMBError: this machine lacks something, a part could not be made, or ``cluster_config.yaml`` is wrong
+        OSError: a file or folder cannot be used
     """
     remove_leftovers(installation.path)
     if installation.needs_engine():
@@ -90,10 +93,11 @@ def _make_installation(installation: Installation, reporter: Reporter, *, space_
 
 
 def _training_environment(clone: Path, install: Path) -> dict[str, str]:
-    """Return the environment of the training run: the caller's, without variables that would change what is trained.
+    """Return the training run's environment: the caller's without variables that would change what is trained.
 
-    ``LLMB_INSTALL``, ``LLMB_REPO`` and ``LLMB_PYTHON`` are set for this installation. PYTHONIOENCODING is left out,
-    too: with ``ascii`` a rank fails to print a path such as /home/jürgen.
+    Those are the ones by which jobs are planned, such as ``MODEL_SIZE``. ``LLMB_INSTALL``, ``LLMB_REPO`` and
+    ``LLMB_PYTHON`` are set for this installation. PYTHONIOENCODING is left out, too: with ``ascii`` a rank fails to
+    print a path such as /home/jürgen.
     """
     kept = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, "PYTHONIOENCODING"}}
     tool = install / "venvs" / TOOL / "bin" / "python"
@@ -101,10 +105,13 @@ def _training_environment(clone: Path, install: Path) -> dict[str, str]:
 
 
 def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
-    """Train a tiny model through ``launch.sh`` as a user would, and return the folder of the new run.
+    """Train a tiny model through ``launch.sh`` as a user would, wait, and return the folder of the new run.
+
+    ``reporter`` shows the steps. There is no limit of time.
 
     Raises:
         CheckFailed: the training ended with another status than 0, or left no run
+        OSError: bash cannot be started
     """
     experiments = install / "workloads" / WORKLOAD / "experiments"
     # launch.sh does not say where the run is: it is the folder that was not there before.
@@ -133,7 +140,11 @@ def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
 def _training_progress(experiments: Path, before: set[Path]) -> str:
     """Return how far the new run's training is, by its log, for a progress line: ``step 3 of 50, loss 9.123``.
 
-    ``before`` are the folders of earlier runs. As long as no step is logged: ``loading Megatron-Bridge``.
+    ``experiments`` is the workload's folder of runs, ``before`` are the folders of earlier runs. As long as no step is
+    logged: ``loading Megatron-Bridge``.
+
+    Raises:
+        OSError: a log cannot be read
     """
     for folder in set(_run_folders(experiments)) - before:
         for log in folder.glob("*/log-*.out"):
@@ -147,7 +158,7 @@ def _training_progress(experiments: Path, before: set[Path]) -> str:
 def _run_folders(experiments: Path) -> list[Path]:
     """Return the folders of all runs in ``experiments``, a workload's folder of runs; in no order.
 
-    Empty where there are none, or no such folder.
+    A run's folder lies two levels below and has a ``run.json``. Empty where there are none, or no such folder.
     """
     return [record.parent for record in experiments.glob("*/*/run.json")]
 
@@ -155,7 +166,7 @@ def _run_folders(experiments: Path) -> list[Path]:
 def _timing_table(clone: Path, install: Path, run_folder: Path) -> Answer:
     """Run the documented script on a run, for at most 120 seconds, and return its answer: the table of step times.
 
-    A script that fails is told in the answer, not raised.
+    The table is the ``output`` of the answer. A script that fails is told in the answer, not raised.
     """
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
     return run_program(["bash", str(parser), str(run_folder)], 120, env=_training_environment(clone, install))

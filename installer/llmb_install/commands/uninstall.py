@@ -32,8 +32,9 @@ from llmb_install.working.transaction import at_work, install_lock, transaction
 def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``uninstall``: remove what the installer has made, if the user confirms it or gave ``--yes``.
 
-    Results (``workloads/``) stay unless ``--results-too`` is given; what others have put beside it stays in any case.
-    In the result's data, ``removed`` lists paths and ``stays`` the names that are left in the folder.
+    ``path`` is the installation's folder, which goes, too, if nothing is left in it. Results (``workloads/``) stay
+    unless ``--results-too`` is given; what others have put beside it stays in any case. In the result's data,
+    ``removed`` lists paths in the order of their removal and ``stays`` the names that are left in the folder, sorted.
 
     Raises:
         EnvironmentLacks: there is no installation, runs have not ended, or another installer is at work
@@ -72,7 +73,8 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
     """Raise where runs of the installation have not ended, unless ``--despite-runs`` was given.
 
-    Where the tool that asks for jobs is damaged, the states on record count, and the user is told.
+    Where the tool that asks for jobs is damaged, the states on record count, and the user is told. Where the records
+    are damaged, nothing is raised.
 
     Raises:
         EnvironmentLacks: code ``live-runs``; names the runs
@@ -97,7 +99,11 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
 def _unfinished_on_record(install: Path) -> list[str]:
     """Return the runs that have not ended by their records, as ``ID (WORKLOAD, STATE)``, sorted; empty: none.
 
-    No scheduler is asked. Records that cannot be read are left out: a damaged installation can be removed, too.
+    No scheduler is asked. Records that cannot be read, or name no state, are left out: a damaged installation can be
+    removed, too.
+
+    Raises:
+        KeyError: the record of such a run names no run or workload
     """
     found = {}
     for folder in run_folders_in(map(str, _experiment_folders(install))):
@@ -111,7 +117,7 @@ def _unfinished_on_record(install: Path) -> list[str]:
 def _experiment_folders(install: Path) -> Iterator[Path]:
     """Yield the folders that hold runs: those in the installation, and those elsewhere that are on its list.
 
-    A missing or damaged list counts as empty.
+    The latter need not exist, and a folder may come twice. A missing or damaged list counts as empty.
     """
     yield from install.glob("workloads/*/experiments")
     with contextlib.suppress(RecordError, LookupError, TypeError):  # no list, or a damaged one
@@ -136,8 +142,9 @@ def _paths_to_remove(options: argparse.Namespace, path: Path) -> list[Path]:
 def _sweep_images(install: Path, reporter: Reporter) -> None:
     """Remove what this user's killed imports have left in the folder of images, if it has a lock of its own.
 
-    A shared folder has one. Nothing is removed while somebody imports there, or where the folder is closed to this
-    user; no error is raised.
+    That is the folder in the answers, else the installation's own; one that others share has a lock. Nothing is removed
+    while somebody imports there, or where the folder is closed to this user; no error is raised. The user is told what
+    was removed.
     """
     folder = install / "images"
     with contextlib.suppress(LLMBError, NotFlatError):  # damaged answers
@@ -152,7 +159,7 @@ def _sweep_images(install: Path, reporter: Reporter) -> None:
 
 
 def _remove_state(folder: Path) -> None:
-    """Empty ``folder``, the installation's ``.llmb``; the folder itself stays.
+    """Empty ``folder``, the installation's ``.llmb``; the folder itself and ``lock.owner`` in it stay.
 
     The answers go last but one, because as long as they are there, uninstall can be repeated. The lock goes last, which
     tells those who wait for it.
@@ -170,6 +177,8 @@ def _remove_state(folder: Path) -> None:
 def _remove_path(target: Path) -> None:
     """Remove a file, a link, or a folder with its content; one that is gone already is no error.
 
+    Of a link, what it leads to stays.
+
     Raises:
         OSError: ``target`` cannot be removed
     """
@@ -182,7 +191,7 @@ def _remove_path(target: Path) -> None:
 def _confirm_removal(path: Path, targets: list[Path]) -> None:
     """List on stderr what would be removed from the installation ``path``, and wait until the user types ``yes``.
 
-    Removes nothing itself. Each of ``targets`` lies in ``path``.
+    Blanks around the word do not count, its case does. Removes nothing itself. Each of ``targets`` lies in ``path``.
 
     Raises:
         RequestError: the user typed anything else, or there is no terminal to ask on (``--yes`` is for that)

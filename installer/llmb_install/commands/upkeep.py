@@ -51,8 +51,8 @@ def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord
 def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
     """Raise while runs of ``workloads`` (of all, if empty) are queued or running; the schedulers are asked now.
 
-    ``doing`` begins the message: ``cannot uninstall /path``. Where the records are too damaged to tell, the user is
-    told so, and nothing is raised.
+    A run whose state nobody can tell counts as running. ``doing`` begins the message: ``cannot uninstall /path``. Where
+    the records are too damaged to tell, the user is told so on stderr, and nothing is raised.
 
     Raises:
         EnvironmentLacks: code ``live-runs``: there are such runs; names them
@@ -76,10 +76,11 @@ def is_pending(install: Path) -> bool:
 
 
 def begin_removal(before: Installation, after: Installation) -> None:
-    """Write a note of the images and engines that ``before`` has and ``after`` does not need; none if none.
+    """Write a note of the images and engines that ``before`` has and ``after`` does not need, if there are any.
 
-    Removes nothing: ``finish_removal`` does. Only images in the installation's own folder are noted. The caller holds
-    the installation's lock.
+    ``before`` and ``after`` are the installation with and without the workloads to be removed. Removes nothing:
+    ``finish_removal`` does. Only images in the installation's own folder are noted. An earlier note is replaced. The
+    caller holds the installation's lock.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong
@@ -93,9 +94,10 @@ def begin_removal(before: Installation, after: Installation) -> None:
 
 
 def finish_removal(installation: Installation, reporter: Reporter) -> None:
-    """Remove the images and engines that ``begin_removal`` noted and that no workload needs now, then the note.
+    """Remove the images and engines that ``begin_removal`` noted and that nothing needs now, then the note.
 
-    Does nothing without a note; a damaged note names nothing and is removed. The caller holds the installation's lock.
+    ``installation`` says what is needed. What is gone already is no error; the user is told what was removed. Does
+    nothing without a note; a damaged note names nothing and is removed. The caller holds the installation's lock.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong
@@ -121,12 +123,13 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
 
 
 def prune(installation: Installation, reporter: Reporter) -> None:
-    """Remove builds of environments that later ones have replaced and that no process uses.
+    """Remove builds of environments that later ones have replaced and that no process uses; tell the user which.
 
     Nothing is removed while a run is queued or running, where that cannot be told, or where ``venvs`` is a link.
 
     Raises:
         EnvironmentLacks: an environment cannot be removed
+        OSError: a lock file cannot be read
     """
     old = list(chain.from_iterable(environment.earlier_builds() for environment in installation.environments()))
     if not old or (installation.path / "venvs").is_symlink():
@@ -143,7 +146,10 @@ def prune(installation: Installation, reporter: Reporter) -> None:
 
 
 def _noted_names(noted: Mapping[str, Any], key: str) -> list[str]:
-    """Return the strings in the list ``key`` of the note of a removal; empty where the note has no such list."""
+    """Return the strings in the list ``key`` of ``noted``, the note of a removal; other values in it are left out.
+
+    Empty where the note has no such list.
+    """
     names = noted.get(key, [])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
@@ -151,10 +157,11 @@ def _noted_names(noted: Mapping[str, Any], key: str) -> list[str]:
 def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``list``: return each workload of the clone, whether it is installed and has its image.
 
-    Without an installation none is installed, which is no error. Changes nothing.
+    They are sorted by name. ``path`` is the installation's folder. Without an installation none is installed, which is
+    no error. Changes nothing.
 
     Raises:
-        ConfigError: the answer file is damaged or not to be trusted
+        ConfigError: the answer file is damaged or not to be trusted, or an image lies where others could have put it
         EnvironmentLacks: the clone has no recipe
         RecipeError: a recipe is wrong
     """
@@ -186,7 +193,8 @@ def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``verify``: look thoroughly at every part of the installation; repair nothing.
 
-    The result's ``parts`` has each problem, or None, by part. The result has a CheckFailed where something is wrong.
+    The result's ``parts`` has each problem, or None, by part; adopted releases and workloads without a recipe are among
+    them. The result has a CheckFailed, which is not raised, where something is wrong.
 
     Raises:
         EnvironmentLacks: there is no installation, or the clone has no recipe

@@ -19,7 +19,7 @@ from llmb_install.working.scratch import write_record
 def receipt_path(folder: Path, release: str) -> Path:
     """Return the file in the catalogues' ``folder`` that notes which image ``release`` was read in.
 
-    It need not exist.
+    The release is part of the file's name as it is given. The file need not exist.
     """
     return folder / f"adopted-{release}.json"
 
@@ -27,7 +27,7 @@ def receipt_path(folder: Path, release: str) -> Path:
 def write_receipt(folder: Path, release: str, image: Path) -> None:
     """Write the file that notes that ``release`` was read in the image file ``image`` as it is now.
 
-    The catalogues' ``folder`` is made where it is missing.
+    The catalogues' ``folder`` is made where it is missing; an earlier file is replaced.
 
     Raises:
         RecordError: the file cannot be written
@@ -50,7 +50,7 @@ def _file_state(image: Path) -> dict[str, Any]:
 def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
     """Return what is wrong with the adopted release ``name``, with a remedy; None: nothing.
 
-    The result is two lines: the problem, and the command that mends it.
+    The result is two lines: the problem, and the command that mends it or, where no image is named, other advice.
 
     Args:
         folder: the folder of the catalogues, with the receipts
@@ -58,6 +58,9 @@ def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, 
         own: what the configuration says of the release
         image: the image's file; None where the configuration names no image
         base: the variant that plain pretraining runs, to read the catalogue with
+
+    Raises:
+        OSError: the image cannot be looked at
     """
     problem = _release_problem(folder, name, own, image, base)
     if problem is None:
@@ -67,7 +70,14 @@ def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, 
 
 
 def _release_problem(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
-    """Return what is wrong with an adopted release, its image or its catalogue, as a sentence; None: nothing."""
+    """Return what is wrong with an adopted release, its image or its catalogue, as a sentence; None: nothing.
+
+    It has no full stop. The image is looked at first: that it is there, has a superblock, and is still the file of the
+    receipt, if there is one.
+
+    Raises:
+        OSError: the image cannot be looked at
+    """
     if image is not None:
         if not image.is_file():
             return f"its image {image} is missing"

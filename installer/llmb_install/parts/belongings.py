@@ -45,8 +45,9 @@ def belongings(install: Path) -> list[Path]:
 
     Images with their receipts and parts of images, adopted catalogues, models it has downloaded, environments, the
     cluster's configuration, its scripts in ``bin``. A folder stands for all that is in it. Results and ``.llmb`` are
-    not among them. What ``llmb-install`` itself needs comes last, so that it can be called again after a kill. Files in
-    ``bin`` that are not the installer's own are left out, and all of ``bin`` where it is a link.
+    not among them. What ``llmb-install`` itself needs comes last, so that it can be called again after a kill. Left out
+    are files that are not the installer's own, such as images without a receipt, and what is in a folder that is a
+    link.
 
     Raises:
         OSError: a folder cannot be listed
@@ -76,7 +77,7 @@ def belongings(install: Path) -> list[Path]:
 
 
 def environment_paths(install: Path, name: str) -> list[Path]:
-    """Return what belongs to the environment ``name`` in ``venvs``: its link, builds and package cache.
+    """Return what belongs to the environment ``name`` in ``venvs``: its link, builds and package cache; sorted.
 
     Builds need not be finished. Only what the installer has made; empty where there is nothing of it, or ``venvs`` is a
     link.
@@ -99,7 +100,8 @@ def environment_paths(install: Path, name: str) -> list[Path]:
 def remove_if_empty(install: Path) -> None:
     """Remove the folders that the installer makes in ``install``, where nothing is left in them.
 
-    A link or mount stays, as does a folder that cannot be removed; no error is raised.
+    They are ``bin``, ``venvs``, ``images``, ``hugging_face`` and that of adopted catalogues. A link or mount stays, as
+    does a folder that cannot be removed; no error is raised.
     """
     for folder in (install / name for name in _FOLDERS):
         if folder.is_symlink():

@@ -25,7 +25,7 @@ _CHOSEN = "LLMB_BUNDLE"
 
 
 def locks_fingerprint(clone: Path) -> str:
-    """Return a SHA-256 of all lock files of the clone, as hexadecimal digits.
+    """Return a SHA-256 of all lock files of the clone (``installer/locks/*.txt``), as hexadecimal digits.
 
     A bundle serves every release of LLMB with the same lock files.
 
@@ -37,7 +37,10 @@ def locks_fingerprint(clone: Path) -> str:
 
 
 def image_path(bundle: Path, architecture: str, source: str) -> Path:
-    """Return the path at which the ``bundle`` keeps the image ``source`` for ``architecture``; it need not exist."""
+    """Return the path at which the ``bundle`` keeps the image ``source`` for ``architecture``; it need not exist.
+
+    That is ``images/ARCHITECTURE/FILE``, with the file's name as in an installation.
+    """
     return bundle / "images" / architecture / image_file_name(source)
 
 
@@ -50,7 +53,10 @@ def is_bundle_in_use() -> bool:
 
 
 def bundled_image(architecture: str, source: str) -> Path | None:
-    """Return the path in the bundle from which an image is to be taken, there or not; None: no bundle is in use."""
+    """Return the path in the bundle from which an image is to be taken, there or not; None: no bundle is in use.
+
+    ``source`` is the image's name as in recipes, ``architecture`` that of the nodes.
+    """
     chosen = os.environ.get(_CHOSEN)
     return image_path(Path(chosen), architecture, source) if chosen else None
 
@@ -58,11 +64,12 @@ def bundled_image(architecture: str, source: str) -> Path | None:
 def use_bundle(bundle: Path, clone: Path) -> None:
     """Make this process, and those that it starts, take packages and images from ``bundle`` alone from now on.
 
-    This sets environment variables. All files of the bundle are compared with their hashes first, except images: each
-    of these is when it is taken.
+    This sets environment variables, and takes the place of an earlier bundle. All files of the bundle are compared with
+    their hashes first, except images, which need only be there: each is compared when it is taken.
 
     Raises:
-        EnvironmentLacks: the folder is no bundle, is damaged, or is for other machines or another release of LLMB
+        EnvironmentLacks: the folder is no bundle, is damaged, or is for other machines or another release of LLMB; then
+            nothing is changed
         OSError: a file of the bundle cannot be read
     """
     for name, expected in read_sums(bundle).items():
@@ -88,7 +95,9 @@ def use_bundle(bundle: Path, clone: Path) -> None:
 
 
 def read_sums(bundle: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a bundle, by its path in it, as ``SHA256SUMS`` says; compares no file.
+    """Return the SHA-256 of each file of a bundle, images too, by its path in it; compares no file.
+
+    They are those in ``SHA256SUMS``.
 
     Raises:
         EnvironmentLacks: the folder is no bundle, or an unfinished one: ``SHA256SUMS`` is missing or damaged
@@ -115,6 +124,9 @@ def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
 
 def _require_fit(bundle: Path, clone: Path) -> None:
     """Raise unless the ``bundle`` was made for this machine's kind and Python, and for the LLMB in ``clone``.
+
+    The Python is the running one, and must have the same major and minor version. The LLMB must have the same lock
+    files.
 
     Raises:
         EnvironmentLacks: it was made for others, or does not say what it is for

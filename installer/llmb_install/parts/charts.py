@@ -36,7 +36,7 @@ open(sys.argv[2], "w", encoding="utf-8").write(script.replace("</script", "<\\\\
 class Charts(Artefact):
     """The part that draws the charts of reports: one script with Vega and Vega-Lite, 0.9 MB.
 
-    It lies in the tool's environment, and goes when that goes.
+    It lies in the environment of ``tool``, and goes when that goes.
     """
 
     tool: Tool
@@ -54,11 +54,14 @@ class Charts(Artefact):
         return self.tool.folder / "vega.js"
 
     def show(self) -> str:
-        """Return what ``ensure`` would do, as a line for a dry run."""
+        """Return what ``ensure`` would do for the charts, as a line for a dry run."""
         return f"write the script that draws charts, by what {self.lock} says"
 
     def room(self) -> list[Room]:
-        """Return the disk space, 130 MB beside the tool's environment, that is needed while the script is made."""
+        """Return the disk space, 130 MB beside the tool's environment, that is needed while the script is made.
+
+        It is returned also where the script is there.
+        """
         return [Room(self.tool.link.parent, 130_000_000, "what draws charts")]
 
     def lacks(self) -> list[EnvironmentLacks]:
@@ -84,7 +87,7 @@ class Charts(Artefact):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Write the script unless it is there, or in any case if ``anew``; return whether it was written.
 
-        Fetches vl-convert-python for that, into a folder that is removed again.
+        Fetches vl-convert-python for that, into a folder that is removed again. The tool's environment must be there.
 
         Raises:
             EnvironmentLacks: vl-convert-python could not be had, or did not run
@@ -115,7 +118,10 @@ class Charts(Artefact):
 
 
 def _is_for_here(name: str) -> bool:
-    """Return whether the file ``name`` is that of a wheel of vl-convert-python for this machine."""
+    """Return whether the file ``name`` is that of a wheel of vl-convert-python for Linux on this machine.
+
+    Its version does not matter.
+    """
     return re.fullmatch(rf"vl_convert_python-.*-abi3-manylinux.*_{platform.machine()}\.whl", name) is not None
 
 

@@ -55,7 +55,10 @@ class Secrets:
     """
 
     def updated(self, new: Secrets) -> Secrets:
-        """Return these secrets with each that ``new`` has in the place of the older one; marks to keep are united."""
+        """Return these secrets with each that ``new`` has in the place of the older one; marks to keep are united.
+
+        One that ``new`` does not have stays. Neither object is changed.
+        """
         return Secrets(
             hf_token=new.hf_token or self.hf_token,
             ngc_api_key=new.ngc_api_key or self.ngc_api_key,
@@ -70,9 +73,11 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^{}]*))?\}|([A-Za-z_]\w*))
 
 
 def enroot_setting(name: str, env: Mapping[str, str]) -> str:
-    """Return the value of an ``ENROOT_`` variable: from ``env``, else from Enroot's settings files.
+    """Return the value of the ``ENROOT_`` variable ``name``: from ``env``, else from Enroot's settings files.
 
-    Empty where nobody sets it, or only to a value that would run a program. Files that cannot be read are skipped.
+    Of the files, ``/etc/enroot/enroot.conf`` counts before those in the folder of that name with ``.d`` behind it, by
+    name, and the first line that sets it wins; variables in it are replaced by those of ``env``. Empty where nobody
+    sets it, or only to a value that would run a program. Files that cannot be read are skipped.
     """
     if env.get(name):
         return env[name]
@@ -90,12 +95,18 @@ def enroot_setting(name: str, env: Mapping[str, str]) -> str:
 
 
 def temporary_folder(env: Mapping[str, str]) -> Path:
-    """Return the folder in which Enroot unpacks layers: by its settings, else TMPDIR in ``env``, else ``/tmp``."""
+    """Return the folder in which Enroot unpacks layers: by its settings, else TMPDIR in ``env``, else ``/tmp``.
+
+    It need not exist.
+    """
     return Path(enroot_setting("ENROOT_TEMP_PATH", env) or env.get("TMPDIR") or "/tmp")
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """Return the folder in which Enroot keeps downloaded layers, by its settings and ``env``; it need not exist."""
+    """Return the folder in which Enroot keeps downloaded layers, by its settings and ``env``; it need not exist.
+
+    Without a setting it is ``enroot`` in XDG_CACHE_HOME, else in ``.cache`` of the home.
+    """
     base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
     return Path(enroot_setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
 
@@ -103,7 +114,8 @@ def cache_folder(env: Mapping[str, str]) -> Path:
 def _expand_variables(value: str, env: Mapping[str, str]) -> str:
     """Return the ``value`` of an Enroot setting with quotes taken off and the variables of ``env`` put in.
 
-    A variable that is not set gives its default, or nothing. Empty where the value would run a program.
+    Both ``$NAME`` and ``${NAME}`` are. A variable that is unset or empty gives its default in ``${NAME:-DEFAULT}``, or
+    nothing. Empty where the value would run a program.
     """
     if "$(" in value or "`" in value:
         return ""
@@ -112,7 +124,10 @@ def _expand_variables(value: str, env: Mapping[str, str]) -> str:
 
 
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
-    """Return the path of the user's Enroot credentials, by Enroot's settings and ``env``; it need not exist."""
+    """Return the path of the user's Enroot credentials, by Enroot's settings and ``env``; it need not exist.
+
+    Without a setting it is ``enroot/.credentials`` in XDG_CONFIG_HOME, else in ``.config`` of the home.
+    """
     base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
     return Path(enroot_setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
 
@@ -143,8 +158,9 @@ def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> 
 def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None:
     """Return ``theirs``, the text of the user's Enroot credentials, with an NGC key; None: nothing is to be added.
 
-    The key is that in the file ``kept``, which takes the place of the user's own, else a variable of ``env``. A
-    ``kept`` that may not be read counts as absent.
+    The key is that in the file ``kept``, which takes the place of the user's own, else a variable of ``env``, for those
+    NGC hosts that the user has no entry for: ``NGC_API_KEY`` before ``NGC_CLI_API_KEY``. A ``kept`` that is empty,
+    missing or may not be read counts as absent.
     """
     with contextlib.suppress(PermissionError):  # a colleague's
         if lines := _read_text(kept):
@@ -156,7 +172,11 @@ def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None
 
 
 def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
-    """Return the lines of a credentials file for the NGC key ``password``, one for each of ``hosts``."""
+    """Return the lines of a netrc file for the NGC key ``password``, one for each of ``hosts``.
+
+    They end in line breaks; the user in them is ``$oauthtoken``. ``password`` may be the name of a variable behind a
+    ``$``.
+    """
     # One line each: Enroot itself looks for "machine HOST login USER " in one line.
     return "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
 
@@ -164,7 +184,8 @@ def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
 def remove_ngc_key(install: Path) -> Path | None:
     """Remove the NGC key that release 0.2 put into the user's Enroot credentials; return the file of those.
 
-    None where nothing was removed. What somebody has changed there since stays; a file that is left empty is removed.
+    A note in ``install`` tells which file and key; it stays. None where nothing was removed. A key that somebody has
+    changed there since stays; a file that is left empty is removed.
 
     Raises:
         RecordError: the key stays there, because the file cannot be read or written
@@ -226,7 +247,9 @@ def _as_bytes(text: str) -> bytes:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether ``path`` is a file with mode 0600, which only its owner can read and write; False if missing.
+    """Return whether ``path`` is a file with exactly the mode 0600, which only its owner can read and write.
+
+    Of a link, what it leads to counts. False if it is missing.
 
     Raises:
         OSError: the file's folder is closed to this user
@@ -245,7 +268,9 @@ def key_path(install: Path) -> Path:
 
 
 def stored_hf_token(install: Path) -> Secret | None:
-    """Return the Hugging Face token that an installation holds; None where it holds none.
+    """Return the Hugging Face token that an installation holds, stripped; None where it holds none.
+
+    An empty file holds none.
 
     Raises:
         OSError: the file of the token cannot be read
@@ -255,10 +280,11 @@ def stored_hf_token(install: Path) -> Secret | None:
 
 
 def from_environment() -> Secrets:
-    """Return the secrets in this process's environment variables; a secret that is not set is None.
+    """Return the secrets in this process's environment variables; a secret that is not set, or empty, is None.
 
-    Those that came as flags are marked to be kept in the installation. Others are only used: a token that every shell
-    of the user exports was not given to this installation.
+    They are ``HF_TOKEN``, else ``HUGGING_FACE_HUB_TOKEN``, and ``NGC_API_KEY``, else ``NGC_CLI_API_KEY``. Those that
+    came as flags are marked to be kept in the installation. Others are only used: a token that every shell of the user
+    exports was not given to this installation.
     """
     kept = os.environ.get(KEPT, "").split(",")
     token = next(filter(os.environ.get, ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")), "")
@@ -273,8 +299,8 @@ def from_environment() -> Secrets:
 def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Iterator[Artefact]:
     """Yield the parts that store the given ``secrets``, each in a file, and last a check of these files.
 
-    The check is that others cannot read them. Only secrets marked to be kept are stored, and the NGC key only where
-    jobs use images. Writes nothing.
+    The check, which is always there, is that others cannot read them. Only secrets marked to be kept are stored, and
+    the NGC key only where jobs use images. Writes nothing.
     """
     if secrets.hf_token and "hf_token" in secrets.keep:
         yield hf_token_file(install, secrets.hf_token)
@@ -289,6 +315,8 @@ def hf_token_file(install: Path, token: Secret) -> Small:
 
     def find_problem() -> str | None:
         """Return what is wrong with the file of the token: ``PATH is missing or changed``; None: nothing.
+
+        A file that others could read counts as changed.
 
         Raises:
             OSError: the file cannot be read
@@ -318,6 +346,8 @@ def registry_key(install: Path, key: Secret) -> Small:
     def find_problem() -> str | None:
         """Return what is wrong with the file of the NGC key, ``PATH does not have the NGC key``; None: nothing.
 
+        That is said also of a file that others could read.
+
         Raises:
             OSError: the file cannot be read
         """
@@ -345,7 +375,10 @@ def registry_key(install: Path, key: Secret) -> Small:
 
 
 def private_files(install: Path) -> Small:
-    """Return the part that checks that others cannot read this user's files with secrets; making it closes them."""
+    """Return the part that checks that others cannot read this user's files with secrets; making it closes them.
+
+    They are the installation's token and NGC key and, where release 0.2 wrote there, the user's Enroot credentials.
+    """
 
     def readable_by_others() -> list[Path]:
         """Return the files with secrets that belong to this user and that others can read or write; empty: none.
@@ -369,7 +402,7 @@ def private_files(install: Path) -> Small:
         return f"other users can read {', '.join(map(str, found))}" if found else None
 
     def close() -> None:
-        """Make the files with secrets readable by their owner alone.
+        """Make those files with secrets that others can read or write readable and writable by their owner alone.
 
         Raises:
             OSError: a file's mode cannot be changed

@@ -40,7 +40,10 @@ MINIMUM_GLIBC = (2, 28)
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of a CPU engine for one release of Megatron-Bridge: environment, Pythons, and how it is tested."""
+    """What is known of a CPU engine for one release of Megatron-Bridge: environment, Pythons, and how it is tested.
+
+    ``pythons`` are versions as (major, minor), both included.
+    """
 
     name: str
     """The name of the environment in ``venvs``, and of its lock file."""
@@ -78,7 +81,8 @@ ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
 class CpuEngine(Environment):
     """The Python environment of an installation in which jobs train on CPUs, with one release of Megatron-Bridge.
 
-    Its ``python`` is empty where this machine has none that fits; nothing is then made.
+    Its ``python`` is empty where this machine has none that fits; ``ensure`` then looks again. ``room`` and ``lacks``
+    tell what a build needs.
     """
 
     release: str = DEFAULT_ENGINE
@@ -88,7 +92,7 @@ class CpuEngine(Environment):
     disk = 1_800_000_000
 
     def room(self) -> list[Room]:
-        """Return the disk space that building the engine takes, also where it is there already."""
+        """Return the disk space that building the engine takes in ``venvs``, also where it is there already."""
         return [Room(self.link.parent, ENGINE_BYTES, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
@@ -108,7 +112,7 @@ class CpuEngine(Environment):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Build or link the engine unless it is complete; return whether anything changed.
 
-        ``anew``: build it in any case. A Python that was found since the engine was looked at is used.
+        ``anew``: build it in any case. Without a Python of its own, one that is found on this machine now is used.
 
         Raises:
             EnvironmentLacks: the engine could not be built
@@ -141,7 +145,8 @@ class CpuEngine(Environment):
     def _no_torch(self) -> EnvironmentLacks | None:
         """Return the error that no index has PyTorch's CPU build for this engine; None: one has it, or may have it.
 
-        Asks the indexes, unless another engine has the build or the user's own uv may know better. Not raised here.
+        Asks the indexes, unless another engine is there, from which it could be linked, the user has a uv of their own,
+        which may know better, or no Python fits. Not raised here.
 
         Raises:
             OSError: the lock file cannot be read
@@ -166,7 +171,10 @@ class CpuEngine(Environment):
 
 
 def own_engine(python: Path) -> Small:
-    """Return the part that is a site's own ``python`` with torch and Megatron-Bridge: checked, and never made here."""
+    """Return the part that is a site's own ``python`` with torch and Megatron-Bridge: checked, and never made here.
+
+    Checked is only that it can be executed; making the part raises EnvironmentLacks.
+    """
 
     def find_problem() -> str | None:
         """Return ``PATH is not a program`` where the site's own Python cannot be executed; None: it can."""
@@ -189,8 +197,8 @@ def own_engine(python: Path) -> Small:
 def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE) -> CpuEngine:
     """Return the CPU engine with Megatron-Bridge ``release`` of the installation ``install``, built or not.
 
-    ``kind``: who makes the environment, ``venv``, ``uv`` or ``conda``. Its ``python`` is empty where none on this
-    machine fits.
+    ``clone`` has its lock file. ``kind``: who makes the environment, ``conda``, or uv (``uv`` and ``venv``). Its
+    ``python`` is empty where none on this machine fits.
 
     Raises:
         KeyError: the installer has no CPU engine of this release
@@ -211,7 +219,7 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str =
 def python_for(release: str) -> str | None:
     """Return the path of a Python on this machine that runs the CPU engine of a release; None: there is none.
 
-    Downloads nothing.
+    The one that runs this is taken if it fits, else the first that does. Downloads nothing.
 
     Raises:
         KeyError: the installer has no CPU engine of this release
@@ -264,29 +272,39 @@ HUB_IMPORTS = ("requests", "huggingface_hub", "stamina")
 
 @dataclass(frozen=True)
 class Tool(Environment):
-    """The Python environment ``venvs/llmb`` that LLMB itself runs in: its packages, and the clone in editable form."""
+    """The Python environment ``venvs/llmb`` that LLMB itself runs in: its packages, and the clone in editable form.
+
+    ``tool_environment`` makes the object; ``ensure_usable`` builds the environment.
+    """
 
     id = "tool"
     download = 22_000_000
     disk = 29_000_000
 
     def room(self) -> list[Room]:
-        """Return the disk space that the environment needs, a fixed size, also where it is there already."""
+        """Return the disk space that the tool's environment needs, a fixed size, also where it is there already."""
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
 
     def show(self) -> str:
-        """Return what ``ensure`` would make, as a line for a dry run."""
+        """Return what ``ensure`` would make of the tool's environment, as a line for a dry run."""
         return f"environment {self.link} with LLMB from {self.editable}"
 
     def is_usable(self) -> bool:
         """Return whether the environment can be relied on now: complete, undamaged, and all its packages import.
 
         Reads every file and starts Python.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         return self.is_complete() and self._smoke_problem() is None
 
     def _is_built(self) -> bool:
-        """Return whether a build of the present inputs is there whose Python starts and whose files are intact."""
+        """Return whether a build of the tool's present inputs is there, whose Python starts and files are intact.
+
+        Raises:
+            OSError: the lock file cannot be read
+        """
         return super()._is_built() and self._damage() is None
 
 
@@ -295,34 +313,36 @@ class SharedTool(Tool):
     """The Python environment with what LLMB needs, shared by a user's clones that have no installation.
 
     Clones with the same lock file share one build. The build's folder is used directly, because the link leads to that
-    of the lock which came last.
+    of the lock which came last. Call ``note_use`` whenever it is used: ``earlier_builds`` are those unused for long.
     """
 
     of_one_user = True
 
     def show(self) -> str:
-        """Return what ``ensure`` would make, as a line for a dry run."""
+        """Return what ``ensure`` would make of the shared environment, as a line for a dry run."""
         return f"environment {self.link} with what LLMB needs"
 
     def room(self) -> list[Room]:
-        """Return the disk space that the environment needs, with advice for too little of it: another cache folder."""
+        """Return the disk space that the shared environment needs, with another cache folder as the advice."""
         elsewhere = "set XDG_CACHE_HOME to a directory with more: what commands need is kept there"
         return [room._replace(elsewhere=elsewhere) for room in super().room()]
 
     def _is_linked(self) -> bool:
-        """Return True: the build is used by its folder, whatever the link leads to."""
+        """Return True: the build of the shared environment is used by its folder, whatever the link leads to."""
         return True
 
     def note_use(self) -> None:
-        """Note in the folder's modification time that the environment is used now; nothing where it cannot be set."""
+        """Note in the modification time of the build's folder that the environment is used now, if it can be set."""
         with contextlib.suppress(OSError):
             os.utime(self.folder)
 
     def earlier_builds(self) -> list[Path]:
         """Return the folders of builds of other locks that nobody has used for four weeks; removes none.
 
+        They are sorted by name. Their modification times tell.
+
         Raises:
-            OSError: a folder vanishes meanwhile, or is closed to this user
+            OSError: a folder vanishes meanwhile or is closed to this user, or the lock file cannot be read
         """
         # Another clone of the user may still have that lock: a build is only given up once nobody has used it for long.
         before = time.time() - 28 * 86400
@@ -330,7 +350,10 @@ class SharedTool(Tool):
 
 
 def shared_tool(clone: Path, home: Path) -> SharedTool:
-    """Return the environment in ``home`` that a user's clones without an installation share, built or not."""
+    """Return the environment that a user's clones without an installation share, built or not.
+
+    It lies in ``venvs`` of the folder ``home``; ``clone`` has its lock file, and is not installed in it.
+    """
     environment = tool_environment(clone, home)
     return SharedTool(environment.link, environment.python, environment.lock, TOOL_IMPORTS)
 

@@ -32,7 +32,8 @@ _ABANDONED_SECONDS = 3600.0
 def remove_broken(cache: Path) -> list[Path]:
     """Remove this user's damaged layers from Enroot's ``cache`` and return their paths; Enroot downloads them again.
 
-    Each layer is read whole by zstd. Empty: none is damaged, zstd is missing, or there is no cache.
+    Each layer is read whole by zstd, for at most 30 minutes; one that it cannot judge stays. Empty: none is damaged,
+    zstd is missing, or there is no cache.
 
     Raises:
         OSError: the cache cannot be listed, or a layer not be removed
@@ -49,10 +50,10 @@ def remove_broken(cache: Path) -> list[Path]:
 
 
 def remove_abandoned(cache: Path) -> None:
-    """Remove this user's partial layers in Enroot's ``cache`` to which nothing was written for an hour.
+    """Remove this user's partial layers in Enroot's ``cache`` to which nothing was written for over an hour.
 
     They are of downloads that were killed, and Enroot begins each anew. Another host may use the same cache, so no
-    process tells who is at work.
+    process tells who is at work. Nothing happens where there is no cache.
 
     Raises:
         OSError: a part cannot be removed
@@ -94,7 +95,8 @@ _UNPACKING = ("Extracting", "Converting")
 class Watch:
     """A follower of Enroot's output: it shows how far an import is, and keeps what explains a failure.
 
-    It is called with each line. ``shown`` turns what Enroot is doing into the text of the progress line.
+    It is called with each line. ``shown`` turns what Enroot is doing into the text of the progress line of ``step``.
+    ``doing`` is what Enroot said last that it does, ``wrong_architecture`` its warning about that; both may be empty.
     """
 
     def __init__(self, step: Step, shown: Callable[[str], str | Callable[[], str]] = str) -> None:
@@ -113,7 +115,7 @@ class Watch:
 
     @property
     def was_unpacking(self) -> bool:
-        """Whether Enroot was last seen unpacking layers from its cache, or converting them."""
+        """Whether Enroot was last seen, by this follower, unpacking layers from its cache, or converting them."""
         return self.doing.startswith(_UNPACKING)
 
 
@@ -122,7 +124,8 @@ def import_error(
 ) -> EnvironmentLacks:
     """Return the error of a failed import of the image ``source``: cause, Enroot's last lines, remedy; not raised.
 
-    ``env``: Enroot's environment. ``remote``: the import ran on a compute node.
+    ``done`` is how Enroot ended, ``watch`` has followed its output, ``env`` is its environment. ``remote``: the import
+    ran on a compute node.
     """
     cause, remedy = _import_failure(source, done, watch, env, remote=remote)
     tail = "\n".join(f"    {line}" for line in done.tail[-5:]) or "    (no output)"
@@ -136,6 +139,7 @@ def bad_image_error(source: str, problem: str, watch: Watch, *, for_others: bool
     """Return the error of an import of ``source`` that reported success and left an unusable file; not raised.
 
     ``problem`` is a clause that says what is wrong with the file; ``for_others``: it is sound, for other machines.
+    Where ``watch`` has seen Enroot's warning of another architecture, the error says that.
     """
     if watch.wrong_architecture:
         return EnvironmentLacks(
@@ -153,7 +157,10 @@ def bad_image_error(source: str, problem: str, watch: Watch, *, for_others: bool
 def _import_failure(
     source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool
 ) -> tuple[str, str]:
-    """Return why the import of ``source`` failed, as a clause, and what to do, by what Enroot printed; never empty."""
+    """Return why the import of ``source`` failed, as a clause, and what to do, by what Enroot printed; never empty.
+
+    Where its output explains nothing, the clause says with which status it ended. ``remote``: it ran on a compute node.
+    """
     text = "\n".join(done.tail)
     where = " on the compute node" if remote else ""
     if "No space left on device" in text or "Disk quota exceeded" in text:
@@ -200,8 +207,8 @@ def _import_failure(
 def _registry_refusal(status: int, source: str, watch: Watch, env: Mapping[str, str]) -> tuple[str, str]:
     """Return why a registry refused an image, by HTTP ``status``, and what the user can do; asks nobody.
 
-    ``source`` names the image (for its credentials), ``watch`` knows what Enroot was doing. An unknown status counts as
-    an error of the registry's own.
+    Both are text for a message, the first a clause. ``source`` names the image (for its credentials), ``watch`` knows
+    what Enroot was doing. An unknown status counts as an error of the registry's own.
     """
     if status == 404 and watch.doing.startswith("Downloading"):
         return "the registry lacks a layer of the image", "tell who runs the registry: the image has to be pushed again"
@@ -232,8 +239,8 @@ _RETRIES = "ENROOT_TRANSFER_RETRIES"
 def retry_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variable, by name, that has Enroot repeat a failed download up to three times.
 
-    Empty where the user or the site has set it. Of itself Enroot gives up at once. It repeats as curl does: after 429
-    and 5xx, and where a name is not resolved.
+    Empty where the user or the site has set ``ENROOT_TRANSFER_RETRIES``, in ``env`` or Enroot's settings files. Of
+    itself Enroot gives up at once. It repeats as curl does: after 429 and 5xx, and where a name is not resolved.
     """
     return {} if enroot_setting(_RETRIES, env) else {_RETRIES: "3"}
 
@@ -245,8 +252,8 @@ _DIGEST_SECONDS, _WITH_A_NODE_SECONDS = 60.0, 600.0
 def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the registry's digest of ``image``, ``sha256:...``, and an empty text; or None and why it is unknown.
 
-    ``prefix``: words that run a command on a compute node. Enroot can ask from 4.0 on. A registry that does not answer
-    is no error here: the import will say why.
+    The reason is a clause. ``prefix``: words that run a command on a compute node, which then has ten minutes instead
+    of one. Enroot can ask from 4.0 on. A registry that does not answer is no error here: the import will say why.
     """
     argv = [*prefix, "enroot", "digest", "--arch", architecture, f"docker://{image}"]
     seconds = _WITH_A_NODE_SECONDS if prefix else _DIGEST_SECONDS
@@ -263,8 +270,12 @@ def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping
 def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
     """Return what the progress line shows while Enroot is ``doing`` something, which begins now.
 
-    For a download, or the writing of the image, that is a function, whose text says how much has come to ``cache`` or
-    ``output`` since, and how fast; else ``doing`` itself.
+    ``doing`` is Enroot's own line, such as ``Downloading 3 missing layers``. For a download, or the writing of the
+    image (``Creating``), that is a function, whose text says how much has come to ``cache`` or ``output`` since, and
+    how fast; else ``doing`` itself.
+
+    Raises:
+        OSError: the folder ``cache`` cannot be listed
     """
     began, before = time.monotonic(), _file_sizes(cache)
 
@@ -285,7 +296,11 @@ def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], s
         return doing
 
     def text() -> str:
-        """Return what Enroot is doing and, once there is any, the amount done and the speed."""
+        """Return what Enroot is doing and, once there is any, the amount done and the speed.
+
+        For example ``Creating image, 3.0 GB, 1.0 GB/s``. It is a fragment for the progress line; nothing is raised
+        where Enroot removes what is looked at.
+        """
         try:
             done = measure()
         except OSError:  # Enroot has just removed what was looked at
@@ -298,6 +313,8 @@ def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], s
 
 def _file_sizes(folder: Path) -> dict[str, int]:
     """Return the sizes in bytes of the entries of a folder, by name; empty where the folder is missing.
+
+    Entries that vanish meanwhile are left out, and what is in subfolders is not looked at.
 
     Raises:
         OSError: the folder cannot be listed

@@ -46,9 +46,10 @@ RECEIPT = ".llmb-receipt.json"
 
 @dataclass(frozen=True)
 class Environment(Content, Artefact):
-    """A Python environment of an installation, with the packages of a lock file.
+    """A Python environment of an installation, with the packages of a lock file, to be checked and made.
 
-    Each build has a folder of its own; a link with the environment's name leads to the one in use.
+    Each build has a folder of its own; a link with the environment's name leads to the one in use. ``ensure`` builds,
+    ``prune`` removes what it has replaced; until then earlier builds stay.
     """
 
     of_one_user = False
@@ -60,7 +61,7 @@ class Environment(Content, Artefact):
         return self.name
 
     def show(self) -> str:
-        """Return what ``ensure`` would make, as a line for a dry run."""
+        """Return what ``ensure`` would make of the environment, as a line for a dry run."""
         return f"{self.kind} environment {self.link} with Python {self.python} from {self.lock}"
 
     def room(self) -> list[Room]:
@@ -106,9 +107,10 @@ class Environment(Content, Artefact):
 
     @property
     def folder(self) -> Path:
-        """The folder of the build with the present inputs: what the link leads to, else a finished build.
+        """The folder of the environment's build with the present inputs: the linked one, else a finished one.
 
-        Where there is no such build, a path at which nothing lies.
+        The linked one may be unfinished. Of several finished ones it is the last by name. Where there is no such build,
+        a path at which nothing lies.
 
         Raises:
             OSError: the lock file, or the folder of builds, cannot be read
@@ -121,7 +123,7 @@ class Environment(Content, Artefact):
         return finished[-1] if finished else self.link.with_name(f"{self.name}-{self.inputs()[:8]}")
 
     def new_folder(self) -> Path:
-        """Return an unused path for a new build beside the link; nothing is made there.
+        """Return an unused path for a new build beside the environment's link; nothing is made there.
 
         Raises:
             OSError: the lock file cannot be read
@@ -144,9 +146,9 @@ class Environment(Content, Artefact):
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_complete(self) -> bool:
-        """Return whether the link leads to a build of the present inputs with all packages, whose Python starts.
+        """Return whether the environment's link leads to its present build, with all packages and a running Python.
 
-        A quick look: the content of files is not compared.
+        The present build is the one of the present inputs. A quick look: the content of files is not compared.
 
         Raises:
             OSError: the lock file cannot be read
@@ -166,7 +168,8 @@ class Environment(Content, Artefact):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Build or link the environment unless it is complete; return whether anything changed.
 
-        ``anew``: build it in any case. What was linked before stays on disk: see ``prune``.
+        A build that is there is only linked. ``anew``: build it in any case. What was linked before stays on disk: see
+        ``prune``.
 
         Raises:
             EnvironmentLacks: the environment could not be built; the message says why
@@ -196,7 +199,7 @@ class Environment(Content, Artefact):
     def verify(self) -> str | None:
         """Return what is wrong with the environment, as a sentence; None: nothing.
 
-        Looks at its receipt and every file's hash, and imports its packages.
+        Looks at its receipt and every file's hash, and imports its packages; says only the first thing that is wrong.
 
         Raises:
             OSError: the lock file cannot be read
@@ -210,7 +213,7 @@ class Environment(Content, Artefact):
     def _damage(self) -> str | None:
         """Return ``LINK is damaged: ...`` with the first installed files that are gone or changed; None: none is.
 
-        Reads every installed file.
+        Reads every installed file of the environment's build. None also where there is no build.
 
         Raises:
             OSError: the lock file cannot be read
@@ -219,7 +222,10 @@ class Environment(Content, Artefact):
         return f"{self.link} is damaged: {damaged}" if damaged else None
 
     def earlier_builds(self) -> list[Path]:
-        """Return the folders of builds that are not in use now, including unfinished and damaged ones; removes none.
+        """Return the folders of the environment's builds that are not in use now, sorted by name; removes none.
+
+        In use is the linked build with the present inputs, else a finished one of these. Unfinished and damaged builds
+        are among the earlier ones.
 
         Raises:
             OSError: the lock file cannot be read
@@ -229,9 +235,11 @@ class Environment(Content, Artefact):
     def prune(self) -> list[Path]:
         """Remove earlier builds that no process of this machine uses, and return their folders; empty: none was.
 
+        Those that another machine uses are removed, too: callers look for runs before.
+
         Raises:
             EnvironmentLacks: a build cannot be removed
-            OSError: the lock file cannot be read, or a receipt not be removed
+            OSError: the lock file cannot be read
         """
         old = [folder for folder in self.earlier_builds() if not is_in_use(folder)]
         for folder in old:
@@ -241,7 +249,10 @@ class Environment(Content, Artefact):
     def _smoke_problem(self) -> str | None:
         """Return why a package that the environment must have cannot be imported, as a sentence; None: all can.
 
-        Starts the environment's Python and imports all of them.
+        Starts the environment's Python, for at most 300 seconds, and imports all of them.
+
+        Raises:
+            OSError: the lock file cannot be read
         """
         return environment_build.smoke_problem(self, self.folder)
 
@@ -282,7 +293,10 @@ class Environment(Content, Artefact):
 def _discard_unfinished(environment: Environment) -> None:
     """Remove the environment's builds that were never finished and that nobody uses, to make room for the next.
 
-    One that cannot be removed stays for another time.
+    One that cannot be removed stays for another time; so does the one that the link leads to.
+
+    Raises:
+        OSError: the lock file cannot be read
     """
     for folder in _build_folders(environment):
         if folder != environment.folder and not (folder / RECEIPT).exists() and not is_in_use(folder):
@@ -294,7 +308,11 @@ def _discard_unfinished(environment: Environment) -> None:
 def _build_folders(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
     """Return the folders of all builds of an environment, finished or not, sorted by name; empty: there is none.
 
-    ``content``: a regular expression for the eight hex digits in a build's name, the hash of what is in it.
+    ``content``: a regular expression for the eight hex digits in a build's name, the hash of what is in it; all by
+    default.
+
+    Raises:
+        OSError: the folder of builds cannot be listed
     """
     pattern = build_names(environment.name, content)
     try:
@@ -306,11 +324,12 @@ def _build_folders(environment: Environment, content: str = "[0-9a-f]{8}") -> li
 def _build_environment(environment: Environment, reporter: Reporter, step: Step) -> Path:
     """Build the environment in a new folder, with a receipt at the end, and return the folder.
 
-    Unfinished builds of earlier attempts are removed first.
+    Unfinished builds of earlier attempts are removed first. The link is not set. The user is told where other users
+    cannot run the environment's Python.
 
     Raises:
         LLMBError: it cannot be built; the new folder is removed
-        OSError: the lock file cannot be read
+        OSError: a file cannot be read or written; the new folder stays, unfinished
     """
     _discard_unfinished(environment)
     folder = environment.new_folder()
@@ -340,9 +359,10 @@ def _build_environment(environment: Environment, reporter: Reporter, step: Step)
 
 
 def _closed_to_others(built: Path) -> Path | None:
-    """Return the folder that keeps other users from the Python of the environment that was ``built``.
+    """Return the folder that keeps other users from the Python of the environment that was ``built``, its folder.
 
-    None: there is no such folder, or the environment itself is closed to them, too.
+    It is the nearest to that Python, which may lie elsewhere, that others cannot enter. None: there is no such folder,
+    or the environment itself is closed to them, too.
     """
 
     def closed(path: Path) -> Path | None:
@@ -354,7 +374,7 @@ def _closed_to_others(built: Path) -> Path | None:
 
 
 def _replace_link(link: Path, target: str) -> None:
-    """Make ``link`` lead to ``target`` by one rename, in place of what it led to.
+    """Make ``link`` lead to ``target``, a text that is taken as it is, by one rename, in place of what it led to.
 
     Raises:
         OSError: a folder is in its place, or the link cannot be written
@@ -367,11 +387,11 @@ def _replace_link(link: Path, target: str) -> None:
 def remove_environment(folder: Path) -> None:
     """Remove an environment, or the link to one; what is gone already is no error.
 
-    Its receipt goes first, so that a kill in between leaves nothing that looks complete.
+    Its receipt goes first, so that a kill in between leaves nothing that looks complete; through a link that of the
+    build goes, too, whose other files stay.
 
     Raises:
-        EnvironmentLacks: the environment cannot be removed
-        OSError: its receipt cannot be removed
+        EnvironmentLacks: the environment or its receipt cannot be removed
     """
     try:
         (folder / RECEIPT).unlink(missing_ok=True)
@@ -389,14 +409,17 @@ def remove_environment(folder: Path) -> None:
 def installed_packages(folder: Path) -> list[str]:
     """Return ``name-version`` of every package in the environment ``folder``, sorted, by their metadata folders.
 
-    Empty where there is none, or no environment.
+    The names are spelled as there. Empty where there is none, or no environment.
     """
     found = folder.glob("lib/python3.*/site-packages/*.dist-info")
     return sorted(path.name.removesuffix(".dist-info") for path in found)
 
 
 def _disk_usage(folder: Path) -> int:
-    """Return the bytes of all files below a folder; those that vanish meanwhile do not count, nor a missing folder."""
+    """Return the bytes of all files below a folder; those that vanish meanwhile do not count, nor a missing folder.
+
+    A file with several links in it counts for each.
+    """
     total = 0
     for root, _, files in os.walk(folder):
         for name in files:

@@ -31,11 +31,11 @@ from llmb_install.working.reporter import Reporter, Step
 class Content:
     """What a Python environment consists of: the packages to install, and how they are checked.
 
-    ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
-    one, the clone ``editable``, whose dependencies the lock has. ``smoke``: modules that must import at the end.
-    ``of_newer_python``: packages of the lock that are installed as if for Python 3.12. ``shares``: environments whose
-    packages may be linked instead of installed. ``link`` leads to the environment once it is complete. ``python``: the
-    interpreter that it is made with.
+    ``lock``: the file of pinned requirements with their hashes. Exactly those are installed and nothing else; then,
+    where there is one, the clone ``editable``, whose dependencies the lock has. ``smoke``: modules that must import at
+    the end. ``of_newer_python``: packages of the lock that are installed as if for Python 3.12. ``shares``:
+    environments whose packages may be linked instead of installed. ``link`` leads to the environment once it is
+    complete. ``python``: the path of the interpreter that it is made with.
     """
 
     link: Path
@@ -56,7 +56,11 @@ class Content:
 
 @dataclass(frozen=True)
 class Build:
-    """One build of a Python environment: what is built, in which new folder, and who is told."""
+    """One build of a Python environment: what is built, in which new folder, and who is told.
+
+    ``install`` has uv install packages into it, ``run`` runs another program; both return how that ended, and
+    ``require`` then raises where it failed.
+    """
 
     environment: Content
     folder: Path
@@ -71,20 +75,27 @@ class Build:
 
     @property
     def cache(self) -> Path:
-        """The folder beside the environment for uv's downloads, kept for the next attempt; it need not exist."""
+        """The folder beside this build for uv's downloads, kept for the next attempt; it need not exist."""
         return self.folder.with_name(cache_name(self.environment.name))
 
     @cached_property
     def settings(self) -> IndexSettings:
-        """The package indexes and links that this machine's pip and uv are configured to use, read once."""
+        """The package indexes and links that this machine's pip and uv are configured to use, read once.
+
+        Raises:
+            OSError: the folder of certificates cannot be listed
+        """
         return read_index_settings(child_environment())
 
     @cached_property
     def uv(self) -> str:
         """The path of uv, which installs packages; it is downloaded into ``cache`` where it is not at hand.
 
+        It is looked for at the first use.
+
         Raises:
             EnvironmentLacks: no index has uv
+            OSError: the download cannot be written
         """
         try:
             return uv.get_uv(self.cache, self.settings)
@@ -94,10 +105,12 @@ class Build:
     def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
         """Run a program in the build's folder with this machine's index settings, and return how it ended.
 
-        Its lines go to the log and to ``on_line``. An exit status other than 0 is no error.
+        Its folder is the one above as long as that does not exist. Its lines go to the log and to ``on_line``. An exit
+        status other than 0 is no error.
 
         Raises:
             OSError: the program cannot be started
+            Interrupted: this process is ending
         """
         env = {**child_environment(), **self.settings.variables}
         # uv reads the settings of a project in the current folder, whoever's that is.
@@ -105,21 +118,27 @@ class Build:
         return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
 
     def require(self, done: command.Finished, what: str, remedy: str) -> None:
-        """Raise unless the program in ``done`` ended with exit status 0.
+        """Raise unless the program in ``done``, one that this build has run, ended with exit status 0.
+
+        ``what`` is a clause such as ``uv could not create it``; ``remedy`` is what to do, unless the disk is full or an
+        index refuses.
 
         Raises:
-            EnvironmentLacks: its exit status is not 0; the message says ``what``, and the package index may explain it
+            EnvironmentLacks: its exit status is not 0; the message says ``what``, and why by an index or its last lines
+            OSError: the lock file cannot be read
         """
         if done.status != 0:
             raise failed_program_error(self, what, done, remedy)
 
     def install(self, arguments: list[str], what: str, total: int = 0) -> command.Finished:
-        """Have uv install what ``arguments`` name, and return how it ended, whatever its exit status.
+        """Have uv install what ``arguments`` name into the build, and return how it ended, whatever its exit status.
 
-        ``what``: how the progress line calls it. ``total``: number of packages, 0 where it is not known.
+        ``arguments`` are those of ``uv pip install``. ``what``: how the progress line calls it. ``total``: number of
+        packages, 0 where it is not known.
 
         Raises:
             EnvironmentLacks: uv itself cannot be had
+            OSError: uv cannot be written or started
         """
         argv = uv.install_argv(self.uv, self.python, self.cache, self.settings, arguments)
         return self.run(argv, UvProgress(self.step, what, total))
@@ -128,8 +147,9 @@ class Build:
 def unavailable_error(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
     """Return the error that ``what`` cannot be had, because of ``problem``; not raised here.
 
-    Where an index does not answer, the error says that alone. ``if_absent``: the remedy where the indexes answer, and
-    do not have it.
+    ``what`` is a clause that begins the message, such as ``uv cannot be fetched``. Where an index does not answer, the
+    error says that alone. ``if_absent``: the remedy where the indexes answer, and do not have it, in place of the one
+    of ``problem``.
     """
     remedy = if_absent if problem.absent and if_absent else problem.remedy
     text = str(problem) if problem.down else f"{what}:\n{_indent_lines(str(problem).splitlines())}"
@@ -155,7 +175,8 @@ def cache_name(environment: str) -> str:
 def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[str]:
     """Return a pattern for the names of the folders in which the environment ``environment`` is built.
 
-    ``content``: a regular expression for the hash in the name, to match builds of that content only.
+    For use with ``match``: it fits the whole name. ``content``: a regular expression for the hash in the name, to match
+    builds of that content only.
     """
     return re.compile(rf"{re.escape(environment)}-{content}(-[0-9a-f]{{6}})?\Z")
 
@@ -179,6 +200,7 @@ _ELSEWHERE = re.compile(
 def child_environment() -> dict[str, str]:
     """Return a copy of this process's environment variables without those that would send uv or Python elsewhere.
 
+    Left out are all that begin with PYTHON, VIRTUAL_ENV, and uv's own but those on where packages come from and how.
     The user's own site-packages are turned off in it.
     """
     return {name: value for name, value in os.environ.items() if not _ELSEWHERE.match(name)} | {"PYTHONNOUSERSITE": "1"}
@@ -194,8 +216,9 @@ def failed_program_error(
 ) -> EnvironmentLacks:
     """Return the error of a program that failed in a build: ``what``, and why by the package index; not raised.
 
-    Where the index explains nothing, the cause is the program's last lines. ``if_absent``: the remedy where the indexes
-    answer, and do not have the package. May ask the indexes.
+    ``what`` is a clause, such as ``packages could not be installed``. Where the index explains nothing, the cause is
+    the program's last eight lines and the remedy ``remedy``; where the disk is full, the remedy says that.
+    ``if_absent``: the remedy where the indexes answer, and do not have the package. May ask the indexes.
 
     Raises:
         OSError: the lock file cannot be read
@@ -246,7 +269,10 @@ HASHED = ("--require-hashes", "--no-deps")
 
 
 def lock_requirements(text: str) -> list[str]:
-    """Return the requirements in the text of a lock file, one string each, without hashes; environment markers stay."""
+    """Return the requirements in the text of a lock file, one string each, in its order, without hashes.
+
+    Comments are left out. Environment markers stay.
+    """
     joined = re.sub(r"\\\n\s*", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
     lines = (re.split(r"\s--hash=|\s#", line)[0].strip() for line in joined.splitlines())
     return [line for line in lines if line]
@@ -262,7 +288,10 @@ def count_for_here(requirements: list[str]) -> int:
 
 
 def with_hashes(text: str, name: str) -> str:
-    """Return the part of a lock file's ``text`` about package ``name``, hashes included; empty where there is none."""
+    """Return the part of a lock file's ``text`` about package ``name``, hashes included; empty where there is none.
+
+    The name must be spelled as in the file.
+    """
     found = re.search(rf"^{re.escape(name)}==(?:.*\\\n)*.*\n?", text, re.MULTILINE)
     return found[0] if found else ""
 
@@ -270,7 +299,8 @@ def with_hashes(text: str, name: str) -> str:
 def write_partial_lock(lock: Path, name: str, folder: Path) -> Path | None:
     """Write a lock file with nothing but package ``name`` of ``lock`` to ``folder``, and return its path.
 
-    None, and nothing written, where the lock has no such package.
+    It is ``.llmb-lock-NAME.txt``; one that is there is replaced. None, and nothing written, where the lock has no such
+    package.
 
     Raises:
         OSError: the lock cannot be read, or the file not be written
@@ -296,7 +326,7 @@ def further_indexes(package: str, settings: IndexSettings) -> tuple[str, ...]:
 
 
 def _install_lock(build: Build) -> None:
-    """Install into the new environment everything that its lock file says, and nothing else.
+    """Install into the new environment everything that its lock file says, and nothing else but an editable clone.
 
     What another environment has is linked from there.
 
@@ -331,7 +361,7 @@ def _install_lock(build: Build) -> None:
 def _install_as_if_newer(build: Build, lock: str) -> Path:
     """Install the packages that say they are for Python 3.12 alone; return a file with the rest of the lock.
 
-    ``lock`` is the text of the lock file.
+    ``lock`` is the text of the lock file. The file lies in the build's folder.
 
     Raises:
         EnvironmentLacks: the packages cannot be installed
@@ -355,6 +385,7 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
 
     Raises:
         EnvironmentLacks: neither index has the build, or the disk is full
+        OSError: the lock file cannot be read, or a file not be written
     """
     hashed = [*HASHED, "-r", str(write_partial_lock(build.environment.lock, "torch", build.folder))]
     for source, arguments in (
@@ -382,8 +413,11 @@ def cpu_torch_remedy() -> str:
 def _install_packages(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
     """Have uv install what ``arguments`` name, with ``what`` and the number of packages on the progress line.
 
+    ``what`` is a noun, such as ``packages``. ``total``: their number, 0 where it is not known.
+
     Raises:
         EnvironmentLacks: something cannot be installed
+        OSError: uv cannot be written or started, or the lock file not be read
     """
     build.step.update(f"installing {what}")
     build.require(
@@ -419,8 +453,8 @@ class UvProgress:
 def build_environment(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
     """Build the environment in the new ``folder``: create it, install its lock file, and import its packages.
 
-    What uv has downloaded is kept beside it when that fails, for the next attempt, and removed at the end. Writes no
-    receipt.
+    What uv has downloaded is kept beside it when that fails, for the next attempt, and removed at the end, as is the
+    unfinished ``folder`` by the caller. Writes no receipt and sets no link. ``step`` shows how far it is.
 
     Raises:
         EnvironmentLacks: the environment could not be made; the cause is in the message
@@ -442,6 +476,7 @@ def _create_environment(build: Build) -> None:
 
     Raises:
         EnvironmentLacks: uv or conda is missing, or could not make it
+        OSError: a folder cannot be made, or uv not be written
     """
     build.folder.parent.mkdir(parents=True, exist_ok=True)
     if not uv.find_uv(build.cache):
@@ -462,7 +497,7 @@ def _create_environment(build: Build) -> None:
 
 
 def conda_program(environment: str) -> str:
-    """Return the path of conda, mamba or micromamba, whichever is on PATH first in this order.
+    """Return the path of conda, else mamba, else micromamba on PATH, wherever on it each is.
 
     ``environment`` is named in the error.
 

@@ -37,11 +37,12 @@ def fetch_package(lock: Path, accepts: Callable[[str], bool], folder: Path, sett
 
     pip and uv lay it out as for a Python, ``Sources`` as in its wheel, whose name ``accepts`` must accept. pip and uv
     are asked once: what they do not get is asked for again by ``Sources``, which knows whether to wait. ``settings``:
-    the indexes that this machine uses. The hash is compared with the lock's.
+    the indexes that this machine uses. The hash is compared with the lock's. After an error the folder stays.
 
     Raises:
         Unavailable: no index has the package, or none answers
         OSError: the lock cannot be read, the package not be written, or ``folder`` is there
+        ValueError: ``lock`` names no package, or several
     """
     folder.mkdir()
     own = shutil.which("uv")
@@ -61,7 +62,8 @@ def fetch_package(lock: Path, accepts: Callable[[str], bool], folder: Path, sett
 def _try_program(argv: List[str], folder: Path, settings: IndexSettings) -> bool:
     """Run ``argv``, pip or uv, to install into ``folder``, and return whether it succeeded.
 
-    After a failure the folder is empty. A program that is missing or takes too long counts as failed.
+    After a failure the folder is empty. A program that is missing or takes more than ten minutes counts as failed. Its
+    output is lost.
 
     Raises:
         OSError: the folder cannot be emptied

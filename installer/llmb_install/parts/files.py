@@ -27,8 +27,8 @@ Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
 def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any], Lines]:
     """Return the keys and values of ``cluster_config.yaml``, answers or a play file, and their lines by ``$.key``.
 
-    Both are empty for a file that says nothing: emptied by hand, or by a disk that was full. Values are not checked.
-    ``load`` parses the text.
+    Both are empty for a file that says nothing: emptied by hand, or by a disk that was full. Values are not checked,
+    but for ``schema``, which may be absent or 1. ``load`` parses the text.
 
     Raises:
         ConfigError: the file is missing or unreadable, is no YAML mapping (with the line), or is of a later release
@@ -64,7 +64,10 @@ def answers_file(path: Path, text: str) -> Small:
     """Return the part that keeps the answers, YAML in ``text``, in the file ``path``; writes nothing yet."""
 
     def find_problem() -> str | None:
-        """Return a sentence where the answer file is missing, damaged or has other answers; None: it has these."""
+        """Return a sentence where the answer file is missing, damaged or has other answers; None: it has these.
+
+        The order of the answers plays no part.
+        """
         with contextlib.suppress(FileNotFoundError, LLMBError):
             # Another release wrote the same answers in another order.
             if read_settings(path)[0] == load_text(text, "the answers")[0]:
@@ -94,11 +97,11 @@ class WorkloadFolders(Artefact):
     id = "workloads"
 
     def is_complete(self) -> bool:
-        """Return whether all folders are there."""
+        """Return whether all these folders for runs are there; whether they are writable is not looked at."""
         return all(folder.is_dir() for folder in self.folders)
 
     def make(self) -> None:
-        """Make the folders for runs that are missing.
+        """Make those of these folders for runs that are missing, with the folders above them.
 
         Raises:
             OSError: a folder cannot be made
@@ -112,7 +115,7 @@ class WorkloadFolders(Artefact):
         return f"missing or not writable: {', '.join(bad)}" if bad else None
 
     def show(self) -> str:
-        """Return what ``make`` would do, as a line for a dry run."""
+        """Return what ``make`` would do, as a line for a dry run: all the folders for runs, there or not."""
         return "make " + ", ".join(map(str, self.folders))
 
 
@@ -211,7 +214,11 @@ _MARK = "of the installation that this file stands in, also through a symbolic l
 
 
 def wrapper_text(command: str) -> str:
-    """Return the text of the shell script in ``bin`` that starts ``command``, ``llmb-run`` or ``llmb-install``."""
+    """Return the text of the shell script in ``bin`` that starts ``command``, ``llmb-run`` or ``llmb-install``.
+
+    Raises:
+        KeyError: ``command`` is another
+    """
     program = _PROGRAM.format(command=command, package=COMMANDS[command])
     return _SCRIPT.format(command=command, which=_WHICH[command], program=program)
 
@@ -246,7 +253,7 @@ def commands(folder: Path) -> Small:
 def is_own_script(path: Path) -> bool:
     """Return whether ``path`` is a script of ``bin`` that the installer wrote, in this release or an earlier one.
 
-    False where there is no file.
+    A mark in its text tells, wherever the script lies. False where there is no file.
 
     Raises:
         OSError: the file cannot be read
@@ -260,6 +267,7 @@ def is_current(path: Path) -> bool:
     False where there is no file.
 
     Raises:
+        KeyError: a file is there whose name is that of none of the scripts
         OSError: the file cannot be read
     """
     if not path.is_file() or not path.stat().st_mode & 0o100:

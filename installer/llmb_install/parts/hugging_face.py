@@ -32,8 +32,8 @@ _ATTEMPTS = 6
 def check_token(token: Secret) -> str:
     """Return what is wrong with a Hugging Face token, as a sentence; empty: nothing, as far as is known.
 
-    Hugging Face is asked, and has ``_SECONDS`` seconds to answer. Empty also where it cannot be reached, or the package
-    that asks it is not installed yet. ``ModelFiles`` asks again when it gets no files.
+    Hugging Face is asked, and has five seconds to answer. Empty also where it cannot be reached, answers with another
+    status than 401, or the package that asks it is not installed yet. ``ModelFiles`` asks again when it gets no files.
     """
     value = token.reveal()
     if not value.isascii() or any(c.isspace() for c in value):
@@ -53,8 +53,9 @@ def check_token(token: Secret) -> str:
 class ModelFiles(Artefact):
     """The tokenizer and configuration files of one model on Hugging Face, as a part of an installation.
 
-    They are in ``<install>/hugging_face``, a cache folder of huggingface_hub. ``source`` is ``owner/name@commit``: what
-    its owner changes later is not what the recipe was tested with. ``hub``: the environment that fetches them.
+    They are in ``hugging_face`` of the installation ``install``, a cache folder of huggingface_hub. ``source`` is
+    ``owner/name@commit``: what its owner changes later is not what the recipe was tested with. ``hub``: the environment
+    that fetches them, which must be there. ``token``: the one to fetch them with; None: without any.
     """
 
     needs = (HUB,)
@@ -77,13 +78,13 @@ class ModelFiles(Artefact):
     disk = 20_000_000
 
     def show(self) -> str:
-        """Return what ``ensure`` would do, as a line for a dry run."""
+        """Return what ``ensure`` would fetch of the model, as a line for a dry run."""
         return f"fetch tokenizer and configuration of {self.repository} to {self.cache}"
 
     def is_complete(self) -> bool:
-        """Return whether every file that the receipt names is there with its size.
+        """Return whether every file that the model's receipt names is there with its size.
 
-        False without a receipt for this commit, or with one that names no file.
+        The content is not looked at. False without a receipt for this commit, or with one that names no file.
         """
         receipt = read_receipt(self._receipt)
         if receipt is None or (receipt.get("repository"), receipt.get("revision")) != (self.repository, self.revision):
@@ -93,9 +94,10 @@ class ModelFiles(Artefact):
         return bool(found) and all(path.is_file() and path.stat().st_size == bytes_ for path, bytes_ in found)
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Download the files unless they are there, or ``anew``; return whether it did.
+        """Download the model's files unless they are there, or ``anew``; return whether it did.
 
-        They are then looked for without the network, as jobs do, and a receipt with their sizes is written.
+        They are then looked for without the network, as jobs do, and a receipt with their sizes is written. The
+        packages of the environment that fetches them are imported into this process.
 
         Raises:
             EnvironmentLacks: the files are not available; the remedy names the page to visit
@@ -122,9 +124,12 @@ class ModelFiles(Artefact):
         return True
 
     def verify(self) -> str | None:
-        """Return what is wrong with the files, by their sizes and a look without the network; None: nothing.
+        """Return what is wrong with the model's files, by their sizes and a look without the network; None: nothing.
 
         The result is a sentence.
+
+        Raises:
+            OSError: a lock file cannot be read, or the cache not be looked at
         """
         if not self.is_complete():
             return f"files of {self.repository} are missing or changed in {self.cache}"
@@ -142,6 +147,7 @@ class ModelFiles(Artefact):
 
         Raises:
             EnvironmentLacks: the files are not all there
+            OSError: the cache cannot be looked at
         """
         from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -156,8 +162,8 @@ class ModelFiles(Artefact):
     def _snapshot(self, **more: Any) -> Path:
         """Look for the model's files in the cache, or download them, and return their folder.
 
-        ``more``: further arguments of ``snapshot_download``; its errors pass, all of them OSErrors or of
-        huggingface_hub.
+        Which of the two, ``more`` says: further arguments of ``snapshot_download``. Its errors pass, all of them
+        OSErrors or of huggingface_hub.
 
         Raises:
             OSError: the files cannot be had or written
@@ -168,9 +174,9 @@ class ModelFiles(Artefact):
         return Path(str(snapshot_download(self.repository, **more)))
 
     def _download(self, anew: bool) -> Path:
-        """Download the model's files, in up to ``_ATTEMPTS`` attempts, and return their folder.
+        """Download the model's files, in up to six attempts within two minutes, and return their folder.
 
-        ``anew``: also those that are in the cache.
+        Another attempt is made only where the error says that it may help. ``anew``: also those that are in the cache.
 
         Raises:
             EnvironmentLacks: the files cannot be had
@@ -223,7 +229,7 @@ class ModelFiles(Artefact):
 
 
 def _hub_address() -> str:
-    """Return the address of Hugging Face, or of the site's mirror in ``HF_ENDPOINT``."""
+    """Return the address of Hugging Face, or of the site's mirror in ``HF_ENDPOINT``, as it is set there."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 

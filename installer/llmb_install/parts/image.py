@@ -45,12 +45,12 @@ class Image(Artefact):
     """A container image (``*.sqsh``) of an installation, with its receipt, a file with its source, size and hash.
 
     Only ``ensure`` and ``discard`` change anything; ``ensure`` imports it with Enroot, takes it from ``origin``, or
-    adopts a whole file without a receipt. ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands
-    that should run on a compute node. ``receipts``: folder for the receipt where the image's own cannot be written.
-    ``env``: Enroot's environment. ``mirror``: the registry, and the folder in it, that has the image at this site.
-    ``origin``: the same image elsewhere, with its receipt, from where it is taken instead. ``key``: the file with an
-    NGC key given to LLMB. ``space_check``: False where the user asked for none. ``download``, ``disk``: bytes that it
-    is taken to need.
+    adopts a whole file without a receipt. ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``path``: its file, which need
+    not exist. ``prefix``: put before commands that should run on a compute node. ``receipts``: the folder
+    ``.llmb/receipts`` of the installation, for the receipt where the image's own cannot be written. ``env``: Enroot's
+    environment. ``mirror``: the registry, and the folder in it, that has the image at this site. ``origin``: the same
+    image elsewhere, with its receipt, from where it is taken instead. ``key``: the file with an NGC key given to LLMB.
+    ``space_check``: False where the user asked for none. ``download``, ``disk``: bytes that it is taken to need.
     """
 
     source: str
@@ -74,7 +74,7 @@ class Image(Artefact):
 
     @property
     def is_private(self) -> bool:
-        """Whether the image lies in the installation itself, not behind a link, so that its lock is enough."""
+        """Whether the image lies in the installation, not behind a link, so that the installation's lock is enough."""
         return self.path.parent.resolve().is_relative_to(self.install.resolve())
 
     @property
@@ -93,12 +93,11 @@ class Image(Artefact):
 
     @property
     def inspector(self) -> Inspector:
-        """What looks into image files where images are imported: on this machine or on a compute node."""
+        """What looks into this image's file where images are imported: on this machine or on a compute node."""
         return Inspector(self.prefix)
 
     def receipt_path(self) -> Path:
-        """Return where to write the image's receipt: beside it or, if that folder is not writable, in its
-        ``receipts``.
+        """Return where to write the image's receipt: beside it or, if this user cannot, in ``receipts``.
 
         In both folders it has the name of the image with ``.receipt.json`` behind it.
         """
@@ -124,7 +123,11 @@ class Image(Artefact):
     def room(self) -> list[Room]:
         """Return the disk space that importing the image takes; empty where the file is there, as it may be adopted.
 
-        A compute node that imports is asked for its own space only then.
+        Where Enroot runs here, there is an entry for the unpacked layers, too. A compute node that imports is asked for
+        its own space only then.
+
+        Raises:
+            OSError: the file to take the image from cannot be looked at
         """
         if self.path.is_file():
             return []
@@ -138,8 +141,8 @@ class Image(Artefact):
     def lacks(self) -> list[EnvironmentLacks]:
         """Return the error that Enroot or the file to take the image from is missing, in a list; empty: neither is.
 
-        Empty also where the image file is there, or a compute node imports, which is asked for Enroot only then. The
-        error is not raised here.
+        Empty also where the image file is there, whole or not, or a compute node imports, which is asked for Enroot
+        only then. The error is not raised here.
         """
         if self.path.is_file():
             return []
@@ -159,7 +162,7 @@ class Image(Artefact):
         """Return whether the image file and its receipt agree: size, time, source, architecture and superblock.
 
         Reads 96 bytes and not the whole file, which ``verify`` does. False: there is no file, no receipt, or another
-        image's.
+        image's, or the file is damaged.
 
         Raises:
             ConfigError: the file lies where others could have put it
@@ -183,7 +186,7 @@ class Image(Artefact):
     def verify(self) -> str | None:
         """Return what is wrong with the image, by its receipt and the hash of all of it; None: nothing.
 
-        The result is a sentence.
+        The result is a sentence without a full stop. Nothing is changed.
 
         Raises:
             ConfigError: the file lies where others could have put it
@@ -206,6 +209,7 @@ class Image(Artefact):
         """Import the image unless it is complete, or in any case if ``anew``; return False where it was complete.
 
         A whole image without a receipt is adopted: it gets one. The old file stays until the new one takes its place.
+        True also where another installation has imported it while this one waited.
 
         Raises:
             EnvironmentLacks: the image could not be imported, with the cause, which Enroot does not always say
@@ -233,16 +237,19 @@ class Image(Artefact):
 
     @property
     def asked_for(self) -> str:
-        """The name under which Enroot asks for the image: its source, or its copy in the site's mirror."""
+        """The name under which Enroot asks for the image: its source, or its copy in the site's mirror.
+
+        Both are written alike, ``HOST#NAME:TAG``.
+        """
         host, slash, folder = self.mirror.partition("/")
         return f"{host}#{folder}{slash}{self.source.rpartition('#')[2]}" if host else self.source
 
     def show(self) -> str:
-        """Return what a dry run prints: the command line that would import the image."""
+        """Return what a dry run prints of the image: the command line that would import it, quoted for a shell."""
         return shlex.join(self.import_command(self.path))
 
     def import_command(self, output: Path) -> list[str]:
-        """Return the command line that imports the image to ``output``, on a compute node if wanted; not run."""
+        """Return the command line that imports the image to ``output``, behind the image's ``prefix``; not run."""
         argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.asked_for}"]
         return [*self.prefix, *argv]
 
@@ -320,6 +327,8 @@ def _receipt_beside(path: Path) -> dict[str, Any] | None:
 def _take_from(image: Image, origin: Path, step: Step) -> None:
     """Link or copy the image from the file ``origin`` to its place, with the receipt there, whose hash is compared.
 
+    A hard link is made where both are on one file system. The file that was in its place is replaced.
+
     Raises:
         EnvironmentLacks: ``origin`` is not what its receipt says; nothing is left of it
         RecordError: the receipt cannot be written
@@ -352,7 +361,8 @@ def _take_from(image: Image, origin: Path, step: Step) -> None:
 def _import_image(image: Image, reporter: Reporter, step: Step) -> None:
     """Import the image beside its place, check it, and rename it into place with its receipt.
 
-    Damaged layers in Enroot's cache are removed and fetched again, once.
+    Damaged layers in Enroot's cache are removed and fetched again, once. The image's folder must be there, and locked
+    where others write to it.
 
     Raises:
         EnvironmentLacks: the image cannot be imported; what was unfinished is removed
@@ -406,11 +416,12 @@ def _run_enroot(
 ) -> tuple[command.Finished, enroot.Watch]:
     """Run Enroot's import of the image to ``output``; return how it ended, and the follower of its output.
 
-    A failure is in the exit status, not raised.
+    ``env``: Enroot's whole environment. A failure is in the exit status, not raised.
 
     Raises:
         FileNotFoundError: the program is missing
-        OSError: the folder to unpack in cannot be made
+        EnvironmentLacks: the folder to unpack in cannot be made
+        OSError: the program cannot be started, or a link to that folder not be made
     """
     unpacked: AbstractContextManager[Mapping[str, str]] = nullcontext({})
     if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
@@ -480,7 +491,7 @@ def _open_as_folder(image: Image, file: Path) -> None:
 def _require_open(image: Image) -> None:
     """Raise where the image file belongs to somebody else and is closed to this user: no reason to import it anew.
 
-    A file that is missing passes.
+    A file that is missing passes, and so does this user's own.
 
     Raises:
         EnvironmentLacks: the file is closed; the message names its owner
@@ -501,6 +512,7 @@ def _lock_image_folder(image: Image, reporter: Reporter) -> Iterator[None]:
 
     Raises:
         EnvironmentLacks: the lock is closed to this user, or held for too long
+        OSError: the folder is missing, or what is left there cannot be removed
     """
     folder = image.root
     open_as_folder(folder)

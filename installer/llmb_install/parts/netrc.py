@@ -13,7 +13,10 @@ _WITH_VALUE = ("login", "password", "account")
 
 @dataclass(frozen=True)
 class NetrcEntry:
-    """One entry of a netrc file: credentials for one host, and where its text begins and ends."""
+    """One entry of a netrc file: credentials for one host, and where its text begins and ends.
+
+    The text goes on to the beginning of the next entry, and has the comments and blank lines before that.
+    """
 
     host: str
     """Empty for ``default``."""
@@ -28,7 +31,8 @@ class NetrcEntry:
 def parse_entries(text: str) -> list[NetrcEntry]:
     """Return all entries in the text of a netrc file, in their order, ``default`` among them; empty: there is none.
 
-    An entry ends where the next one, or a macro, begins. Unknown words are skipped.
+    An entry ends where the next one, or a macro, begins. Unknown words are skipped, quotes are part of a word, and of a
+    password that is given twice the last one holds. A host may have several entries.
     """
     found: list[NetrcEntry] = []
     words = iter(_words(text))
@@ -51,21 +55,27 @@ def parse_entries(text: str) -> list[NetrcEntry]:
 
 
 def effective_entries(text: str) -> list[NetrcEntry]:
-    """Return the entries of a netrc file that curl finds: those before ``default``, which fits every host."""
+    """Return the entries of a netrc file that curl finds: those before ``default``, which fits every host.
+
+    ``text`` is what the file says.
+    """
     return list(takewhile(lambda entry: entry.host, parse_entries(text)))
 
 
 def with_lines(text: str, lines: str) -> str:
-    """Return the text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
+    """Return the text of a netrc file with ``lines`` added before its ``default`` entry, or at its end.
+
+    ``lines`` end in a line break. One is put before them where the text has none there.
+    """
     position = next((entry.start for entry in parse_entries(text) if not entry.host), len(text))
     before = text[:position]
     return f"{before}\n{lines}{text[position:]}" if before and before[-1] != "\n" else before + lines + text[position:]
 
 
 def without_hosts(text: str, hosts: Collection[str]) -> str:
-    """Return the text of a netrc file without the entries of ``hosts``; comments inside them stay.
+    """Return the text of a netrc file without the entries of ``hosts``, all of them; comments inside them stay.
 
-    The text is returned unchanged where it has none of them.
+    The names must be spelled as there. The text is returned unchanged where it has none of them.
     """
     # From the end, so that the positions of earlier entries stay right.
     for entry in reversed(parse_entries(text)):
@@ -82,7 +92,10 @@ def without_hosts(text: str, hosts: Collection[str]) -> str:
 
 
 def _words(text: str) -> list[tuple[int, str]]:
-    """Return every word of a netrc text outside comment lines, each behind its position in the text, in order."""
+    """Return every word of a netrc text outside comment lines, each behind its position in the text, in order.
+
+    Words are separated by white space; quotes are part of them. A comment line begins with ``#``, blanks aside.
+    """
     found: list[tuple[int, str]] = []
     for line in re.finditer(r"[^\n]+", text):
         if not line[0].lstrip().startswith("#"):

@@ -47,8 +47,9 @@ def add_clone(environment: Path, clone: Path) -> None:
 def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[str]:
     """Hard-link packages of the environment ``source`` into ``target``; return those linked, as ``NAME==VERSION``.
 
-    ``wanted`` names them like that. Nothing happens, and the list is empty, where the Pythons differ, where the file
-    system has no hard links, or where a file of ``source`` is damaged. Packages that ``target`` has stay.
+    They are sorted by their metadata folders. ``wanted`` names them like that, in lower case with ``-``. Nothing
+    happens, and the list is empty, where the Pythons differ, where the file system has no hard links, or where a file
+    of ``source`` is damaged. Packages that ``target`` has, in whatever version, stay.
 
     Raises:
         OSError: a file cannot be read or linked
@@ -108,7 +109,10 @@ def _link_package(metadata: Path, there: Path) -> None:
 
 
 def _requirement(metadata: Path) -> str:
-    """Return the requirement of an installed package, ``huggingface-hub==1.33.0``, by its metadata folder's name."""
+    """Return the requirement of an installed package, ``huggingface-hub==1.33.0``, by its metadata folder's name.
+
+    The name is in lower case, with ``-`` for ``_`` and ``.``; nothing is read.
+    """
     name, _, version = metadata.name.removesuffix(_METADATA).rpartition("-")
     return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
 
@@ -116,7 +120,7 @@ def _requirement(metadata: Path) -> str:
 def _can_link(here: Path, there: Path) -> bool:
     """Return whether files of the folder ``here`` can be hard-linked into ``there``; tried with one file.
 
-    Both are ``site-packages`` folders. False where ``here`` has no package.
+    That link is removed. Both are ``site-packages`` folders. False where ``here`` has no package.
     """
     probe = there / f".llmb-link-{os.getpid()}"
     source = next(here.glob(f"*{_METADATA}/RECORD"), None)

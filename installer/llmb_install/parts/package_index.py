@@ -36,7 +36,10 @@ _LONGEST_PAUSE = 30.0
 
 
 class Link(NamedTuple):
-    """A file of a Python package that an index, a page of links or a folder offers."""
+    """A file of a Python package that an index, a page of links or a folder offers.
+
+    The ``location`` is as it was found, maybe with a password or a fragment.
+    """
 
     name: str
     """File name, such as ``uv-0.8-py3-none-any.whl``."""
@@ -50,7 +53,9 @@ _PACKAGES = (".whl", ".tar.gz", ".zip")
 class Sources:
     """Where this machine's settings for pip and uv say that packages come from: pages of links first, then indexes.
 
-    What pages say is kept as long as the object lives.
+    It is made from these ``settings``. ``links`` tells which files there are, ``fetch`` returns one. What pages say is
+    kept as long as the object lives, as is that a server does not answer. ``refusal`` is what indexes said that did not
+    let the last ``links`` look; None: all did.
     """
 
     def __init__(self, settings: IndexSettings) -> None:
@@ -78,12 +83,12 @@ class Sources:
     def links(self, package: str, accepts: Callable[[str], bool] = bool, more: Collection[str] = ()) -> List[Link]:
         """Return the files of ``package`` whose names ``accepts`` accepts, from all pages and indexes; never none.
 
-        ``more``: further indexes to ask. Each page is read once; errors of pages that did not let us look are kept in
-        ``refusal``.
+        They are in the order of pages, indexes and ``more``, further indexes to ask; a file that several have is there
+        several times. Each page is read once; errors of pages that did not let us look are kept in ``refusal``.
 
         Raises:
             Unavailable: there is no such file; with what each index said that did not answer, or did not let us look
-            OSError: a local folder cannot be listed
+            OSError: a local folder is closed to this user
         """
         package = _normalized_name(package)
         found: List[Link] = []
@@ -121,11 +126,12 @@ class Sources:
     ) -> bytes:
         """Return the content of the first file of ``package`` with an accepted name and a SHA-256 in ``hashes``.
 
-        ``accepts`` is asked about each name. ``more``: further indexes to ask.
+        The order is that of ``links``: files are downloaded until one fits. ``accepts`` is asked about each name.
+        ``more``: further indexes to ask. ``hashes``: hexadecimal digits.
 
         Raises:
             Unavailable: there is no such file; says why the last one that was tried was refused
-            OSError: a local folder cannot be listed
+            OSError: a local folder is closed to this user
         """
         problems = []
         for link in self.links(package, accepts, more):
@@ -144,7 +150,7 @@ class Sources:
     def _silence_limit(self) -> float:
         """Return how many seconds an index may be silent, by uv's own setting ``UV_HTTP_TIMEOUT``.
 
-        It is 60 where that is not set, or no number.
+        It is 60 where that is not set, empty, or no number.
         """
         try:
             return float(self._env.get("UV_HTTP_TIMEOUT") or 60)
@@ -157,8 +163,8 @@ class Sources:
         Each page is read once, and its files kept.
 
         Raises:
-            Unavailable: the page cannot be read, or is a web page for people
-            OSError: a local folder cannot be listed
+            Unavailable: the page or folder cannot be read, or is a web page for people
+            OSError: a local folder is closed to this user
         """
         if page not in self._read_pages:
             self._read_pages[page] = self._read_page(page)
@@ -167,11 +173,12 @@ class Sources:
     def _read_page(self, page: str) -> List[Link]:
         """Read a page of links, or a folder, now, and return the files that it names; empty: it names none.
 
-        A package file stands for itself. A server that did not answer before is not asked again.
+        A package file stands for itself, and of a folder with an ``index.html`` that page is read. A server that did
+        not answer before is not asked again, but the same error raised.
 
         Raises:
-            Unavailable: the page cannot be read, or is a web page for people
-            OSError: a local folder cannot be listed
+            Unavailable: the page or folder cannot be read, or is a web page for people
+            OSError: a local folder is closed to this user
         """
         local = _local_path(page)
         if local is not None and local.is_dir() and not (local / "index.html").is_file():
@@ -186,7 +193,7 @@ class Sources:
             raise self._failed[host]
 
         def read() -> bytes:
-            """Return the content of the page, within ``ANSWER_SECONDS``.
+            """Return the content of the page, within ten seconds.
 
             Raises:
                 Unavailable: the page cannot be read, or does not come in time
@@ -209,10 +216,11 @@ class Sources:
         return links
 
     def _read_location(self, location: str, seconds: float) -> bytes:
-        """Return the content of a file, local or at an address, waiting at most ``seconds`` for each answer.
+        """Return the content of a file, local or at an address, waiting at most ``seconds`` whenever nothing comes.
 
         Raises:
             Unavailable: it cannot be read
+            OSError: its local folder is closed to this user
         """
         local = _local_path(location)
         shown = without_password(location)
@@ -258,7 +266,7 @@ class Sources:
     def _credentials(self, parts: urllib.parse.SplitResult) -> Optional[Tuple[str, str]]:
         """Return user and password for the address ``parts``: its own, those of an index on its host, or netrc's.
 
-        None where nobody knows any. A netrc file that cannot be read counts as none.
+        The first of these counts. None where nobody knows any. A netrc file that cannot be read counts as none.
         """
         for index in (parts.geturl(), *self._indexes, *self._pages):
             try:
@@ -294,7 +302,8 @@ class Sources:
     def _tls_context(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:
         """Return the TLS settings for the address ``parts``.
 
-        Nothing is verified for a trusted host, and on a machine without any certificates where no password is sent.
+        Nothing is verified for a host that the settings trust, and on a machine without any certificates where no
+        password is sent.
 
         Raises:
             OSError: a certificate that the settings name cannot be read
@@ -319,7 +328,7 @@ def _normalized_name(name: str) -> str:
 
 
 def _links_in_folder(folder: Path) -> List[Link]:
-    """The files in a folder of this machine, sorted by name; empty where it has none.
+    """Return the entries of a folder of this machine as links, sorted by name; empty where it has none.
 
     Raises:
         Unavailable: it cannot be listed
@@ -332,7 +341,13 @@ def _links_in_folder(folder: Path) -> List[Link]:
 
 
 def _local_path(location: str) -> Optional[Path]:
-    """Return the path that ``location`` names on this machine, which need not exist; None for an address elsewhere."""
+    """Return the path that ``location`` names on this machine, which need not exist; None for an address elsewhere.
+
+    A ``file:`` address names one, and so does any text without a scheme; ``~`` is replaced.
+
+    Raises:
+        RuntimeError: the path begins with the home of an unknown user
+    """
     if location.startswith("file:"):
         return Path(urllib.request.url2pathname(urllib.parse.urlsplit(location).path))
     return None if re.match(r"[a-z]+://", location) else Path(location).expanduser()
@@ -340,6 +355,8 @@ def _local_path(location: str) -> Optional[Path]:
 
 def _host_and_port(page: str) -> str:
     """Return host and port of the address ``page``, with user and password if it has them; empty for a path.
+
+    The port is there only where the address has it.
 
     Raises:
         Unavailable: the address is malformed, such as http://[::1/simple
@@ -351,7 +368,10 @@ def _host_and_port(page: str) -> str:
 
 
 def _join_address(base: str, link: str) -> str:
-    """Return the address to which ``link`` on the page ``base`` leads; empty where that is no address."""
+    """Return the absolute address to which ``link``, maybe a relative one, on the page ``base`` leads.
+
+    Empty where that is no address.
+    """
     try:
         return urllib.parse.urljoin(base, link)
     except ValueError:
@@ -374,7 +394,10 @@ def _is_for_people(text: str) -> bool:
 
 
 def _joined_error(problems: List[Unavailable]) -> Unavailable:
-    """Return what several indexes answered as one error, with the first one's remedy; not raised here."""
+    """Return what several indexes answered as one error, with the first one's remedy; not raised here.
+
+    ``problems`` is not empty; equal texts are told once. The error is ``down`` if all are, ``by_name`` if one is.
+    """
     first = problems[0]
     texts = "; ".join(dict.fromkeys(map(str, problems)))
     down = all(problem.down for problem in problems)
@@ -385,8 +408,10 @@ def _joined_error(problems: List[Unavailable]) -> Unavailable:
 def _with_retries(read: Callable[[], bytes]) -> bytes:
     """Return what ``read`` returns; it is tried twice more, after pauses, where its error says that this may help.
 
+    The server says how long the pauses are, else they take one and three seconds.
+
     Raises:
-        Unavailable: no try succeeded, another is of no use, or the server asks to wait too long
+        Unavailable: no try succeeded, another is of no use, or the server asks to wait for more than 30 seconds
     """
     for pause in PAUSES:
         try:
@@ -414,7 +439,7 @@ def _with_timeout(seconds: float, shown: str, work: Callable[[], bytes]) -> byte
     ended: List[Union[bytes, Unavailable]] = [silence]
 
     def run() -> None:
-        """Do the work in its thread, and keep its result or its error in ``ended``."""
+        """Do the work in its thread, and keep its result or its Unavailable in ``ended``; another error is lost."""
         try:
             ended.append(work())
         except Unavailable as problem:

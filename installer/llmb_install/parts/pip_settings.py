@@ -45,7 +45,8 @@ class IndexSettings(NamedTuple):
 def read_index_settings(env: Mapping[str, str]) -> IndexSettings:
     """Return what pip's files and ``env`` say of package indexes, as variables and options of uv.
 
-    Variables of uv's own win. ``options`` is ``--no-index`` or empty. Settings that uv needs no word for are left out.
+    Variables of uv's own win over ``PIP_`` ones, and these over files. ``options`` is ``--no-index`` or empty. Settings
+    that uv needs no word for are left out.
 
     Raises:
         OSError: the folder of certificates cannot be listed
@@ -71,8 +72,8 @@ def read_index_settings(env: Mapping[str, str]) -> IndexSettings:
 def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
     """Return the settings of ``pip install`` by their names in pip's files, such as ``index-url``; empty: none.
 
-    From the machine's files to the user's, sections, then ``PIP_`` variables; the later one wins. A file that cannot be
-    read or parsed is skipped.
+    From the machine's files to the user's, sections (``global``, ``install``), then ``PIP_`` variables that are not
+    empty; the later one wins. A file that cannot be read or parsed is skipped.
     """
     found: Dict[Tuple[str, str], str] = {}
     for path in _pip_files(env):
@@ -93,7 +94,8 @@ def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
 def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
     """Yield the configuration files that pip reads, the least important first; they need not exist.
 
-    None where ``PIP_CONFIG_FILE`` is the null device.
+    ``PIP_CONFIG_FILE`` names the last, and takes the place of the user's own if it exists. None where it is the null
+    device.
     """
     own = env.get("PIP_CONFIG_FILE")
     if own == os.devnull:

@@ -29,8 +29,8 @@ class Unavailable(Exception):
 
     ``remedy`` is what to do about it. ``absent``: whoever was asked answers, and does not have it. ``down``: nobody
     answers. ``by_name``: it may answer to others, so that a program with more to show, or other authorities to trust,
-    may get the file. ``later``: seconds after which to ask again, 0 where it does not say how many; None: that is of no
-    use.
+    may get the file. ``later``: seconds after which to ask again, 0 where it does not say how many; None: to ask again
+    is of no use.
     """
 
     def __init__(
@@ -52,7 +52,10 @@ class Unavailable(Exception):
 
 
 def without_password(location: str) -> str:
-    """Return an address without user, password and fragment, as it may be shown; a path stays as it is."""
+    """Return an address without user, password and fragment, as it may be shown; a path stays as it is.
+
+    Of a malformed address only what stands before ``@`` is left out.
+    """
     try:
         parts = urllib.parse.urlsplit(location)
     except ValueError:
@@ -63,7 +66,8 @@ def without_password(location: str) -> str:
 def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
     """Return the error that ``shown`` gave no answer, or only half of one, because of ``error``; not raised here.
 
-    ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``; empty: none.
+    ``shown`` is the address as people may see it. ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``;
+    empty: none.
     """
     cause: Any = error
     while isinstance(cause, urllib.error.URLError):
@@ -107,6 +111,7 @@ def broken_off(location: str, what: str, where: str = "") -> Unavailable:
 def http_error(shown: str, status: int, reason: str, retry_after: str, *, known: bool) -> Unavailable:
     """Return the error of an HTTP ``status`` that ``shown`` answered with in place of a file; not raised here.
 
+    404 and 410 are ``absent``, 401, 403 and 407 ``by_name``; only after 429 and 5xx is it of use to ask again.
     ``retry_after``: that header, empty if there is none; ``known``: a user and a password were sent.
     """
     code = f"{status} {reason}"
@@ -138,7 +143,7 @@ def http_error(shown: str, status: int, reason: str, retry_after: str, *, known:
 def not_found_error(package: str, pages: str) -> Unavailable:
     """Return the error that nobody has any file of ``package``; not raised here.
 
-    ``pages``: who was asked, and what they answered, for people.
+    ``pages``: who was asked, and what they answered, as a fragment for people; it comes in parentheses.
     """
     remedy = f"check the address of the index, which most often ends in /simple, or {OTHER_INDEX}"
     return Unavailable(f"no index or folder has {package} ({pages})", remedy, absent=True)
@@ -176,9 +181,9 @@ def _tls_problem(cause: ssl.SSLError) -> str:
 
 
 def _retry_after_seconds(text: str) -> float:
-    """Return the seconds that the header ``Retry-After`` asks to wait, given as a number or a date; 0: none.
+    """Return the seconds that the header ``Retry-After`` asks to wait, given as a whole number or a date; 0: none.
 
-    A text that is neither counts as 0, as does a date in the past.
+    A text that is neither counts as 0, as does a date in the past. There is no upper bound.
     """
     if text.strip().isdigit():
         return float(text)

@@ -32,7 +32,8 @@ class OtherMachines(BadImage):
 def check_superblock(path: Path) -> int:
     """Check the squashfs superblock of an image file, and return the file system's size in bytes.
 
-    ``mksquashfs`` writes the superblock last, so that a file from a killed run has none.
+    The file may be larger. ``mksquashfs`` writes the superblock last, so that a file from a killed run has none.
+    Nothing else is read.
 
     Raises:
         BadImage: the file cannot be read, is no whole squashfs image, or no regular file, as a FIFO would never end
@@ -56,7 +57,10 @@ def check_superblock(path: Path) -> int:
 
 
 class Inspector:
-    """Looks into image files with ``unsquashfs``; ``prefix`` runs it elsewhere, for instance through ``srun``."""
+    """A tool that looks into image files with ``unsquashfs``: ``check`` quickly, ``read_everything`` at every byte.
+
+    ``prefix`` is put before its command line to run it elsewhere, for instance through ``srun``.
+    """
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self._prefix = list(prefix)
@@ -64,11 +68,11 @@ class Inspector:
     def check(self, path: Path, architecture: str) -> int:
         """Check an image file: superblock, listing, and architecture of its programs; return its size in bytes.
 
-        The size is that of the file system in it.
+        The size is that of the file system in it. File contents are not read.
 
         Raises:
-            BadImage: it is damaged, not an image, or for other machines than ``architecture``
-            EnvironmentLacks: ``unsquashfs`` is missing or hangs
+            BadImage: it is damaged, not an image, or for other machines than ``architecture`` (OtherMachines)
+            EnvironmentLacks: ``unsquashfs`` is missing or takes more than half an hour
         """
         used = check_superblock(path)
         done = self._unsquashfs("-l", "-d", "", str(path))
@@ -89,7 +93,7 @@ class Inspector:
 
         Raises:
             BadImage: a block of it is damaged
-            EnvironmentLacks: ``unsquashfs`` is missing or hangs
+            EnvironmentLacks: ``unsquashfs`` is missing or takes more than half an hour
         """
         done = self._unsquashfs("-quiet", "-no-progress", "-pf", "/dev/null", str(path))
         if not done.ok:
@@ -99,7 +103,8 @@ class Inspector:
     def _architecture(self, path: Path, names: list[str]) -> str:
         """Return the architecture of an image's programs, ``x86_64`` or ``aarch64``, by the head of one of them.
 
-        An unknown one is described in words. ``names``: all paths in the image.
+        An unknown one is described in words. ``names``: all paths in the image. Up to 20 programs are looked at, as
+        some are scripts.
 
         Raises:
             BadImage: the image has no program in the usual folders
@@ -115,12 +120,12 @@ class Inspector:
         raise BadImage("it contains no program in bin or usr/bin, so it is not a container image")
 
     def _unsquashfs(self, *arguments: str, most: int = MOST_BYTES) -> Answer:
-        """Run ``unsquashfs`` with ``arguments``, and return its answer, cut after ``most`` bytes.
+        """Run ``unsquashfs`` with ``arguments``, and return its answer; it is ended after ``most`` bytes of output.
 
         A failure of the program is in the answer.
 
         Raises:
-            EnvironmentLacks: the program is missing or hangs
+            EnvironmentLacks: the program is missing or takes more than half an hour
         """
         answer = run_program([*self._prefix, "unsquashfs", *arguments], _SECONDS, most=most)
         if answer.problem == "no-program":

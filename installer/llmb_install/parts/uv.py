@@ -33,7 +33,10 @@ BESIDE = Path(sys.executable).parent
 
 
 def find_uv(*folders: Path) -> Optional[str]:
-    """Return the path of uv in one of ``folders``, else beside the Python that runs this; None: there is none."""
+    """Return the path of uv in the first of ``folders`` that has it, else beside this Python; None: there is none.
+
+    PATH is not searched.
+    """
     for folder in (*folders, BESIDE):
         program = folder / "uv"
         if os.access(str(program), os.X_OK):
@@ -47,7 +50,7 @@ def uv_on_path() -> Optional[str]:
 
 
 def fetch_uv(folder: Path, settings: IndexSettings) -> str:
-    """Download the uv that the lock file names into ``folder``, and return its path; an earlier one is replaced.
+    """Download the uv that the lock file names into ``folder``, and return its path; replaces an earlier one there.
 
     The folder is made where it is missing, and removed where it stays empty.
 
@@ -75,13 +78,18 @@ def fetch_uv(folder: Path, settings: IndexSettings) -> str:
 def may_know_better(problem: Unavailable) -> bool:
     """Return whether the user's own uv, or pip, may get a file that was refused to us for the reason ``problem``.
 
-    They may be told what only they understand, such as a keyring: then they are to be tried.
+    They may be told what only they understand, such as a keyring: then they are to be tried. A uv on PATH always may,
+    pip only where ``problem`` says that it may answer to others.
     """
     return uv_on_path() is not None or (problem.by_name and fetching.has_pip())
 
 
 def is_for_here(name: str) -> bool:
-    """Return whether the file ``name`` is the wheel of the locked uv for this machine and its C library."""
+    """Return whether the file ``name`` is the wheel of the locked uv for this machine and its C library.
+
+    Raises:
+        OSError: the lock file cannot be read
+    """
     version = re.search(r"^uv==([\d.]+)", LOCK.read_text("utf-8"), re.MULTILINE)
     libc = "manylinux" if platform.libc_ver()[0] == "glibc" else "musllinux"
     tag = rf"uv-{re.escape(version[1]) if version else '0'}-.*{libc}_\d+_\d+_{platform.machine()}\b.*\.whl"
@@ -89,7 +97,7 @@ def is_for_here(name: str) -> bool:
 
 
 def get_uv(folder: Path, settings: IndexSettings) -> str:
-    """Return the path of uv: at hand, else downloaded into ``folder``, else the one on PATH.
+    """Return the path of uv: in ``folder`` or beside this Python, else downloaded into ``folder``, else on PATH.
 
     Raises:
         Unavailable: uv is nowhere to be had
@@ -110,7 +118,8 @@ def get_uv(folder: Path, settings: IndexSettings) -> str:
 def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional[str]:
     """Have uv download a Python of ``version``, such as 3.12, to where uv keeps its own; return why that failed.
 
-    None: it succeeded. uv itself is downloaded into ``folder`` if need be, and gets ten minutes at most.
+    The reason is a clause. None: it succeeded. ``env``: uv's environment, beside this machine's settings for indexes.
+    uv itself is downloaded into ``folder`` if need be, and gets ten minutes at most.
     """
     pip_settings = read_index_settings(env)
     try:
@@ -146,9 +155,10 @@ def install_argv(
 ) -> List[str]:
     """Return the command line of ``uv pip install`` for ``arguments``, with byte code and the best of all indexes.
 
-    Both are as pip does it. uv calls the latter unsafe, because a package may come from another index than expected;
-    here the hashes decide. ``cache`` lies beside the environment and is not the user's: files are linked from there,
-    not written twice, and nothing of it counts against the quota of a home folder.
+    ``program`` is uv, ``python`` the one to install for. Both extras are as pip does it. uv calls the latter unsafe,
+    because a package may come from another index than expected; here the hashes decide. ``cache`` lies beside the
+    environment and is not the user's: files are linked from there, not written twice, and nothing of it counts against
+    the quota of a home folder.
     """
     options = ["--compile-bytecode", "--index-strategy", "unsafe-best-match"]
     options += ["--link-mode", "hardlink", "--cache-dir", str(cache)]
@@ -160,7 +170,7 @@ def install_argv(
 def cache_folder(env: Mapping[str, str]) -> Path:
     """Return the user's folder for what is needed before there is an installation; it is not made.
 
-    It is ``llmb`` in XDG_CACHE_HOME, or in ``~/.cache`` where that variable is unset or relative.
+    It is ``llmb`` in XDG_CACHE_HOME of ``env``, or in ``~/.cache`` where that variable is unset or relative.
     """
     chosen = Path(env.get("XDG_CACHE_HOME", ""))
     return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "llmb"
@@ -207,7 +217,8 @@ def running_version() -> Version:
 def find_python(accepts: Accepts) -> Optional[str]:
     """Return the path of a Python whose version ``accepts`` accepts: the running one, one on PATH, or one of uv's.
 
-    None where there is none. Candidates are started to ask their version.
+    They are tried in this order. Of those on PATH 3.11 is preferred, then 3.12, 3.13, 3.10 and 3.14. None where there
+    is none. Candidates are started to ask their version; the path is that of the real executable.
     """
     if accepts(running_version()):
         return sys.executable
@@ -221,7 +232,8 @@ def find_python(accepts: Accepts) -> Optional[str]:
 def _candidate_pythons() -> Iterator[str]:
     """Yield the paths of Pythons on PATH, then of uv's own, the preferred names first; not all need to run.
 
-    Of every folder, not just the first hit: a version manager's shim may stand in front and refuse to run.
+    uv's own are sorted by path. Of every folder, not just the first hit: a version manager's shim may stand in front
+    and refuse to run.
     """
     folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
     for name in _NAMES:
@@ -235,7 +247,10 @@ def _candidate_pythons() -> Iterator[str]:
 
 
 def version_of(path: str) -> Optional[Version]:
-    """Return the version, (major, minor), of the Python at ``path``, which is started for it; None: it does not run."""
+    """Return the version, (major, minor), of the Python at ``path``, which is started for it.
+
+    None: it does not run, or not within 30 seconds.
+    """
     found = _real_python(path)
     return found[1] if found else None
 
@@ -243,7 +258,7 @@ def version_of(path: str) -> Optional[Version]:
 def _real_python(path: str) -> Optional[Tuple[str, Version]]:
     """Start the Python at ``path``, and return the path of the real executable and its version, (major, minor).
 
-    None where it does not run, or not within 30 seconds.
+    That path is the one that Python itself names. None where it does not run, or not within 30 seconds.
     """
     program = "import sys; print(sys.executable); print(*sys.version_info[:2])"
     try:
@@ -276,7 +291,10 @@ def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
 
 
 def as_text(oldest: Version, newest: Optional[Version] = None) -> str:
-    """Return a version, or a range of versions, as people write it: ``3.12``, ``3.10 to 3.13``."""
+    """Return a version, or a range of versions, as people write it: ``3.12``, ``3.10 to 3.13``.
+
+    Without ``newest``, or with the same one, it is ``oldest`` alone.
+    """
     first = "{}.{}".format(*oldest)
     return first if newest in (None, oldest) else "{} to {}.{}".format(first, *(newest or oldest))
 

@@ -43,13 +43,13 @@ class Artefact(ABC):
     """One part of an installation, such as an image or a file, that can be checked and made.
 
     It looks at what is there, not at what was once noted, so that a command that was killed is repaired by giving it
-    again.
+    again. ``is_complete`` is the quick look, ``verify`` the thorough one; ``ensure`` makes what is missing.
     """
 
     @property
     @abstractmethod
     def id(self) -> str:
-        """The name of the part in messages and in ``--json``, unique in its installation."""
+        """The name of the part in messages, ``needs`` and ``--json``, unique in its installation."""
 
     needs: tuple[str, ...] = ()
     """The ids of the parts that must be made before it."""
@@ -59,13 +59,23 @@ class Artefact(ABC):
     """Bytes that it takes on disk, estimated."""
 
     def room(self) -> Sequence[Room]:
-        """Return the disk space that making the part needs, in folders that must be writable; empty: next to none."""
+        """Return the disk space that making the part needs, in folders that must be writable; empty: next to none.
+
+        Whether the part is there already need not matter.
+
+        Raises:
+            OSError: a file cannot be looked at
+        """
         return ()
 
     def lacks(self) -> Sequence[EnvironmentLacks]:
         """Return what else this machine lacks to make the part, as errors that are not raised; empty: nothing.
 
-        Disk space is not among it: see ``room``. Found in seconds and without making anything of the part.
+        Disk space is not among it: see ``room``. May ask over the network. Found in seconds, as a rule, and without
+        making anything of the part.
+
+        Raises:
+            OSError: a file cannot be read
         """
         return ()
 
@@ -120,8 +130,8 @@ class Artefact(ABC):
 class Small(Artefact):
     """A small part of an installation that is checked and made by two given functions.
 
-    ``find_problem`` returns what is wrong, or None; ``correct`` makes the part. ``name`` is its id, ``does`` what a dry
-    run says of it.
+    ``find_problem`` returns what is wrong, or None, for the quick and the thorough look alike; ``correct`` makes the
+    part. ``name`` is its id, ``does`` what a dry run says of it.
     """
 
     name: str
@@ -131,7 +141,7 @@ class Small(Artefact):
 
     @property
     def id(self) -> str:
-        """The name of the part in messages and in ``--json``."""
+        """The name of this small part in messages and in ``--json``."""
         return self.name
 
     def is_complete(self) -> bool:
@@ -162,18 +172,18 @@ class Small(Artefact):
         return self.find_problem() or None
 
     def show(self) -> str:
-        """Return what making the part would do, as a line for a dry run."""
+        """Return what making this small part would do, as a line for a dry run."""
         return self.does
 
 
 def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) -> None:
     """Raise where this machine lacks something to make the parts ``artefacts``; return where it has all.
 
-    ``space_check``: free disk space counts, too.
+    ``space_check``: free disk space counts, too. All of the parts count, whether they are there or not.
 
     Raises:
         LLMBError: one error with everything that ``lacking`` finds, an EnvironmentLacks
-        OSError: a file system does not answer
+        OSError: a file system does not answer, or a file cannot be read
     """
     raise_all(lacking(artefacts, space_check=space_check))
 
@@ -181,10 +191,11 @@ def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) ->
 def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[EnvironmentLacks]:
     """Return everything that this machine lacks to make the parts, as errors that are not raised; empty: nothing.
 
-    ``space_check``: disk space, too. Folders that cannot be written always count. May ask package indexes.
+    Space comes first, then folders, then what each part lacks. ``space_check``: disk space, too. Folders that cannot be
+    written always count. May ask package indexes.
 
     Raises:
-        OSError: a file system does not answer
+        OSError: a file system does not answer, or a file cannot be read
     """
     wanted = list(artefacts)
     rooms = list(chain.from_iterable(artefact.room() for artefact in wanted))
@@ -201,8 +212,8 @@ def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[Environ
 def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
     """Raise the errors in ``found``: the only one itself, or one that lists all; return where there is none.
 
-    For what is found before anything is begun. Errors with the same message count once. ``more`` is added to the
-    remedy.
+    For what is found before anything is begun. Of errors with the same message only the last counts. ``more`` is put at
+    the end of the remedy.
 
     Raises:
         LLMBError: the only one; of several a RequestError if the user can correct one, else an EnvironmentLacks
@@ -234,13 +245,21 @@ def free_bytes(folder: Path) -> int:
 
 
 def existing(folder: Path) -> Path:
-    """Return ``folder`` as an absolute path or, where it does not exist, the nearest path above it that does."""
+    """Return ``folder`` as an absolute path or, where it does not exist, the nearest path above it that does.
+
+    That may be a file. Links are followed, but stay in the path.
+
+    Raises:
+        OSError: a folder above is closed to this user
+    """
     absolute = folder.absolute()
     return next(path for path in (absolute, *absolute.parents) if path.exists())
 
 
 def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
     """Return an error for each file system that is too small for all of ``rooms`` on it; empty: all have room.
+
+    What the rooms on one need adds up, and all of that may be taken. The folder in the message is that of the largest.
 
     Raises:
         OSError: a file system does not answer
@@ -265,7 +284,11 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
 
 
 def _unwritable(folder: Path) -> EnvironmentLacks | None:
-    """Return the error that ``folder`` cannot be made or written, by its permissions; None: it can. Writes nothing."""
+    """Return the error that ``folder`` cannot be made or written, by its permissions; None: it can. Writes nothing.
+
+    Raises:
+        OSError: a folder above is closed to this user
+    """
     parent = existing(folder)
     if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
         return None
@@ -298,14 +321,14 @@ def make_missing(
 ) -> list[str]:
     """Make the parts that are missing, and anew those in ``damaged``; return the ids of those that were made.
 
-    ``damaged`` has the problem of each by its id. A part comes after those it needs; ``_SIDE_BY_SIDE`` are made at a
-    time. ``space_check``: whether there has to be room for all of it. Ctrl-C ends every program that a part has
-    started.
+    The ids are in the order in which the parts were finished. ``damaged`` has the problem of each by its id; ids of no
+    part are ignored. A part comes after those it needs; up to three are made at a time. ``space_check``: whether there
+    has to be room for all of it. Ctrl-C ends every program that a part has started.
 
     Raises:
         EnvironmentLacks: this machine lacks something for any of them; nothing was begun
-        CheckFailed: a part is damaged that the installer does not make again
-        LLMBError: the error of the first part that failed; those that were being made are finished
+        CheckFailed: a part is damaged that the installer does not make again; the others are made
+        LLMBError: the error of the first part that failed; those that were being made are finished, no others begun
         OSError: a part failed because of a file
     """
     damaged = damaged or {}
@@ -349,9 +372,10 @@ def make_missing(
 
 
 def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, str | None]:
-    """Look thoroughly at every part, and return what is wrong with each by its id, None for nothing.
+    """Look thoroughly at every part, and return what is wrong with each by its id, None for nothing; in their order.
 
-    An error that a part raises is what is wrong with it. Repairs nothing; each check is shown as a step.
+    An LLMBError or OSError that a part raises is what is wrong with it. Repairs nothing; each check is shown as a step,
+    and as failed where something is wrong.
     """
     found: dict[str, str | None] = {}
     for artefact in artefacts:

@@ -32,8 +32,10 @@ _FIRST_PLAIN = 2.0
 class Reporter:
     """The installer's output: it shows running steps on the screen and writes the log. Thread-safe; one per process.
 
-    ``log_folder`` is created with the first line that is logged, so that a run with nothing to do writes nothing.
-    Secrets are masked.
+    The screen is ``stream``, stderr by default, and ``verbose`` shows the log there, too. The log's folder
+    ``log_folder`` (None: no log, until ``log_into``) is created with the first line that is logged, so that a run with
+    nothing to do writes nothing; ``log_path`` is its file, None before. Secrets are masked. As a context it closes the
+    log at the end.
     """
 
     def __init__(self, log_folder: Path | None, *, verbose: bool = False, stream: TextIO | None = None) -> None:
@@ -48,7 +50,10 @@ class Reporter:
         self.log_path: Path | None = None
 
     def log_into(self, folder: Path) -> None:
-        """Write the log to a file in ``folder`` from now on; folder and file are made with the first line."""
+        """Write the log to a file in ``folder`` from now on; folder and file are made with the first line.
+
+        A log file that is open already goes on until ``close``.
+        """
         self._folder = folder
 
     def hide(self, secret: str) -> None:
@@ -57,14 +62,17 @@ class Reporter:
             self._secrets.append(secret)
 
     def log(self, line: str) -> None:
-        """Write a line to the log file, if there is one, and with ``--verbose`` to the screen."""
+        """Write a line to the log file, if there is one, and with ``--verbose`` to the screen.
+
+        ``line`` has no line break at its end. Secrets are masked; a log that cannot be written raises nothing.
+        """
         with self._lock:
             self._write_log(line)
             if self._verbose:
                 self._print(f"    {line}")
 
     def note(self, text: str) -> None:
-        """Print a line for the user, and write it to the log file, if there is one."""
+        """Print a line for the user, on stderr as a rule, and write it to the log file, if there is one."""
         with self._lock:
             self._write_log(text)
             self._print(text)
@@ -78,8 +86,8 @@ class Reporter:
     def step(self, title: str) -> Iterator[Step]:
         """Return a context for a step that takes time: it shows what is done, then how it ended: ok or failed.
 
-        A step has failed that raises, which passes on, or whose ``is_wrong`` is set. The ``Step`` that the context
-        gives says what is shown.
+        A step has failed that raises, which passes on, or whose ``is_wrong`` was set. The ``Step`` that the context
+        gives is to be told what is being done, by ``update``. Several steps may run at the same time.
         """
         step = Step(title)
         with self._lock:
@@ -155,7 +163,10 @@ class Reporter:
         )
 
     def _tick(self, step: Step, stop: threading.Event) -> None:
-        """Print now and then how far ``step`` is, until ``stop`` is set: for where lines cannot be overwritten."""
+        """Print how far ``step`` is after two seconds, then every 15, until ``stop`` is set.
+
+        For where lines cannot be overwritten.
+        """
         seconds = _FIRST_PLAIN
         while not stop.wait(seconds):
             seconds = _REFRESH_PLAIN
@@ -198,7 +209,11 @@ class Reporter:
 
 
 class Step:
-    """One running step of the installer: its title, what it is doing now, and since when."""
+    """One running step of the installer: its title, what it is doing now, and since when.
+
+    It begins when it is made, from its ``title``. ``update`` says what it is doing; set ``is_wrong`` where a check
+    found something, so that it is shown as failed although it ran to its end.
+    """
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -208,7 +223,10 @@ class Step:
         self._start = time.monotonic()
 
     def update(self, detail: str | Callable[[], str]) -> None:
-        """Set what stands behind the step's title: a text, or a function that is asked for one when it is shown."""
+        """Set what stands behind the step's title: a text, or a function that is asked for one whenever it is shown.
+
+        Empty: nothing. It takes the place of what was set before; the function may be called in another thread.
+        """
         self._detail = detail
 
     def elapsed(self) -> float:
@@ -226,5 +244,8 @@ class Step:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people write them: ``45 s``, and from 100 on ``3 min 20 s``."""
+    """Return seconds as people write them: ``45 s``, and from 100 on ``3 min 20 s``.
+
+    Hours are counted as minutes.
+    """
     return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"

@@ -38,7 +38,7 @@ def root_for(folder: Path, root: Path) -> Path:
 def unfinished(root: Path, name: str) -> Path:
     """Return a new path in ``root``'s folder for unfinished things, for what becomes ``name`` when it is whole.
 
-    Nobody else uses the path, and nothing is there yet. The folder is made.
+    It is the name with random digits behind it: nobody else uses it, and nothing is there yet. The folder is made.
 
     Raises:
         OSError: the folder cannot be made
@@ -52,7 +52,8 @@ def unfinished(root: Path, name: str) -> Path:
 def private_folder(root: Path, name: str) -> Iterator[Path]:
     """Return a context that gives a new folder, which only this user may enter, and removes it at the end.
 
-    It lies in ``root``'s folder for unfinished things. ``name``: the beginning of its name.
+    So it does after an error. It lies in ``root``'s folder for unfinished things. ``name``: the beginning of its name.
+    What cannot be removed stays.
 
     Raises:
         OSError: the folder cannot be made
@@ -68,8 +69,8 @@ def private_folder(root: Path, name: str) -> Iterator[Path]:
 def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Replace the content of ``path`` in one move, by a temporary file in ``root``'s folder for unfinished things.
 
-    Where ``path`` lies on another file system than ``root``, the temporary file is beside it. The file gets ``mode``,
-    whatever the umask.
+    A file that is missing is made. Where ``path`` lies on another file system than ``root``, the temporary file is
+    beside it. Its folder must be there. The file gets ``mode``, whatever the umask.
 
     Raises:
         RecordError: the file cannot be written
@@ -81,24 +82,26 @@ def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) ->
 
 
 def write_record(root: Path, path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` as indented JSON, in one move, as ``write`` does.
+    """Write ``value`` to ``path`` as indented JSON, in one move, as ``write`` does; keys stay in their order.
 
     Raises:
         RecordError: the file cannot be written
         OSError: the folder for unfinished things cannot be made
         ValueError: ``value`` has a NaN or an infinity
+        TypeError: ``value`` has something that JSON does not know
     """
     write(root, path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def sweep(root: Path) -> list[Path]:
-    """Remove what belongs to this user in ``root``'s folder for unfinished things, and return those paths.
+    """Remove what belongs to this user in ``root``'s folder for unfinished things, and return those paths, sorted.
 
     The caller holds ``root``'s lock. Of links the link goes, not what it leads to; if the folder itself is a link, that
-    one goes: what a kill leaves behind it would stay for good. Nothing where the state folder above it is a link.
+    one goes: what a kill leaves behind it would stay for good. Nothing where the folder is missing, or the state folder
+    above it is a link. A folder in it that cannot be removed whole is no error.
 
     Raises:
-        OSError: the folder cannot be listed, or an entry not be removed
+        OSError: the folder cannot be listed, or a file in it not be removed
     """
     folder = root / FOLDER
     if folder.parent.is_symlink():

@@ -44,8 +44,9 @@ Owner = dict[str, str | int]
 def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, create: bool = True) -> Iterator[None]:
     """Return a context that holds the installation's lock; it waits for another installer, and tells the user.
 
-    ``patience``: seconds to wait at most. ``create``: make the installation's folder where there is none. Who removes
-    the installation removes the lock's file while holding it.
+    A process that holds it must not ask for it again, and would wait for itself. ``patience``: seconds to wait at most.
+    ``create``: make the installation's folder where there is none; without, a missing one counts as removed. The lock's
+    file stays; who removes the installation removes it while holding it.
 
     Raises:
         EnvironmentLacks: the lock is still held (the message names the owner), or the folder is not writable, or was
@@ -71,12 +72,12 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, 
 
 
 def _open(folder: Path, create: bool) -> int:
-    """Open the lock file in ``folder`` and return the file descriptor; takes no lock.
+    """Open the lock file in ``folder``, or make it, and return the file descriptor; takes no lock.
 
-    ``create``: make the folder where it is missing.
+    The caller closes it. ``create``: make the folder where it is missing.
 
     Raises:
-        EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner), or was removed
+        EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner), or is missing
         OSError: another reason, such as a full disk
     """
     try:
@@ -135,7 +136,8 @@ def open_as_folder(folder: Path) -> None:
 def at_work(install: Path) -> str:
     """Return who is changing the installation just now: ``process 42 on HOST, since TIME``; empty: nobody.
 
-    As far as can be told from here; the lock is not touched.
+    As far as can be told from here: an owner on another host counts as at work even if it was killed. The lock is not
+    touched.
     """
     lease = _Lease(install / ".llmb" / "lock.owner")
     return lease.describe_owner() if lease.is_held() else ""
@@ -144,7 +146,7 @@ def at_work(install: Path) -> str:
 def _whose(folder: Path) -> str:
     """Return `` (FOLDER belongs to ANN)``, for a message, of the nearest path from ``folder`` up that can be seen.
 
-    Empty if that is this user's.
+    Empty if that is this user's, or none can.
     """
     for path in (folder, *folder.parents):
         with contextlib.suppress(OSError):
@@ -186,8 +188,8 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
 def _is_locked(descriptor: int) -> bool:
     """Try to lock the open file, without waiting; return whether this process holds the lock now.
 
-    True also on a file system without locks, where the lease alone decides; False where locking fails for another
-    reason.
+    True also on a file system without locks, where the lease alone decides; False where somebody else holds it, or
+    locking fails for another reason.
     """
     try:
         return try_lock(descriptor)
@@ -198,7 +200,8 @@ def _is_locked(descriptor: int) -> bool:
 class _Lease:
     """The file that names the owner of an installation's lock, for file systems on which locks do not work.
 
-    The owner renews the file's time; a file that is not renewed belongs to a dead owner.
+    It is made from the file's path, and makes no file before ``acquire``. The owner renews the file's time, within
+    ``kept_alive``; a file that is not renewed belongs to a dead owner.
     """
 
     def __init__(self, path: Path) -> None:
@@ -209,6 +212,9 @@ class _Lease:
 
     def acquire(self) -> bool:
         """Try to take the lease, also from a dead owner, without waiting; return whether this process has it now.
+
+        False also where this process has it already: it is asked once. Whether an owner on another host is dead shows
+        only after a minute of asking.
 
         Raises:
             OSError: the file of the lease cannot be written
@@ -222,9 +228,10 @@ class _Lease:
         return self._create()
 
     def is_held(self) -> bool:
-        """Return whether a living owner has the lease, as far as can be told from here.
+        """Return whether a living owner has the lease, as far as can be told from here; this process may be it.
 
-        False also where the file is missing or names no owner.
+        An owner on another host counts as living at the first look. False also where the file is missing or unreadable,
+        or names no owner.
         """
         owner = _read_owner(self._path)
         return owner is not None and not self._is_dead(owner)
@@ -242,7 +249,7 @@ class _Lease:
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
-        """Return a context in which the lease's time is renewed every few seconds, to show that its owner lives."""
+        """Return a context in which the lease's time is renewed every five seconds, to show that its owner lives."""
         stop = threading.Event()
         thread = threading.Thread(target=self._beat, args=(stop,), daemon=True)
         thread.start()
@@ -253,14 +260,17 @@ class _Lease:
             thread.join()
 
     def describe_owner(self) -> str:
-        """Return who has the lease, ``process 42 on HOST, since TIME``, or ``it has not identified itself``."""
+        """Return who has the lease, ``process 42 on HOST, since TIME``, or ``it has not identified itself``.
+
+        The owner may be dead.
+        """
         owner = _read_owner(self._path)
         if owner is None:
             return "it has not identified itself"
         return f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')}"
 
     def _beat(self, stop: threading.Event) -> None:
-        """Renew the time of the lease's file every few seconds until ``stop`` is set; errors are ignored."""
+        """Renew the time of the lease's file every five seconds until ``stop`` is set; errors are ignored."""
         while not stop.wait(_HEARTBEAT):
             with contextlib.suppress(OSError):
                 os.utime(self._path)
@@ -293,10 +303,10 @@ class _Lease:
         return True
 
     def _is_dead(self, owner: Owner) -> bool:
-        """Return whether ``owner`` has ended: its process is gone, or its lease stood still for too long.
+        """Return whether ``owner`` has ended: its process is gone, or its lease stood still for over 60 seconds.
 
-        The latter, ``_SILENCE`` seconds, is for an owner on another host, and seen only by asking again: the first look
-        begins to count. False for such an owner also where the file of the lease is gone.
+        The latter is for an owner on another host, and seen only by asking again: the first look begins to count. False
+        for such an owner also where the file of the lease is gone.
 
         Raises:
             OSError: the file of the lease of such an owner cannot be looked at
@@ -361,8 +371,8 @@ _PATIENCE = 5.0
 def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
     """Return a context that gives the Enroot variables for unpacking an import in a new folder below ``base``.
 
-    While it exists, a link ``.llmb/llmb-import.TOKEN@HOST`` to it lets ``remove_leftovers`` find it, and the variable
-    its processes. At the end both are removed.
+    While it exists, a link ``.llmb/llmb-import.TOKEN@HOST`` to it in ``install`` lets ``remove_leftovers`` find it, and
+    the variable its processes. At the end both are removed; a folder that cannot be removed stays, with the link.
 
     Raises:
         EnvironmentLacks: the folder cannot be made
@@ -389,8 +399,8 @@ def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
 def remove_leftovers(install: Path) -> list[Path]:
     """Remove what killed commands have left in the installation, end their imports, and return the removed paths.
 
-    The caller holds the installation's lock, so that it cannot belong to anybody alive here. What imports had unpacked
-    is removed, too, and not in the list.
+    The caller holds the installation's lock, so that it cannot belong to anybody alive here. Only what is this user's
+    goes, and of imports those of this host. What imports had unpacked is removed, too, and not in the list.
 
     Raises:
         OSError: something cannot be removed
@@ -410,7 +420,7 @@ def remove_leftovers(install: Path) -> list[Path]:
 def earlier_parts(images: Path, name: str = "*.sqsh") -> list[Path]:
     """Return this user's files in the folder ``images`` that imports by release 0.2 did not finish; removes none.
 
-    ``name``: only those of the image with this file name.
+    They are in no order. ``name``: only those of the image with this file name. Empty where the folder is missing.
     """
     return [path for path in images.glob(f".{name}.*.????????.part") if _is_own(path, stat.S_ISREG)]
 
@@ -418,8 +428,8 @@ def earlier_parts(images: Path, name: str = "*.sqsh") -> list[Path]:
 def _is_abandoned(path: Path) -> bool:
     """Return whether ``path``, a lease that was being taken, was left by a process that has ended.
 
-    Where that cannot be told, it was if it is over ``_SILENCE`` seconds old: a living process links it as the lease in
-    a moment. False where it is gone.
+    Where that cannot be told, it was if it is over 60 seconds old: a living process links it as the lease in a moment.
+    False where it is gone.
     """
     owner = _read_owner(path)
     if owner is not None and _lives(owner) is not None:
@@ -493,8 +503,9 @@ def transaction(
     """Return a context that holds the installation's lock and gives a reporter that logs into the installation.
 
     Leftovers of killed commands are removed first. What a command goes by (answers, belongings, runs) it reads in here:
-    another may have come first. ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be
-    no installation yet. ``log``: whether to write a log.
+    another may have come first. After an error the user is told where the log is; nothing that was done is undone.
+    ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be no installation yet.
+    ``log``: whether to write a log.
 
     Raises:
         EnvironmentLacks: the lock is held for too long, cannot be taken, or the installation was removed meanwhile
