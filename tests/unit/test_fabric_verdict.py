@@ -481,6 +481,12 @@ def test_a_whole_without_a_figure_is_halved_and_one_with_lost_nodes_is_not() -> 
     assert next_halves(msgspec.structs.replace(found, missing={"n3": "died"}), {}, expected) == []
 
 
+def test_where_a_node_was_lost_meanwhile_nothing_is_said_of_the_halves() -> None:
+    found = measure(ring(16, (2, 3)), random.Random(1))[0]
+    lost = msgspec.structs.replace(found, missing={"n3": "died"})
+    assert "halves" not in [finding.kind for finding in judge(lost).findings]
+
+
 def test_on_cpus_nodes_may_be_far_slower_together() -> None:
     hosts = hosts_of(8)
     for share, asked in ((0.15, 0), (0.05, 2)):

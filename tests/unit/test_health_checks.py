@@ -380,6 +380,7 @@ def test_the_reason_is_the_worst_on_one_line() -> None:
     assert (failed.reason[-6:], failed.reason.count(";"), "\x1b" in failed.reason) == ("; b; c", 2, False)
     (long,) = with_remarks([failed], {"n1": [Remark("x", "fail", "x" * 301)]})
     assert len(long.remarks[4].text) == 300
+    assert with_remarks([long], {"n1": [Remark("x", "fail", "x" * 301)]}) == [long], "not once more"
 
 
 def test_silent_nodes_and_such_without_a_python_fail() -> None:

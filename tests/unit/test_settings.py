@@ -154,6 +154,8 @@ VALUES: list[tuple[str, str, Any]] = [
     ("str", "7", "7"),
     ("dtype", "bfloat16", "bfloat16"),
     ('"none"|"rope"', "none", "none"),
+    ('"0"|"1"|"2"', "1", 1),
+    ('float|"0"', "0", 0),
     ("", "1e-4", 1e-4),
     ("", "text", "text"),
     ("", "[1, true, x]", [1, True, "x"]),

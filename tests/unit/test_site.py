@@ -215,6 +215,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         'environment: {A: "x\\ny"}',
         "environment: {HF_TOKEN: hf_canary}",
         "engine: {python: bin/python}",
+        'engine: {releases: {"0.6": "/opt/python\\nrm"}}',
         "image_folder: images",
         "mounts: [data]",
         "acount: a",

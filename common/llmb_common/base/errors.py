@@ -210,13 +210,15 @@ def located(where: str) -> Iterator[None]:
     """Return a context that turns any LLMBError raised in it into a ConfigError with the message ``WHERE: message``.
 
     ``where`` names the option, or the file and line, at fault. The remedy and the code stay; the exit status becomes
-    that of a ConfigError. Other exceptions pass unchanged.
+    that of a ConfigError. Other exceptions pass unchanged, and so does Interrupted.
 
     Raises:
         ConfigError: an LLMBError was raised in the context
     """
     try:
         yield
+    except Interrupted:
+        raise
     except LLMBError as error:
         raise ConfigError(f"{where}: {error.message}", remedy=error.remedy, code=error.code) from error
 

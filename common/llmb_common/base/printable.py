@@ -158,10 +158,10 @@ def size(number: float) -> str:
     Whole numbers up to MB (``15 MB``), one decimal above (``1.8 GB``).
     """
     for unit in ("B", "kB", "MB"):
-        if number < 1000:
+        if round(number) < 1000:
             return f"{number:.0f} {unit}"
         number /= 1000
-    return f"{number:.1f} GB" if number < 1000 else f"{number / 1000:.1f} TB"
+    return f"{number:.1f} GB" if round(number, 1) < 1000 else f"{number / 1000:.1f} TB"
 
 
 def csv_cell(value: object) -> object:

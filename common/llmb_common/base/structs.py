@@ -122,9 +122,12 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
     """
     import msgspec
 
-    if not file.exists():
-        return []
-    value = read_json(file)
+    try:
+        value = read_json(file)
+    except RecordError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return []
+        raise
     try:
         if value["schema"] != SCHEMA:
             raise RecordError(

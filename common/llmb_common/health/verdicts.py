@@ -98,7 +98,9 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
     that is judged anew fails.
     """
     return [
-        _worst_verdict(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
+        _worst_verdict(item.node, dict.fromkeys([*item.remarks, *map(_shown, more[item.node])]))
+        if item.node in more
+        else item
         for item in verdicts
     ]
 

@@ -227,7 +227,8 @@ def value_of(text: str, kinds: list[str], origin: str) -> Any:
     for value in _possible_values(text):
         if not kinds or _is_of_kind(value, kinds):
             # ``1`` for a field of floats: in JSON it would otherwise stay a whole number.
-            return float(value) if type(value) is int and kinds and "int" not in kinds else value
+            only_float = "float" in kinds and "int" not in kinds and f'"{value}"' not in kinds
+            return float(value) if type(value) is int and only_float else value
     words = [kind.strip('"') for kind in kinds if kind.startswith('"')]
     what = {"bool": "true or false", "int": "a whole number", "float": "a number", "list": "[...]", "dict": "{...}"}
     takes = [*words, *(what.get(kind, kind) for kind in kinds if not kind.startswith('"'))]

@@ -378,7 +378,8 @@ class Dialogue:
         forget_keys()
         choice = _ask_in_terminal(questionary.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
         if choice == "quit":
-            checks.keep_draft(self._given)
+            if not checks.keep_draft(self._given):
+                raise Interrupted("nothing was installed, and your answers could not be kept")
             raise Interrupted(
                 "nothing was installed; your answers are kept", remedy="run it again to continue with them"
             )

@@ -99,15 +99,12 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
 def _unfinished_on_record(install: Path) -> list[str]:
     """Return the runs that have not ended by their records, as ``ID (WORKLOAD, STATE)``, sorted; empty: none.
 
-    No scheduler is asked. Records that cannot be read, or name no state, are left out: a damaged installation can be
-    removed, too.
-
-    Raises:
-        KeyError: the record of such a run names no run or workload
+    No scheduler is asked. Records that cannot be read, or lack a state, run or workload, are left out: a damaged
+    installation can be removed, too.
     """
     found = {}
     for folder in run_folders_in(map(str, _experiment_folders(install))):
-        with contextlib.suppress(RecordError, AttributeError):
+        with contextlib.suppress(RecordError, AttributeError, KeyError):
             record = read_json(Path(folder) / "run.json")
             if is_live(record.get("state", "FAILED")):
                 found[str(record["run_id"])] = f"{record['run_id']} ({record['workload']}, {record['state']})"

@@ -58,8 +58,8 @@ def halving_findings(
     """Return the findings on where in the fleet nodes are slow together only, from measurements of its halves.
 
     They are slow paths, then parts for which there was no time, or else one note that nothing stands out, if halves
-    were measured. Empty where all nodes together are not far slower than the groups, or were not measured. ``topology``
-    has the switch of each host.
+    were measured. Empty where all nodes together are not far slower than the groups, or were not measured; also where a
+    node was lost meanwhile. ``topology`` has the switch of each host.
     """
     search = _search(measured, topology, expected)
     findings = [_slow_path(crossing, search) for crossing in search.found if crossing.is_sure]
@@ -67,7 +67,7 @@ def halving_findings(
     if alike:
         findings.append(_alike(alike, search))
     findings += [_unfinished(part, search) for part in search.unfinished]
-    if measured.halves and not findings:
+    if measured.halves and not findings and not search.lost:
         findings.append(_smooth(search))
     return findings
 
@@ -92,7 +92,6 @@ class _Search:
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
         self._topology = topology
-        self._missing = measured.missing
         self._step = BY_DESIGN if expected.by_ratio else STEP
         self._figures: dict[frozenset[str], float] = {}
         best: dict[frozenset[str], float] = {}
@@ -105,6 +104,8 @@ class _Search:
         """The bus bandwidth in 10^9 bytes/s of the slowest group; 0 where none gave a figure."""
         self.whole = measured.whole.nodes if measured.whole else ()
         """The hosts that were measured all together; empty: they were not."""
+        self.lost = not measured.missing.keys().isdisjoint(self.whole)
+        """Whether one of them was lost later, so that parts with it cannot be measured any more."""
         for group in (*chain.from_iterable(measured.halves), *([measured.whole] if measured.whole else [])):
             # A part without a figure counts as slow, and is searched like one.
             self._figures[frozenset(group.nodes)] = group.busbw_gbps or 0.0
@@ -121,9 +122,7 @@ class _Search:
         Fills ``wanted``, ``unfinished`` and ``found``. All stay empty where all nodes together are not far slower than
         the slowest group, a node is missing, or the fleet is no larger than a group.
         """
-        # Parts with a lost node cannot be measured any more.
-        lost = not self._missing.keys().isdisjoint(self.whole)
-        if len(self.whole) <= group_size(len(self.whole)) or lost:
+        if len(self.whole) <= group_size(len(self.whole)) or self.lost:
             return
         if self._is_step(self.of(self.whole), self.slowest):
             self._inside(self._in_order(self.whole), is_sure=False)

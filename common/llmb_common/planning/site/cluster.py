@@ -296,8 +296,10 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Yield (key, text) for every text in the configuration and its sections; a key is such as ``slurm.account``.
 
-    Texts of a list have one key. Those in mappings, such as variables and the Pythons of engines, are not among them.
+    Texts of a list have one key. Of mappings, the Pythons of engines are among them, and variables are not.
     """
+    for release, python in (config.engine or Engine()).releases.items():
+        yield f"engine.releases.{release}", python
     own = ((f"releases.{release}.", own) for release, own in config.releases.items())
     sections = ((f"{kind}.", config.scheduler(kind)) for kind in names())
     groups = (("", config), *sections, ("engine.", config.engine), *own)
