@@ -31,9 +31,13 @@ from llmb_train.ranks import find_rank, first_rank, notice
 def main(arguments: list[str]) -> int:
     """Train, as this rank, the job whose job.json is the only word of ``arguments``, and return the exit status.
 
-    0: trained, nothing was left to train, or only ``--help`` was asked for; 2: the job or the call is wrong; 3: the
-    engine lacks something, or would train something else than was planned. Errors of these kinds are printed; an error
-    of the training itself is raised as it comes.
+    0: trained, nothing was left to train, or only ``--help`` was asked for; 2: the job or the call is wrong (also a
+    word that begins with a hyphen); 3: the engine lacks something, or would train something else than was planned.
+    Errors of these kinds are printed on stderr; an error of the training itself is raised as it comes.
+
+    Raises:
+        SystemExit: as ``run`` does, and with the status of an error on SIGTERM
+        Exception: whatever the training itself raises
     """
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m llmb_train job.json", file=sys.stderr)
@@ -55,8 +59,11 @@ def _print_error(error: TrainError) -> None:
     """Print ``error`` on stderr, unless the job's first rank prints the same one.
 
     An error that all ranks have is left to the first rank: another rank waits up to a minute for the launcher to end
-    it, and prints the error only then. If nothing was left to train, it prints nothing. What one node lacks is printed
-    at once by its ranks.
+    it, and prints the error only then. That nothing was left to train is printed by the first rank only, as a notice,
+    and no rank waits. What one node lacks is printed at once by its ranks.
+
+    Raises:
+        SystemExit: with the error's status, when SIGTERM comes while it waits
     """
     # A wrong job is wrong on all ranks, and a thousand copies hide the message; a node that lacks something must say
     # so itself.
@@ -70,7 +77,7 @@ def _print_error(error: TrainError) -> None:
 
 
 def _wait_to_be_ended(status: int) -> None:
-    """Wait up to 60 seconds for the launcher's SIGTERM, on which this process exits with ``status``.
+    """Wait up to 60 seconds for the launcher's SIGTERM, on which this process exits with ``status``; then return.
 
     Launchers end all ranks as soon as one fails: had this rank been faster than the first one, the first could not
     print the error.
@@ -94,8 +101,8 @@ def _wait_to_be_ended(status: int) -> None:
 def run(job: Job | FunctionJob, folder: Path) -> None:
     """Train ``job`` as the rank that the environment names, until its last step.
 
-    ``folder`` is the run's output folder, into which the rank writes its evidence and ``config.yaml``. Changes
-    environment variables of the process.
+    ``folder`` is the run's folder, with its job.json, into which the rank writes its evidence and ``config.yaml``.
+    Changes environment variables of the process, and its garbage collection.
 
     Raises:
         TrainError: the job is wrong, nothing is left to train, or this machine lacks something; nothing was trained
@@ -181,7 +188,7 @@ def _outside_working_folder() -> Iterator[None]:
 def _record_end(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
     """Record in the run's folder that this rank has trained to its end.
 
-    Where a checkpoint was saved, SIGTERM is ignored from then on.
+    Where the job saves checkpoints, SIGTERM is ignored from then on: all is saved.
     """
     if job.checkpoint.save is not None:
         # All is saved. Python gives signals their defaults back when it exits, and this one is sent until it has.
@@ -211,8 +218,8 @@ def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callabl
 def print_header(job: Job | FunctionJob, engine: Engine) -> None:
     """Print the head of the job's log to standard output: ``LLMB manifest: {json}``, and a line for each notice.
 
-    The manifest is printed by every caller, notices only on the job's first rank. The run's record takes the manifest
-    from there.
+    To be called on the job's first rank: the manifest is printed by every caller, notices on that rank only. The run's
+    record takes the manifest from there.
     """
     print("LLMB manifest: " + json.dumps(_manifest(job, engine), sort_keys=True), flush=True)
     for text in refusals.notices(job, engine):
@@ -220,9 +227,11 @@ def print_header(job: Job | FunctionJob, engine: Engine) -> None:
 
 
 def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
-    """Return what this rank sees: host, GPU, world size, versions of Python, torch, Megatron, CUDA, NCCL, driver.
+    """Return what this rank sees: host, GPU, world size, and versions of Python, torch, Megatron and others.
 
-    None as a value: there is none (no GPU, no Transformer Engine), or it cannot be determined.
+    Others are Transformer Engine, CUDA, NCCL and the driver; the GPU is the node's first. The run's id is there, too,
+    and ``layers``: ``transformer_engine`` or ``local``, by whose modules the layers are. None as a value: there is none
+    (no GPU, no Transformer Engine), or it cannot be determined.
     """
     import torch
 

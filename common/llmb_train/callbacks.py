@@ -40,7 +40,8 @@ _PATIENCE = timedelta(seconds=20)
 def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
     """Return the callbacks that ``job`` needs, for Megatron-Bridge's ``train``; at least the one for evidence.
 
-    One that times waits is added where the job records them, and one for SIGTERM where it saves checkpoints.
+    One that times waits is added where the job records them, and one for SIGTERM where it saves checkpoints. ``node``
+    is this node's record, ``folder`` the run's.
     """
     found: list[Any] = [EvidenceCallback(job, node)]
     if job.steps.waits_from is not None:
@@ -51,7 +52,11 @@ def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
 
 
 class EvidenceCallback(Callback):  # type: ignore[misc]
-    """The training callback that checks the configuration before the first step and has GPUs looked at under load."""
+    """The training callback that checks the configuration before the first step and has GPUs looked at under load.
+
+    It is made from the job, whose plan the configuration must agree with, and the record of this node, which looks at
+    the GPUs. Megatron-Bridge calls the methods.
+    """
 
     def __init__(self, job: Job | FunctionJob, node: Node) -> None:
         self._job = job
@@ -61,13 +66,18 @@ class EvidenceCallback(Callback):  # type: ignore[misc]
     def on_train_start(self, context: Any) -> None:
         """Raise if the framework has resolved a setting that decides speed or loss otherwise than the job plans it.
 
+        ``context`` is Megatron-Bridge's, with the resolved configuration.
+
         Raises:
             Contradiction: settings differ; the message shows both values side by side
         """
         require_agreement(self._job, context.state.cfg)
 
     def on_train_step_start(self, context: Any) -> None:
-        """Tell the node's record how many training steps have ended: it looks at the GPUs between certain steps."""
+        """Tell the node's record how many training steps have ended: it looks at the GPUs between certain steps.
+
+        Steps of this process count, not those before a checkpoint; ``context`` is not used.
+        """
         self._node.after_step(self._steps)
         self._steps += 1
 
@@ -75,7 +85,8 @@ class EvidenceCallback(Callback):  # type: ignore[misc]
 class SigtermCallback(Callback):  # type: ignore[misc]
     """The training callback that makes SIGTERM, which announces a time limit or preemption, save a checkpoint.
 
-    Needed because Bridge 0.3.x makes its handler for ``exit_signal_handler`` and never installs it.
+    The training ends then. Needed because Bridge 0.3.x makes its handler for ``exit_signal_handler`` and never installs
+    it.
     """
 
     def on_train_start(self, context: Any) -> None:
@@ -86,13 +97,13 @@ class SigtermCallback(Callback):  # type: ignore[misc]
 
 
 class WaitsCallback(Callback):  # type: ignore[misc]
-    """The training callback that times this rank's waits for collectives in the steps after the measured ones.
+    """The training callback that times this rank's waits for collectives, from the step ``first`` on.
 
-    At the end the first rank writes the waits of all ranks to ``waits.json`` in the run's folder. Where all ranks do
-    the same work at once, every step takes them the same time: a slow one shows in that the others wait, and it does
-    not. So each wait for a collective is timed: on a CPU the call that blocks, on a GPU how long the compute stream
-    stands still for it, by events before and after. Nothing is added to what ranks say to each other, and nothing waits
-    that did not wait before.
+    It is made from that step, one after the measured ones, and the run's folder. At the end the first rank writes the
+    waits of all ranks to ``waits.json`` there. Where all ranks do the same work at once, every step takes them the same
+    time: a slow one shows in that the others wait, and it does not. So each wait for a collective is timed: on a CPU
+    the call that blocks, on a GPU how long the compute stream stands still for it, by events before and after. Nothing
+    is added to what ranks say to each other, and nothing waits that did not wait before.
     """
 
     def __init__(self, first: int, folder: Path) -> None:
@@ -138,8 +149,9 @@ class WaitsCallback(Callback):  # type: ignore[misc]
     def _publish(self) -> None:
         """Put this rank's waits into the job's store; on the first rank, also write those of all to ``waits.json``.
 
-        The file has, for each timed step, its number, its seconds on the first rank, and each rank's seconds of
-        waiting. Only the first rank waits for the others, at most 20 s.
+        The file has, for each timed step, its number (``steps``), its seconds on the first rank (``seconds``), and in
+        ``waited`` a list of each rank's seconds of waiting, in the order of ranks. Only the first rank waits for the
+        others, at most 20 s.
 
         Raises:
             Exception: whatever torch raises where the store fails or a rank does not answer
@@ -180,7 +192,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             setattr(kind, name, self._timed_function(getattr(kind, name)))
 
     def _timed_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that calls ``original``, a collective or ``wait``, and records its begin and end."""
+        """Return a function that calls ``original`` and records the call's begin and end for the current step.
+
+        ``original``: a collective of PyTorch, or the ``wait`` of its result.
+        """
 
         def timed(*words: Any, **more: Any) -> Any:
             """Call the original collective and record the call's begin and end among the current step's waits.

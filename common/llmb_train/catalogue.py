@@ -52,12 +52,13 @@ _MIXERS = {
 def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return the catalogue's rows of the installed Megatron-Bridge's performance recipes, and why others have none.
 
-    The first dict has the row of each recipe that could be called, by name. The second has, by name, the reason why
-    another one was left out: its name cannot be read, or calling it raised an error, which is the text. Calls all
+    The first dict has the row of each recipe that could be called, by name, as ``row`` makes it, with the Hugging Face
+    name of its model (``hugging_face``, or None). The second has, by name and sorted, the reason why another one was
+    left out: its name cannot be read, or calling it raised an error, which is the text, in one line. Calls all
     functions, which takes a minute.
 
     Raises:
-        EngineError: Megatron-Bridge is not installed, or has no performance recipes
+        EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
     """
     found, missing = {}, perf_recipes.unread()
     for name in perf_recipes.names():
@@ -73,9 +74,10 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
 
 
 def index(names: Iterable[str]) -> list[list[Any]]:
-    """Return what each recipe's name says: [name, model, task, GPUs, GPU type, precision, variant], in order.
+    """Return what each recipe's name says: [name, model, task, GPUs, GPU type, precision, variant].
 
-    The number of GPUs is an int; the variant is None where the name has none. Names of another form are left out.
+    In the order of ``names``. The number of GPUs is an int; the variant is None where the name has none. Names of
+    another form are left out.
     """
     rows = []
     for name in names:
@@ -92,12 +94,15 @@ def catalogue_text(
 ) -> str:
     """Return the JSON text of a catalogue of performance recipes, one line per function; equal for one engine.
 
-    ``found`` and ``missing`` are what ``rows`` returns; ``date`` (2026-11-22) goes into the text. Its ``sha256`` is
-    that of the lines of all functions: by it a job names the catalogue that it was planned with. ``base``: the file of
-    another release's catalogue; functions whose row is equal there are left out of ``functions``.
+    ``found`` and ``missing`` are what ``rows`` returns; ``date`` (2026-11-22) goes into the text as it is. Its
+    ``sha256`` is that of the lines of all functions: by it a job names the catalogue that it was planned with.
+    ``base``: the file of another release's catalogue, whose name goes into the text; functions whose row is equal there
+    are left out of ``functions``, but not of the index.
 
     Raises:
         OSError: ``base`` cannot be read
+        ValueError: ``base`` is not JSON
+        KeyError: ``base`` is no catalogue
     """
     found, by_length = _split_by_length(found)
     lines = {name: f"{json.dumps(name)}:{_json_line(row)}" for name, row in found.items()}
@@ -122,10 +127,11 @@ def catalogue_text(
 
 
 def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the rows of ``found`` without ``by_length``, and by model how FLOPs per token grow with the length.
+    """Return the rows of ``found`` without ``by_length``, and by model how FLOPs per token grow with length.
 
-    The length is the sequence's. A model whose functions contradict each other, or are not counted, is missing in the
-    second dict.
+    The length is the sequence's. The second dict has, by the model in the recipes' names, what their ``by_length``
+    agree on. A model whose recipes contradict each other, or are not counted, is missing there. ``found`` is not
+    changed.
     """
     of_models: dict[str, list[Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
@@ -141,7 +147,8 @@ def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[s
 def _growth_of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Merge what ``lengths.growth`` says of each function of one model; None where they contradict each other.
 
-    Of ``least``, the shortest length for which the formula holds, the largest is taken; all else must be equal.
+    ``each`` has a result for each function. Of ``least``, the shortest length for which the formula holds, the largest
+    is taken; a value that several functions have must be equal.
     """
     merged: dict[str, Any] = {}
     for one in each:
@@ -157,7 +164,7 @@ def _json_head(date: str, **more: Any) -> str:
     """Return the beginning of a catalogue's JSON text, without the bracket that closes it.
 
     It has the schema, the installed releases of Megatron-Bridge and megatron-core (null: unknown), ``date``, and
-    ``more``.
+    ``more``, keys with their values, in this order.
     """
     head = {
         "schema": SCHEMA,
@@ -177,7 +184,8 @@ def _json_line(value: Any) -> str:
 def row(name: str, config: Any) -> dict[str, Any]:
     """Return the catalogue's row, of JSON values, for the recipe ``name``, whose function returned ``config``.
 
-    The row has columns, architecture, counts of parameters and FLOPs, layers, settings and environment variables.
+    By name: columns, sequence length, architecture, counts of parameters and of FLOPs per token (Megatron-Bridge's and
+    LLMB's own), layers, settings, environment variables, and whether and how the recipe lays layers out by hand.
     Changes ``config``: fills in numbers that the framework would set later.
     """
     _fill_in_defaults(config)
@@ -203,7 +211,8 @@ def row(name: str, config: Any) -> dict[str, Any]:
 def architecture(config: Any) -> dict[str, Any]:
     """Return the model dimensions of a recipe's ``config`` that divisibility depends on or that a reader looks for.
 
-    ``moe`` is None for a model without experts, ``vocabulary`` None where it is not known.
+    By LLMB's names, such as ``layers``, ``hidden`` and ``query_groups``, with the class of the ``provider``. ``moe`` is
+    None for a model without experts, ``vocabulary`` None where it is not known.
     """
     model = config.model
     moe = None
@@ -230,7 +239,9 @@ def architecture(config: Any) -> dict[str, Any]:
 def layers(config: Any) -> dict[str, Any] | None:
     """Return what a job's memory depends on beside ``architecture``: the model's layers, and sizes inside them.
 
-    None where ``counts`` does not count the model's layers.
+    They are what ``counts.layers`` returns, and by name sizes such as ``head_dim``, those of each kind of mixer, and
+    the image encoder's weights; sizes that a model does not have are left out. None where ``counts`` does not count the
+    model's layers.
     """
     model, found = config.model, counts.layers(config.model)
     if found is None:
@@ -250,7 +261,8 @@ def layers(config: Any) -> dict[str, Any] | None:
 def settings(config: Any) -> dict[str, Any]:
     """Return the settings, other than columns, in which recipes differ, of a recipe's ``config``, by name.
 
-    They are JSON values; those that are off, zero or empty are left out.
+    Such as ``optimizer``, ``precision`` and ``tp_comm_overlap``. They are JSON values; those that are off, zero or
+    empty are left out.
     """
     model, mixed = config.model, config.mixed_precision
     found = {name: as_json_value(getattr(model, name, None)) for name in SETTINGS}
@@ -326,8 +338,9 @@ def main(arguments: list[str]) -> int:
     """Write the catalogue of this engine's performance recipes to a file, and return the exit status.
 
     With ``--validation`` or ``--fields`` the file gets the results of validating the functions, or the fields of the
-    configuration, instead. 0: written; 3: this Python has no engine with performance recipes, and nothing is written.
-    Functions that were left out, and why, are printed on stderr.
+    configuration, instead. An existing file is replaced. 0: written; else nothing is written, and the error is printed:
+    3 where this Python has no engine with performance recipes. Functions that were left out, and why, are printed on
+    stderr.
 
     Raises:
         SystemExit: with status 2, the arguments are wrong; with 0 after ``--help``

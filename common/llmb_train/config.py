@@ -28,7 +28,10 @@ _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
 @dataclass
 class Provider(GPTModelProvider):  # type: ignore[misc]
-    """Megatron-Bridge's model provider for GPTs with chunked attention added, for which megatron-core has no field."""
+    """Megatron-Bridge's model provider for GPTs with chunked attention added, for which megatron-core has no field.
+
+    The field alone changes nothing: the functions for ``transformer_layer_spec`` in this module look at it.
+    """
 
     attention_chunk_size: int | None = None
     """Tokens that attend to each other in layers with rotary embedding (Llama 4); None: the whole sequence."""
@@ -56,7 +59,8 @@ def _layer_specification(config: Any, vp_stage: int | None, *, use_transformer_e
     """Return the specification of a pipeline stage's layers, with chunked attention where the model has that.
 
     It has if ``attention_chunk_size`` is set and shorter than the sequence; then layers with rotary embedding attend
-    within chunks, and others to the whole sequence.
+    within chunks, and others to the whole sequence. ``vp_stage``: the virtual pipeline stage, None without
+    interleaving.
     """
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine, normalization=config.normalization, vp_stage=vp_stage
@@ -229,7 +233,7 @@ def build_config(job: Job, engine: Engine) -> Any:
 def _training_config(job: Job, last: int) -> Any:
     """Return the section on training of Megatron-Bridge's configuration; ``last`` is the step at which the run ends.
 
-    There is no evaluation, and garbage is collected on all ranks in the same steps.
+    There is no evaluation, and garbage is collected on all ranks in the same steps, every 100.
     """
     return bridge.TrainingConfig(
         micro_batch_size=job.batch.mbs,

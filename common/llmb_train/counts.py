@@ -75,7 +75,8 @@ def layers(model: Any) -> dict[str, Any] | None:
 def encoder(model: Any) -> int:
     """Return the number of weights of the image encoder of a Qwen3-VL or Qwen3.5 model; 0 for a model without one.
 
-    Includes the merger and those of intermediate layers. All of them are in the first pipeline stage.
+    Includes the merger and those of intermediate layers. All of them are in the first pipeline stage. A hybrid of
+    several kinds of layers counts as one without.
     """
     config = getattr(model, "vision_config", None)
     if config is None or getattr(model, "hybrid_layer_pattern", None):
@@ -95,7 +96,7 @@ def encoder(model: Any) -> int:
 def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
     """Return the ``Kind`` of each main layer in order, and a list of kinds for each head for further tokens.
 
-    Heads (multi-token prediction) that share their weights count once.
+    A ``Kind`` is the tuple that ``_kind`` returns. Heads (multi-token prediction) that share their weights count once.
     """
     main, heads = _layers(model)
     if getattr(model, "hybrid_layer_pattern", None) and model.mtp_use_repeated_layer:
@@ -132,10 +133,10 @@ def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
 
 
 def _kind(model: Any, layer: Layer, index: int) -> Kind:
-    """Return the ``Kind`` of the layer ``index`` (from 0): mixer, MLP and its numbers of weights.
+    """Return the ``Kind`` of the layer ``index`` (from 0): the tuple of mixer, MLP and three numbers of weights.
 
     These are, in order, the weights that tensor parallelism divides, those of routed experts, and all others (norms,
-    the router).
+    the router). ``layer``: its mixer and MLP, of which a hybrid's layer has only one; the other is empty.
     """
     mixer, mlp = layer
     own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
@@ -289,9 +290,10 @@ def _mamba_weights(model: Any, index: int) -> int:
 
 
 def _shared_expert_weights(model: Any) -> int:
-    """Return the weights that an MoE layer has beside its routed experts' matrices and router, as a number.
+    """Return the number of weights that an MoE layer has beside its routed experts' matrices and its router's.
 
-    That is the shared expert with its gate, the projections to and from a latent size, and biases of the experts.
+    Those are the shared expert with its gate, the projections to and from a latent size, and biases of experts and
+    router.
     """
     hidden, experts = model.hidden_size, model.num_moe_experts
     weights = 2 * hidden * (getattr(model, "moe_latent_size", None) or 0)
@@ -310,8 +312,9 @@ def _shared_expert_weights(model: Any) -> int:
 def flops_per_token(config: Any) -> float | None:
     """Return LLMB's own count of FLOPs per token of a training step, forward and backward.
 
-    ``config`` is a recipe's configuration, whose sequence length counts. None for adapters (LoRA), which train few of
-    the weights, for diffusion models, and where the size of the vocabulary is not known.
+    ``config`` is a recipe's configuration, whose sequence length counts. Matrix products count, logits and heads for
+    further tokens included; recomputation does not. None for adapters (LoRA), which train few of the weights, for
+    diffusion models, and where the size of the vocabulary is not known.
     """
     model = config.model
     if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
@@ -326,7 +329,8 @@ def flops_per_token(config: Any) -> float | None:
 def _multiplications(model: Any, mixer: str, mlp: str, index: int) -> float:
     """Return the number of multiplications per token in the matrix products of one layer, in the forward pass.
 
-    ``mixer`` and ``mlp`` as in ``Layer``; either may be empty. ``index``: the layer's, from 0.
+    ``mixer`` and ``mlp`` are as ``_layers`` names them; either may be empty. ``index``: the layer's, from 0. Of a
+    layer's experts those count that one token is routed to.
     """
     products = _MIXERS[mixer][1](model, index) if mixer else 0
     if mlp == "dense":
@@ -342,7 +346,8 @@ def _multiplications(model: Any, mixer: str, mlp: str, index: int) -> float:
 def _attended_tokens(model: Any, most: int | None = None) -> float:
     """Return how many tokens one token of the sequence attends to on average, with causal attention.
 
-    ``most``: the window to which attention is limited; None: all earlier tokens.
+    Without a window that is half the sequence. ``most``: the window, in tokens, to which attention is limited, where it
+    is shorter than the sequence; None: all earlier tokens.
     """
     length: int = model.seq_length
     if most is None or most >= length:
@@ -352,7 +357,10 @@ def _attended_tokens(model: Any, most: int | None = None) -> float:
 
 
 def _attention_window(model: Any, index: int) -> int | None:
-    """Return the sliding window of the layer ``index`` (from 0), in tokens; None: it attends to all earlier tokens."""
+    """Return the sliding window of the layer ``index`` (from 0), in tokens; None: it attends to all earlier tokens.
+
+    The window includes the token itself where the model gives it as a pair (to the left, to the right).
+    """
     window = getattr(model, "window_size", None)
     every = getattr(model, "window_attn_skip_freq", None)
     if window is None:

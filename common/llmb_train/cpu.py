@@ -62,8 +62,9 @@ def install() -> None:
 class DeviceName(str):
     """The name of the CPU as a device that stands in for the current GPU: ``cpu`` to torch, index 0 in a message.
 
-    It is what ``torch.cuda.current_device`` returns then. A plain integer would do while ``CudaRedirect`` is active,
-    but torch leaves that mode inside ``backward()``, and there the answer has to be a device that exists.
+    It is what ``torch.cuda.current_device`` returns then. Formatted, as in an f-string, it gives ``0``; ``str()`` gives
+    the name. A plain integer would do while ``CudaRedirect`` is active, but torch leaves that mode inside
+    ``backward()``, and there the answer has to be a device that exists.
     """
 
     __slots__ = ()
@@ -74,7 +75,10 @@ class DeviceName(str):
 
 
 class Stream:
-    """Stands in for ``torch.cuda.Stream`` on a CPU, which runs everything in order: waiting does nothing."""
+    """Stands in for ``torch.cuda.Stream`` on a CPU, which runs everything in order: waiting does nothing.
+
+    It can be created with any arguments, which are ignored, and entered as a context, which changes nothing.
+    """
 
     cuda_stream = 0
 
@@ -85,11 +89,17 @@ class Stream:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def wait_stream(self, stream: Any) -> None: ...
+    def wait_stream(self, stream: Any) -> None:
+        """Do nothing, where a stream of CUDA waits for another one: work on a CPU is done when it was called."""
+        ...
 
-    def wait_event(self, event: Any) -> None: ...
+    def wait_event(self, event: Any) -> None:
+        """Do nothing, where a stream of CUDA waits for an event: work on a CPU is done when it was called."""
+        ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Do nothing, where CUDA waits for the work before: work on a CPU is done when it was called."""
+        ...
 
     def query(self) -> bool:
         """Return whether the stream's work is done: always True on a CPU, where this stands in for CUDA streams."""
@@ -103,10 +113,10 @@ class Stream:
 
 
 class Event:
-    """Stands in for ``torch.cuda.Event`` on a CPU: ``record`` keeps the host's clock, ``elapsed_time`` gives
-    milliseconds.
+    """Stands in for ``torch.cuda.Event`` on a CPU: keeps the host's clock.
 
-    Work on a CPU is done when it was called, so that waiting does nothing and ``query`` is always True.
+    ``elapsed_time`` gives milliseconds. Work on a CPU is done when it was called, so that waiting does nothing and
+    ``query`` is always True. It can be created with any arguments, which are ignored.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -116,16 +126,24 @@ class Event:
         """Keep the present time of the host's clock as this event's ``time``; ``stream`` is not used."""
         self.time = time.perf_counter()
 
-    def wait(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None:
+        """Do nothing, where a stream of CUDA waits for this event: work on a CPU is done when it was called."""
+        ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Do nothing, where CUDA waits for the work before: work on a CPU is done when it was called."""
+        ...
 
     def query(self) -> bool:
         """Return whether the work before this event is done: always True on a CPU, for which this class stands in."""
         return True
 
     def elapsed_time(self, end: Event) -> float:
-        """Return the milliseconds from the recording of this event to that of ``end``."""
+        """Return the milliseconds from the recording of this event to that of ``end``; both must have been recorded.
+
+        Negative where ``end`` was recorded earlier. An event that was not recorded raises nothing, but the number is
+        wrong.
+        """
         return (end.time - self.time) * 1e3
 
 
@@ -189,7 +207,7 @@ def _emulate() -> None:
 
 
 def _host_memory() -> int:
-    """Return the size of this machine's physical memory, in bytes."""
+    """Return the size of this machine's physical memory, in bytes, whatever limit this process has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -199,7 +217,10 @@ def _peak_resident_bytes() -> int:
 
 
 def _is_cuda(device: Any) -> bool:
-    """Return whether ``device`` names a CUDA device: a torch device, a text such as ``cuda:0``, or any int as index."""
+    """Return whether ``device`` names a CUDA device: a torch device, a text such as ``cuda:0``, or any int as index.
+
+    False for anything else, such as None or a bool.
+    """
     if isinstance(device, torch.device):
         return bool(device.type == "cuda")
     if isinstance(device, str):
@@ -210,7 +231,8 @@ def _is_cuda(device: Any) -> bool:
 class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
     """A torch function mode that rewrites the device of torch calls while it is active: CUDA becomes ``device``.
 
-    Moves to a GPU and pinned memory do nothing then.
+    It is made from ``device``, such as ``cpu``, and active within its context. Moves to a GPU and pinned memory do
+    nothing then, and a tensor of the CPU gives its type as one of CUDA.
     """
 
     def __init__(self, device: str) -> None:

@@ -29,17 +29,19 @@ SWITCH = "LLMB_ENGINE_CHECK"
 class Release:
     """One minor release of Megatron-Bridge, with the megatron-core, image and CPU engine that LLMB uses with it.
 
-    Of a release that is newer than LLMB knows, only ``bridge`` is set.
+    Of a release that is newer than LLMB knows, only ``bridge`` is set; others are in ``RELEASES``.
     """
 
     bridge: str
+    """Its first two numbers: ``0.6``."""
     core: str | None = None
+    """The first two numbers of megatron-core; None: not known."""
     container: str | None = None
-    """NVIDIA's image with it."""
+    """NVIDIA's image with it; None: not known."""
     environment: str | None = None
-    """The CPU engine with it, in an installation's ``venvs``."""
+    """The CPU engine with it, by its folder's name in an installation's ``venvs``; None: there is none."""
     patched: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The exact releases that the patches of ``cpu`` and ``no_te`` were tried with."""
+    """By distribution, the exact releases that the patches of ``cpu`` and ``no_te`` were tried with."""
     functions: bool = True
     """Whether it has ``megatron.bridge.perf_recipes``, for jobs that name a function."""
 
@@ -131,7 +133,8 @@ class Engine:
 def find_engine(device: Device, release: Release) -> Engine:
     """Return the engine that this Python has for training on ``device``, if it fits the release that the job needs.
 
-    Found out without importing Megatron or Transformer Engine.
+    Found out without importing Megatron or Transformer Engine; whether there is such a device is not looked at. On a
+    CPU Transformer Engine does not count.
 
     Raises:
         EngineError: Megatron-Bridge is missing, or LLMB's patches do not fit its version or that of megatron-core
@@ -171,7 +174,7 @@ def install_patches(engine: Engine) -> None:
 def _require_configured_versions(release: Release) -> None:
     """Raise if this Python's Megatron packages are not those that the job's settings are written for.
 
-    ``LLMB_ENGINE_CHECK=off`` in the environment switches this check off.
+    ``LLMB_ENGINE_CHECK=off`` in the environment, in upper or lower case, switches this check off.
 
     Raises:
         WrongEngine: a package has another release, or an unknown version; the message names both
@@ -234,8 +237,9 @@ def _plan_for(installed: str) -> str:
 def is_configured(name: str, version: str | None, release: Release) -> bool:
     """Return whether a job that was planned for ``release`` may run with this version of the distribution ``name``.
 
-    The first two numbers must agree. A pre-release fits only a release that is newer than LLMB knows. Where the release
-    does not name the distribution, any version fits, and None (unknown or not installed); elsewhere None never does.
+    The first two numbers must agree, and a third must follow, with a local suffix (``0.6.2+abc``) at most; of a release
+    that is newer than LLMB knows anything may follow, also that of a pre-release. Where the release does not name the
+    distribution, any version fits, and None (unknown or not installed); elsewhere None never does.
     """
     known = release.configured.get(name)
     if known is None or version is None:
@@ -246,7 +250,10 @@ def is_configured(name: str, version: str | None, release: Release) -> bool:
 
 
 def importable(module: str) -> bool:
-    """Return whether ``module`` can be found for import. It is not imported itself, but the packages above it are."""
+    """Return whether ``module`` can be found for import. It is not imported itself, but the packages above it are.
+
+    False also where such a package is missing.
+    """
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # nor its parent
@@ -261,8 +268,8 @@ def own_release() -> str:
 def package_version(name: str) -> str | None:
     """Return the version that ``import`` would find of the distribution ``name``; None if it cannot be determined.
 
-    None also where it is not installed. A container may hold Megatron as a source tree, without a distribution's
-    metadata or with another one's: what the tree's ``package_info.py`` says comes first.
+    None also where it is not installed. A container may hold Megatron (``megatron-core``) as a source tree, without a
+    distribution's metadata or with another one's: what the tree's ``package_info.py`` says comes first.
     """
     if name.startswith("megatron-") and (version := _source_version(name.replace("-", "."))):
         return version
@@ -276,7 +283,8 @@ def package_version(name: str) -> str | None:
 def source_has_word(module: str, name: str) -> bool:
     """Return whether the source text of ``module``, such as ``megatron.core.optimizer``, has the word ``name``.
 
-    The module is not imported. False also where there is no such module. Each answer is kept.
+    A whole word, wherever it stands, in comments too. The module is not imported. False also where there is no such
+    file: a package, whose source is in a folder, has none. Each answer is kept.
 
     Raises:
         OSError: the source cannot be read
@@ -292,7 +300,8 @@ def source_has_word(module: str, name: str) -> bool:
 def _source_version(package: str) -> str | None:
     """Return the version in the ``package_info.py`` of an installed package, which is read as text, not imported.
 
-    None where there is no such file, it cannot be read, or it has no major, minor and patch numbers.
+    It is ``0.6.2``, with what marks a pre-release behind it. None where there is no such file, it cannot be read, or it
+    has no major, minor and patch numbers.
     """
     for folder in _folders(package):
         try:

@@ -46,12 +46,13 @@ _NOT_TEXT = tuple(beginning for beginning, _, _ in _STEPS if beginning)
 def build_config(job: FunctionJob, engine: Engine) -> Any:
     """Return the configuration of the job's function (performance recipe), changed to what the plan has.
 
-    It is compared with the catalogue's row for the function before it is changed.
+    It is compared with the catalogue's row for the function before it is changed. Without Transformer Engine it is also
+    changed to what ``engine`` can run. Notices may be printed to the log.
 
     Raises:
         WrongEngine: this Megatron-Bridge has no such function
-        Contradiction: the function's columns are not those that the plan was made from, or an environment variable that
-            it wants is not set
+        Contradiction: the function's columns are not those that the plan was made from, or, on a GPU, an environment
+            variable that it wants is not set
         JobError: its layers cannot be placed as planned, its vocabulary is not known, or there is no checkpoint to load
         NothingLeft: the job goes on from a checkpoint of its last step
     """
@@ -74,8 +75,8 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
 def _call_function(job: FunctionJob) -> Any:
     """Call the job's function (performance recipe of Megatron-Bridge) and return the configuration that it gives.
 
-    Where the model comes from a ``config.json`` on this machine, a notice is printed for each value that the plan had
-    otherwise: the file is what NVIDIA's runner would train.
+    Where the model comes from a ``config.json`` on this machine, a notice is printed, on the first rank, for each value
+    that the plan had otherwise: the file is what NVIDIA's runner would train.
 
     Raises:
         WrongEngine: this Megatron-Bridge has no such function
@@ -98,7 +99,10 @@ def _call_function(job: FunctionJob) -> Any:
 
 
 def forward_step(name: str) -> Callable[..., Any]:
-    """Return the forward step with which NVIDIA's runner trains the function ``name``; imports the step's module."""
+    """Return the forward step with which NVIDIA's runner trains the function ``name``; imports the step's module.
+
+    Found by how the name begins: but for some models, it is Megatron-Bridge's step for GPTs.
+    """
     module, attribute = next(step[1:] for step in _STEPS if name.startswith(step[0]))
     found = getattr(importlib.import_module(module), attribute)
     if not isinstance(found, type):
@@ -357,6 +361,9 @@ def _set_data(job: FunctionJob, config: Any) -> None:
 
 
 def _set_fields(section: Any, fields: dict[str, Any]) -> None:
-    """Set each of ``fields``, values by attribute name, in ``section``, an object of the configuration."""
+    """Set each of ``fields``, values by attribute name, in ``section``, an object of the configuration.
+
+    Whether it has such attributes is not checked.
+    """
     for name, value in fields.items():
         setattr(section, name, value)

@@ -152,31 +152,39 @@ class Profile:
 
     tool: Literal["nsys", "torch"]
     start: int
+    """The first profiled step."""
     stop: int
+    """Profiling ends just before this step."""
     ranks: list[int] | None
     """null: all ranks."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a job saves its checkpoints and how often, and which one it loads."""
+    """Where a job saves its checkpoints and how often, and which one it loads.
+
+    Paths are as a job's ranks see them.
+    """
 
     save: str | None
     """The folder that checkpoints are saved in; null: none is saved."""
     interval: int | None
     """Steps between saves; null: at the end only."""
     load: str | None
-    """The folder of the checkpoint to load; null: none is loaded."""
+    """The checkpoint to load: an ``iter_*`` folder, or the folder of those, whose newest is loaded; null: none is."""
 
     @property
     def used(self) -> bool:
-        """Whether the run saves or loads a checkpoint."""
+        """Whether the run saves or loads a checkpoint, by this section of the job alone."""
         return self.save is not None or self.load is not None
 
 
 @dataclass(frozen=True)
 class Columns(Batch, Parallelism):
-    """The columns (parallelism, batch and so on) of a performance recipe as shipped, at its own number of GPUs."""
+    """The columns of a performance recipe as shipped, at its own number of GPUs: parallelism, batch and others.
+
+    What the job itself has may differ, and is in the job's own sections.
+    """
 
     cuda_graph: bool
     recompute_layers: int
@@ -200,7 +208,7 @@ class Function:
 
     name: str
     release: str
-    """The Megatron-Bridge release whose functions the catalogue lists."""
+    """The Megatron-Bridge release, such as ``0.6.2``, whose functions the catalogue lists."""
     catalogue: str
     """SHA-256 of the catalogue that the job was planned with."""
     columns: Columns
@@ -220,10 +228,12 @@ class AnyJob:
     run_id: str
     experiment_name: str
     output_dir: str
+    """The folder for what the job writes (logs, profiles, checkpoints), in the run's folder."""
     engine: str
     """The release of Megatron-Bridge that the job was planned for: ``0.6``."""
     device: Device
     gpu_type: str
+    """Such as ``gb200``; ``cpu`` where the device is one."""
     gpu_generation: Generation | None
     """null: no GPU."""
     model_size: str
@@ -242,11 +252,14 @@ class AnyJob:
     keep their own number."""
     seed: int
     megatron: dict[str, Any]
-    """Settings of the framework by section and field, set last."""
+    """Settings of the framework that the user named, by section and field with a dot between them, set last."""
 
     @property
     def resumed(self) -> str | None:
-        """The path of the checkpoint that the run resumes, weights and step; None: it starts from random weights."""
+        """The path of the checkpoint that the run resumes, weights and step; None: it starts from random weights.
+
+        An ``iter_*`` folder, or the folder of those. A requeued job may go on from a newer one that it saved itself.
+        """
         return self.checkpoint.load
 
     @property
@@ -273,7 +286,10 @@ class Job(AnyJob):
 
 @dataclass(frozen=True)
 class FunctionJob(AnyJob):
-    """A job that names a performance recipe of Megatron-Bridge, whose function makes the configuration."""
+    """A job that names a performance recipe of Megatron-Bridge, whose function makes the configuration.
+
+    ``resumed`` is as of any job, but None for adapters, whose model is loaded separately.
+    """
 
     family: str
     """The function's model, ``deepseek_v3``."""
@@ -281,7 +297,10 @@ class FunctionJob(AnyJob):
 
     @property
     def adapters(self) -> bool:
-        """Whether the job trains adapters (LoRA) on a loaded model, not the model itself; by the recipe's name."""
+        """Whether the job trains adapters (LoRA) on a loaded model, not the model itself.
+
+        That is so if the recipe's name has ``_peft_`` in it.
+        """
         return "_peft_" in self.function.name
 
     @property
@@ -296,11 +315,12 @@ class FunctionJob(AnyJob):
 def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
     """Return the job that ``content``, the parsed JSON of a job.json, describes, checked against the schema.
 
-    ``where`` names the file in messages. Whether settings can be combined is checked when a job is planned, not here.
+    It is a FunctionJob where ``function`` is neither missing nor null. ``where`` names the file in messages. Whether
+    settings can be combined is checked when a job is planned, not here.
 
     Raises:
-        JobError: an unknown or missing key, a wrong type, another schema number, an unknown engine, or numbers of
-            ranks, batch or experts that do not divide
+        JobError: it is no JSON object; an unknown or missing key, a wrong type, another schema number, an unknown
+            engine, or numbers of ranks, batch or experts that are below 1 or do not divide
     """
     if not isinstance(content, dict):
         raise JobError(f"{where}: expected a JSON object, found {type(content).__name__}")
@@ -338,10 +358,13 @@ def load_job(path: Path) -> Job | FunctionJob:
 
 
 def _check_engine(job: AnyJob, where: str) -> None:
-    """Raise if the job names a Megatron-Bridge release that it cannot run with; ``where`` names the file.
+    """Raise if the job names a Megatron-Bridge release that it cannot run with.
+
+    ``where`` names the file in the message. A release newer than LLMB knows passes.
 
     Raises:
-        JobError: the release is older than LLMB knows or unreadable, or has no functions for a job that names one
+        JobError: the release is older than LLMB knows or not just two numbers (``0.6``), or has no functions for a job
+            that names one
     """
     named = isinstance(job, FunctionJob)
     release = release_of(job.engine)
@@ -355,9 +378,9 @@ def _check_engine(job: AnyJob, where: str) -> None:
 
 
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
-    """Raise if the job's ranks, batch or experts do not divide evenly; ``where`` names the file.
+    """Raise if the job's ranks or batch, or the experts of a reduced copy, do not divide evenly.
 
-    Planning does not know all of these numbers for reduced copies.
+    Planning does not know all of these numbers for reduced copies. ``where`` names the file in the message.
 
     Raises:
         JobError: a number is below 1 or no multiple of another; the message names them
@@ -385,7 +408,8 @@ def _check_numbers(job: Job | FunctionJob, where: str) -> None:
 def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> T:
     """Return an instance of the dataclass ``cls`` made of the JSON object ``content``, nested ones too.
 
-    Every field is required. ``where`` is the dotted path of ``content`` in the file; empty: the whole file.
+    Every field is required, also one with a default. ``where`` is the dotted path of ``content`` in the file; empty:
+    the whole file.
 
     Raises:
         ValueError: a key is unknown or missing, or has a wrong type; the message has the dotted key
@@ -409,10 +433,11 @@ def _field_path(where: str, name: str) -> str:
 def _convert_value(kind: Any, value: Any, where: str) -> Any:
     """Return the JSON ``value`` as one of type ``kind``: dataclass, union with None, literal, list, dict or scalar.
 
-    An int is accepted for a float, a bool never for a number. ``where`` is the dotted path of the value.
+    An int is accepted for a float, and converted; a bool never for a number. The values in a dict are not checked.
+    ``where`` is the dotted path of the value.
 
     Raises:
-        ValueError: the value is of another type; the message begins with ``where``
+        ValueError: the value, or one in it, is of another type; the message begins with its path
     """
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):  # of one type and None

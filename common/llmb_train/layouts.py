@@ -45,7 +45,8 @@ def place_layers(name: str, model: Any) -> None:
 def layers_of_chunks(model: Any) -> list[int] | None:
     """Return the number of decoder layers of each of the PP x VP chunks of ``model``, in the order of the model.
 
-    None where the model has no layout for its PP and VP, or one that Megatron refuses.
+    A chunk is what one pipeline stage holds of the model in one piece. Without a layout, all layers where PP is 1. None
+    where the model has no layout for its PP and VP, or one that Megatron refuses.
     """
     from megatron.core.transformer.enums import LayerType
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
@@ -70,8 +71,8 @@ def layers_of_chunks(model: Any) -> list[int] | None:
 def layouts(name: str, model: Any) -> list[list[Any]]:
     """Return ``[PP, VP, layers of each chunk]`` for each PP and VP for which the recipe ``name`` has a layout.
 
-    Empty where the recipe leaves it to Megatron which layers a pipeline stage has. ``model``, the recipe's provider, is
-    not changed.
+    Sorted by PP, then VP, of up to 128 chunks. Empty where the recipe leaves it to Megatron which layers a pipeline
+    stage has. ``model``, the recipe's provider, is not changed.
     """
     if not getattr(model, "pipeline_model_parallel_layout", None):
         return []

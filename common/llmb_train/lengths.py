@@ -16,12 +16,12 @@ _EXACT = 1e-9
 
 
 def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[str, Any] | None:
-    """Return how FLOPs per token of ``model`` grow with sequence length: ``[b, c]`` for each of ``counts``.
+    """Return how FLOPs per token of ``model`` grow with sequence length: ``[b, c]`` by name for each of ``counts``.
 
-    They are of the formula a + b x length + c / length, by name. ``counts`` are functions that count at the model's
-    present length; one that returns None is left out. ``least`` is the shortest length, in tokens, for which the
-    formulas were found to hold. None where a count does not follow the formula, or all return None. The model's length
-    is changed meanwhile and set back.
+    They are of the formula a + b x length + c / length. ``counts`` are functions that count at the model's present
+    length; one that returns None is left out. ``least`` is the shortest length, in tokens, for which the formulas were
+    found to hold: the model's own, or that halved a number of times, down to 32. None where a count does not follow the
+    formula, or all return None. The model's length is changed meanwhile and set back, also after an error.
     """
     own: int = model.seq_length
     found: dict[str, Any] = {"least": own}
@@ -75,7 +75,8 @@ def _fit_formula(model: Any, own: int, count: Callable[[], float | None]) -> lis
 def _formula_holds(model: Any, own: int, length: int, count: Callable[[], float | None], b: float, c: float) -> bool:
     """Return whether the formula with ``b`` and ``c`` predicts the count at ``length`` from that at ``own``.
 
-    Both are sequence lengths in tokens, ``own`` the model's. Changes the model's length; the caller sets it back.
+    It does if the relative error is at most 1e-9. Both are sequence lengths in tokens, ``own`` the model's. Changes the
+    model's length; the caller sets it back.
     """
     expected = _count_at(model, own, count) + b * (length - own) + c * (1 / length - 1 / own)
     return abs(_count_at(model, length, count) - expected) <= _EXACT * expected

@@ -22,8 +22,9 @@ _RANK_VARIABLES = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, str]) -> None:
     """Raise if Transformer Engine is going to start MPI for a job whose ranks were not started for MPI.
 
-    MPI might wait for ever for the other ranks. It is started for the overlap of tensor parallelism's communication;
-    ``environ`` shows whether a starter such as PMIx has told the rank its place. ``config`` is the framework's.
+    MPI might wait for ever for the other ranks. It is started for the overlap of tensor parallelism's communication, so
+    that a job with TP 1 passes; ``environ`` shows whether a starter such as PMIx has told the rank its place.
+    ``config`` is the framework's.
 
     Raises:
         WrongEngine: MPI would be started, and no variable of a starter is set

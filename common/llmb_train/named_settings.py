@@ -27,7 +27,7 @@ _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", list: "list", tu
 def apply(job: Job | FunctionJob, config: Any) -> None:
     """Set in ``config`` the framework's settings that the user named in the job (``--megatron``).
 
-    Prints a notice to the log for each that changes nothing.
+    In the job's order. The first rank prints a notice to the log for each whose value ``config`` has already.
 
     Raises:
         JobError: ``config`` has no such section or field, or the field takes no such value
@@ -52,7 +52,7 @@ def value_in(config: Any, name: str) -> Any:
 def title(config: Any, name: str) -> str:
     """Return the setting ``name``, for messages, with each section in parentheses that sets the same field later.
 
-    Such as ``model.fp8 (set mixed_precision.fp8)``.
+    Such as ``model.fp8 (set mixed_precision.fp8)``; ``name`` alone where no section of ``config`` does.
     """
     section, _, field = name.partition(".")
     later = [other for other in ("mixed_precision", "comm_overlap") if hasattr(getattr(config, other, None), field)]
@@ -62,11 +62,11 @@ def title(config: Any, name: str) -> str:
 def _section_and_field(config: Any, name: str) -> tuple[Any, str]:
     """Return the section object of ``config`` and the field name that the setting ``name`` means.
 
-    ``name`` is ``section.field``. If ``config`` has the section only as the name of a mixed precision, it is replaced
-    in ``config`` by the section.
+    ``name`` is the section, a dot and the field. If ``config`` has the section only as the name of a mixed precision,
+    it is replaced in ``config`` by the section.
 
     Raises:
-        JobError: there is no such section or field
+        JobError: there is no such section or field, or no dot
     """
     title, _, field = name.partition(".")
     if isinstance(getattr(config, title, None), str):  # the name of a mixed precision
@@ -89,7 +89,8 @@ def _section_and_field(config: Any, name: str) -> tuple[Any, str]:
 def _converted(section: Any, field: str, value: Any, name: str) -> Any:
     """Return the JSON ``value`` as the section's field wants it: a torch dtype, an enumeration's member, a float.
 
-    Other values are returned as they are. ``name`` is the setting's, for messages.
+    Of a list, each item that names a member becomes that; other values are returned as they are. ``name`` is the
+    setting's, for messages.
 
     Raises:
         JobError: the field takes no such value
@@ -121,7 +122,10 @@ def _field_types(kind: type) -> dict[str, Any]:
 
 
 def _enum_member(hint: Any, value: Any) -> Any:
-    """Return the member named ``value`` of an enumeration in the type ``hint``; ``value`` itself if there is none."""
+    """Return the member named ``value`` of an enumeration in the type ``hint``; ``value`` itself if there is none.
+
+    Only a text can name one; case matters.
+    """
     if not isinstance(value, str):
         return value
     members: dict[str, enum.Enum] = {}
@@ -141,7 +145,8 @@ def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
 def as_json_value(value: Any) -> Any:
     """Return ``value`` as a JSON value: an enumeration's member by name, a dtype or other object by ``str``.
 
-    Lists and dicts are converted item by item.
+    Lists, tuples (as lists) and dicts (sorted, with texts as keys) are converted item by item; numbers, texts and None
+    are returned as they are. A dtype has no ``torch.`` in front.
     """
     if isinstance(value, enum.Enum):
         return value.name
@@ -155,7 +160,8 @@ def as_json_value(value: Any) -> Any:
 def fields_text() -> str:
     """Return the JSON text of all fields of Megatron-Bridge's configuration: what each takes, by section and field.
 
-    Imports Megatron-Bridge. What a field takes is as in ``kind_of``.
+    The object has ``megatron_bridge``, its version, and ``sections``. Imports Megatron-Bridge. What a field takes is as
+    in ``kind_of``.
     """
     import megatron.bridge.models  # noqa: F401  the classes of all models
     from megatron.bridge.training.config import ConfigContainer
@@ -172,7 +178,8 @@ def fields_text() -> str:
 def kind_of(hint: Any) -> str:
     """Return what a field of the type ``hint`` takes, as sorted words with bars between them: ``int|none``.
 
-    Values of literals and enumerations are in double quotes. ``any`` where the type is not known.
+    The words are ``bool``, ``int``, ``float``, ``str``, ``list``, ``dict``, ``dtype``, ``none`` and, where the type is
+    not known, ``any``; values of literals and enumerations' names are in double quotes.
     """
     return "|".join(sorted(set(_alternatives(hint)))) or "any"
 
@@ -201,7 +208,7 @@ def _alternatives(hint: Any) -> Iterator[str]:
 def _section(hint: Any) -> dict[str, str]:
     """Return what each field of a section of the type ``hint`` takes, by name, over all classes that it can be of.
 
-    Fields that no text can set are left out.
+    As the words of ``kind_of``. Fields that no text can set are left out.
     """
     found: dict[str, set[str]] = {}
     for kind in _classes(hint):
@@ -242,7 +249,8 @@ def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
 def takes(kinds: list[str], value: Any) -> bool:
     """Return whether a field that takes ``kinds``, words of ``kind_of``, takes the JSON value ``value``.
 
-    ``any`` takes everything. A text passes for ``dtype``, and an int for ``float``.
+    ``any`` takes everything, a word in quotes the value that it quotes. A text passes for ``dtype``, whatever it names,
+    and an int for ``float``; a bool passes for ``bool`` only.
     """
     if "any" in kinds or f'"{value}"' in kinds:
         return True

@@ -96,7 +96,8 @@ def patch_norm() -> None:
 def positions(rank: int, ranks: int, length: int) -> torch.Tensor:
     """Return where in the full sequence the ``length`` tokens of a context-parallel rank are: int64 [length].
 
-    ``rank`` of ``ranks`` holds a piece from the front and its mirror image from the back.
+    Positions count from 0. ``rank`` (from 0) of ``ranks`` holds a piece from the front and its mirror image from the
+    back, half of the tokens each: ``length`` must be even.
     """
     half = length // 2
     first = torch.arange(rank * half, (rank + 1) * half)

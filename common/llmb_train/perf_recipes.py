@@ -58,7 +58,7 @@ class PublicConfig:
     numbers: dict[str, Any]
     """The file's numbers, by its keys."""
     model_type: str | None = None
-    """Where the file names another type than ``kind`` does."""
+    """The type that the file names, where it is another than that of ``kind``; None: the same."""
     assumed: str = ""
     """Which numbers nobody read from the file or from what its vendor says of it, and what they were taken from; the
     plan of a job says so."""
@@ -86,7 +86,7 @@ _failed: dict[str, str] = {}
 def names() -> dict[str, str]:
     """Return the installed Megatron-Bridge's performance recipes whose names LLMB can read, each with its module.
 
-    Found in the source text: nothing is imported. The answer is kept.
+    Sorted by name. Found in the source text: nothing is imported. The answer is kept: not to be changed.
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
@@ -96,6 +96,8 @@ def names() -> dict[str, str]:
 
 def unread() -> dict[str, str]:
     """Return the performance recipes of this engine whose names LLMB cannot read, each with why; empty: none.
+
+    Sorted by name; why is a clause, the same for all.
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
@@ -168,9 +170,11 @@ def find(name: str) -> Function:
 
 
 def columns(config: Any) -> dict[str, Any]:
-    """Return the columns of a recipe's ``config`` that a user can override, such as ``tp``, by LLMB's names.
+    """Return the columns of a recipe's ``config`` that a user can override, by LLMB's names.
 
-    ``ep`` and ``etp`` are None for a model without experts, ``vp`` without interleaving.
+    They are ``tp``, ``pp``, ``cp``, ``ep``, ``etp``, ``vp``, ``mbs``, ``gbs``, ``fsdp``, ``cuda_graph``,
+    ``recompute_layers`` and ``offload_layers``. ``ep`` and ``etp`` are None for a model without experts, ``vp`` without
+    interleaving.
     """
     model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
     recomputes_all = getattr(model, "recompute_granularity", None) == "full"
@@ -191,7 +195,10 @@ def columns(config: Any) -> dict[str, Any]:
 
 
 def word(value: Any) -> str:
-    """Return an environment variable's ``value`` as NVIDIA's runner exports it: 1 and 0 for True and False."""
+    """Return an environment variable's ``value`` as NVIDIA's runner exports it: 1 and 0 for True and False.
+
+    Any other value is its ``str``.
+    """
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
@@ -217,16 +224,20 @@ def tolerate_missing_files() -> None:
 
 
 def prefer_files(prefer: bool = True) -> None:
-    """Set whether ``load`` prefers a model's file in the Hugging Face cache to the numbers that LLMB ships."""
+    """Set whether ``load`` prefers a model's file in the Hugging Face cache to the numbers that LLMB ships.
+
+    That is for this process. Without a call it does not.
+    """
     _preferred[0] = prefer
 
 
 def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> Any:
     """Return the configuration of the model ``path``, a Hugging Face name, as transformers makes it.
 
-    Made of the numbers of its ``config.json`` that LLMB ships, of that file in the cache if such are preferred, or, for
-    a model without shipped numbers, from Hugging Face. Adds the name to the list ``asked``, and to ``from_files`` where
-    a file was read in place of shipped numbers. Replaces Bridge's own loader.
+    Made of the numbers of its ``config.json`` that LLMB ships, of that file in the cache if such are preferred
+    (``prefer_files``) and it is there, or, for a model without shipped numbers, from Hugging Face or its cache. Adds
+    the name to the list ``asked``, and to ``from_files`` where a file was read in place of shipped numbers. Replaces
+    Bridge's own loader, whose other arguments it ignores.
 
     Raises:
         EngineError: the model's numbers are not shipped, and its file cannot be read either
@@ -290,9 +301,10 @@ def _shipped(name: str) -> Any:
 
 
 def vocabulary(config: Any) -> int | None:
-    """Return the vocabulary size of a recipe's ``config``: the model's own, or that of the tokenizer it names.
+    """Return the vocabulary size of a recipe's ``config``: the model's own, else its tokenizer's.
 
-    None where neither is known. Bridge itself would download the tokenizer and count.
+    The tokenizer's is what the configuration says, else what LLMB knows of the tokenizer that it names; None where
+    neither does. Bridge itself would download the tokenizer and count.
     """
     own = getattr(config.model, "vocab_size", None)
     return own or config.tokenizer.vocab_size or VOCABULARIES.get(str(config.tokenizer.tokenizer_model))

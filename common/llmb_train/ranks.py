@@ -22,7 +22,10 @@ NOTICE_PREFIX = "LLMB notice: "
 
 @dataclass(frozen=True)
 class Rank:
-    """This process's place among the job's ranks: its number, how many there are, and where they meet."""
+    """This process's place among the job's ranks: its number, how many there are, and where they meet.
+
+    ``find_rank`` makes it from the environment.
+    """
 
     rank: int
     """From 0, over all nodes."""
@@ -35,7 +38,10 @@ class Rank:
     master_port: int
 
     def export(self, environ: MutableMapping[str, str]) -> None:
-        """Set torchrun's variables in ``environ`` (``RANK``, ``WORLD_SIZE`` ...) to this rank's values."""
+        """Set torchrun's variables in ``environ`` to this rank's values, in place of what is there.
+
+        They are ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``.
+        """
         environ["RANK"] = str(self.rank)
         environ["LOCAL_RANK"] = str(self.local_rank)
         environ["WORLD_SIZE"] = str(self.world_size)
@@ -46,9 +52,12 @@ class Rank:
 def find_rank(environ: Mapping[str, str]) -> Rank:
     """Return this process's place among the job's ranks, by torchrun's variables in ``environ``, else by Slurm's.
 
+    Where ``RANK`` is set, only torchrun's three count. Without ``MASTER_PORT`` the port follows from Slurm's job id, so
+    that it is the same on all ranks; without both it is a fixed one.
+
     Raises:
-        EngineError: neither is set, a variable is missing or no number, the rank is out of range, or nothing names rank
-            0's host
+        EngineError: neither is set, a variable is missing or no number, the rank is out of range, or nothing names
+            rank 0's host
     """
     names = next((names for names in _VARIABLES if names[0] in environ), None)
     if names is None:
@@ -69,9 +78,9 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
 
 
 def first_rank(environ: Mapping[str, str]) -> bool:
-    """Return whether this process is rank 0, by torchrun's variable in ``environ``, else Slurm's; else True.
+    """Return whether this process is rank 0, by torchrun's variable in ``environ``, else Slurm's; without both True.
 
-    Nothing is checked: a value that is no number gives False.
+    Nothing is checked: a value that is no number, or empty, gives False.
     """
     return environ.get("RANK", environ.get("SLURM_PROCID", "0")) == "0"
 
@@ -99,6 +108,8 @@ def first_host(hostlist: str) -> str:
 def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
     """Return the host of rank 0: MASTER_ADDR, else the first host of Slurm's list, else, for one rank, this machine.
 
+    A variable that is empty counts as not set; this machine is ``127.0.0.1``.
+
     Raises:
         EngineError: none of the variables is set, and there are several ranks; or Slurm's list cannot be read
     """
@@ -119,7 +130,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     """Return the number, 0 or more, in the environment variable ``name``.
 
     Raises:
-        EngineError: it is not set, or holds anything but a number
+        EngineError: it is not set, or holds anything but one to ten digits
     """
     text = environ.get(name, "")
     if not re.fullmatch("[0-9]{1,10}", text):

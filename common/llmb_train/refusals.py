@@ -28,6 +28,8 @@ of attention: "Experimental attention variant is not supported".)"""
 def check(job: Job | FunctionJob, engine: Engine) -> None:
     """Raise if the job asks for what cannot take effect on ``engine``. Imports neither torch nor Megatron.
 
+    Of several such things the first one counts. Without an error nothing has changed.
+
     Raises:
         JobError: the job asks for that, or there is no checkpoint to load; the message names the setting, the remedy
             what to do
@@ -70,7 +72,10 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
 
 
 def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
-    """Yield what keeps the job's recipe from running without Transformer Engine, each as (message, remedy)."""
+    """Yield what keeps the job's recipe from running without Transformer Engine, each as (message, remedy).
+
+    Nothing where it can run.
+    """
     name, elsewhere = job.function.name, "train it in the recipe's container"
     if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
         yield f"{name} trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only", elsewhere
@@ -86,7 +91,7 @@ def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
 
 
 def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str, str]]:
-    """Yield what the job asks for that needs Transformer Engine, each as (message, remedy).
+    """Yield what the job asks for that needs Transformer Engine, each as (message, remedy); perhaps nothing.
 
     ``lacking`` says in the messages where the job runs: ``a CPU``.
     """
@@ -106,7 +111,7 @@ def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str
 
 
 def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
-    """Return what the reader of the log must know about this run, one sentence or clause each; empty where nothing.
+    """Return what the reader of the log must know about this run, one clause each; empty where nothing.
 
     Such as software that was not tried, settings that the user changed, and times that cannot be compared.
     """
@@ -138,7 +143,7 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
 
 
 def _untested(job: AnyJob, engine: Engine) -> list[str]:
-    """Return a sentence for each of the two Megatron packages whose version LLMB was not tried with; empty: none."""
+    """Return a clause for each of the two Megatron packages whose version LLMB was not tried with; empty: none."""
     lines = []
     for name in ("megatron-bridge", "megatron-core"):
         version = package_version(name)
@@ -154,7 +159,7 @@ def _untested(job: AnyJob, engine: Engine) -> list[str]:
 
 
 def _notices_of_function(job: FunctionJob, engine: Engine) -> list[str]:
-    """Return sentences for the log on how a reduced copy differs from the recipe's model; empty for the whole model."""
+    """Return clauses for the log on how a reduced copy differs from the recipe's model; empty for the whole model."""
     reduced = job.function.reduced
     if reduced is None:
         return []

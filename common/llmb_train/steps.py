@@ -19,7 +19,10 @@ _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """The checkpoint that a run starts from: ``folder`` holds the ``iter_*`` folders, ``step`` says which of them."""
+    """The checkpoint that a run starts from: ``folder`` holds the ``iter_*`` folders, ``step`` says which of them.
+
+    ``find_checkpoint`` makes it, after it has seen that the checkpoint is there and complete.
+    """
 
     folder: Path
     step: int
@@ -27,6 +30,8 @@ class StartingPoint:
 
 def find_checkpoint(load: str) -> StartingPoint:
     """Return the checkpoint that the path ``load`` names: the latest in a folder, or one ``iter_0000050``.
+
+    The latest is the one that the folder's tracker file names. Complete is one that has ``*.distcp`` files.
 
     Raises:
         JobError: there is no complete checkpoint: Megatron-Bridge would start from random weights and say nothing
@@ -79,7 +84,7 @@ def loaded(job: AnyJob) -> StartingPoint | None:
 
     Raises:
         JobError: the checkpoint is missing or incomplete
-        NothingLeft: the newest one of a job that continues is from the job's last step
+        NothingLeft: the newest one of a job that continues is from the job's last step or a later one
     """
     save = job.checkpoint.save
     if save is not None and os.environ.get("LLMB_RESUME") == "1" and (Path(save) / _TRACKER).is_file():
@@ -95,7 +100,8 @@ def loaded(job: AnyJob) -> StartingPoint | None:
 def last_step(job: AnyJob, start: StartingPoint | None) -> int:
     """Return the number of the training step after which the run ends; ``start``: the checkpoint to resume.
 
-    ``steps.exit_after`` counts from that checkpoint (None: from 0); without it the run ends at ``steps.train``.
+    ``steps.exit_after`` counts from that checkpoint (None: from 0), whatever ``steps.train`` is; without it the run
+    ends at ``steps.train``.
 
     Raises:
         JobError: the checkpoint is from that step or a later one
@@ -181,7 +187,8 @@ def timeout_minutes(job: AnyJob) -> int:
 def profiling_config(job: AnyJob) -> Any:
     """Return Bridge's configuration of the job's profile; one that profiles nothing where the job has none.
 
-    Steps ``start`` to ``stop`` are profiled under nsys (which runs around this process) or by torch's profiler.
+    Steps from ``start`` until just before ``stop`` are profiled under nsys (which runs around this process) or by
+    torch's profiler.
     """
     from megatron.bridge.training.config import ProfilingConfig
 
@@ -198,7 +205,10 @@ def profiling_config(job: AnyJob) -> Any:
 
 
 def trace_folder(job: AnyJob) -> str | None:
-    """Return the folder for the traces of torch's profiler; None if the job does not use it. Not created here."""
+    """Return the folder for the traces of torch's profiler; None if the job does not use it.
+
+    It is in the job's output folder. Not created here.
+    """
     if job.profile is None or job.profile.tool != "torch":
         return None
     return str(Path(job.output_dir) / "torch_profile")

@@ -45,8 +45,9 @@ real ones are there."""
 class Stub(types.ModuleType):
     """A stand-in for a package that is not installed: a module in which every name can be found.
 
-    A capitalized name is a class that does nothing, any other name another stand-in. Called, it acts as a decorator
-    that changes nothing.
+    It is made from the module's name. A capitalized name in it is a class that does nothing, any other name another
+    stand-in; each is kept. Names that begin with two underscores are not there. Called, it acts as a decorator that
+    changes nothing.
     """
 
     __version__ = "0.0.0"
@@ -91,7 +92,10 @@ class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """Return how to load a stand-in for the module ``name``; None if no package that may be absent contains it."""
+        """Return how to load a stand-in for the module ``name``; None if no package that may be absent contains it.
+
+        Whether the package is absent is not looked at: this finder is asked last.
+        """
         if any(name == package or name.startswith(package + ".") for package in _ABSENT):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None

@@ -45,7 +45,10 @@ class FusedAdam:
 
 @dataclass(frozen=True)
 class Need:
-    """A package that Megatron's checks may miss on a machine without the container, and the stand-ins for it."""
+    """A package that Megatron's checks may miss on a machine without the container, and the stand-ins for it.
+
+    ``NEEDS`` lists those that LLMB knows.
+    """
 
     title: str
     """The package's name for people."""
@@ -81,9 +84,9 @@ NEEDS = (
 def validate(name: str, saving: bool = False) -> dict[str, Any]:
     """Return what Megatron says of the configuration of the performance recipe ``name``: ``needs`` and ``refused``.
 
-    ``needs``: titles of packages that the checks asked for, and what the user has to give, as texts; ``refused``: why
-    Megatron does not train it even so, or None if it does. ``saving``: for a job that saves checkpoints. Call
-    ``llmb_train.cpu.install`` first.
+    ``needs``: titles of packages that the checks asked for, in that order, and what the user has to give, as texts;
+    ``refused``: why Megatron does not train it even with those, in one line, or None if it does. ``saving``: for a job
+    that saves checkpoints. Call ``llmb_train.cpu.install`` first.
 
     Raises:
         TrainError: the recipe does not exist here, or its job is refused before Megatron is asked
@@ -98,9 +101,9 @@ def validate(name: str, saving: bool = False) -> dict[str, Any]:
 def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config: None) -> tuple[list[Need], str | None]:
     """Return what Megatron's checks miss on this machine, and why it refuses the configuration that ``make`` gives.
 
-    The latter is one line, None: it would train it. ``make`` sets WORLD_SIZE; ``also`` is called with the configuration
-    within the job's process groups, and may raise further refusals. What is missed gets a stand-in, and ``make`` is
-    called again.
+    The former are in the order in which they were missed, each once; the latter is one line, None: it would train it.
+    ``make`` sets WORLD_SIZE; ``also`` is called with the configuration within the job's process groups, and may raise
+    further refusals. What is missed gets a stand-in, and ``make`` is called again.
     """
     missed: list[Need] = []
     while True:
@@ -116,7 +119,8 @@ def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]
     """Return, in one line, what Megatron first refuses in the configuration that ``make`` gives; None: nothing.
 
     ``found``: what has stand-ins meanwhile. ``also`` is called with the configuration and may raise a refusal.
-    Environment variables are restored afterwards.
+    Assertions, type, value and runtime errors count as refusals; others are raised. Environment variables are restored
+    afterwards.
     """
     from megatron.bridge.training.config import runtime_config_update
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator

@@ -33,13 +33,17 @@ _SIZES = {
 def name_of(gpu_type: str) -> str:
     """Return the name of the suite of NVIDIA's Exemplar Clouds for a GPU type: ``exemplar-26.08-gb300``.
 
-    It has NVIDIA's release in it, because a cloud is recognized for one release.
+    It has NVIDIA's release in it, because a cloud is recognized for one release. Whether there is such a suite is not
+    checked.
     """
     return f"exemplar-{RELEASE.removeprefix('v').removesuffix('.00')}-{gpu_type}"
 
 
 def suites() -> dict[str, str]:
-    """Return the acceptance suites of NVIDIA's Exemplar Clouds, one for each GPU type: YAML texts by name."""
+    """Return the acceptance suites of NVIDIA's Exemplar Clouds, one for each GPU type: YAML texts by name.
+
+    Sorted by GPU type.
+    """
     return {
         name_of(gpu_type): _suite_text(gpu_type, listed) for gpu_type, listed in sorted(_FACTS["workloads"].items())
     }
@@ -48,14 +52,17 @@ def suites() -> dict[str, str]:
 def named_before(word: str) -> str | None:
     """Return the present name of the suite that earlier releases of LLMB called ``exemplar-gb300`` or the like.
 
-    None for any other word.
+    None for any other word, also for a present name, another case, or a GPU type without a suite.
     """
     gpu_type = word.removeprefix("exemplar-")
     return name_of(gpu_type) if word != gpu_type and gpu_type in _FACTS["workloads"] else None
 
 
 def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
-    """Return the YAML text of the Exemplar suite for a GPU type; ``listed`` has the precisions of each workload."""
+    """Return the YAML text of the Exemplar suite for a GPU type, with a final newline.
+
+    ``listed`` has the precisions of each of NVIDIA's workloads: a test is made for each.
+    """
     tests: list[str] = []
     for workload, precisions in listed.items():
         tests += [f"  - {{{_test_keys(workload, precision)}}}" for precision in precisions]

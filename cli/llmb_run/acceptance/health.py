@@ -30,7 +30,7 @@ class _Found(msgspec.Struct, frozen=True):
 def fabric_of(folder: Path) -> tuple[Fabric, ...]:
     """Return what was measured between the nodes of the campaign in ``folder`` before its runs, with verdicts.
 
-    Empty where nothing was measured, or there is no health file.
+    One for each set of nodes that its jobs ask for. Empty where nothing was measured, or there is no health file.
 
     Raises:
         RecordError: the file cannot be read, is not JSON, or holds something else
@@ -52,7 +52,7 @@ def fabric_of(folder: Path) -> tuple[Fabric, ...]:
 def after_runs(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress]) -> list[Fabric]:
     """Return ``fabrics``, measured between a campaign's nodes before it began, with verdicts that count its runs.
 
-    The campaign's own runs (``standings``) may confirm that nodes are slow.
+    In order, as copies. The campaign's own runs that have ended (``standings``) may confirm that nodes are slow.
     """
     runs = node_runs(timed(_measured(standings)))
     return [msgspec.structs.replace(item, verdict=after_training(item.verdict, runs)) for item in fabrics]
@@ -61,8 +61,9 @@ def after_runs(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress])
 def slow_nodes(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress]) -> dict[str, str]:
     """Return the nodes that both fabric and runs of the campaign show to be slow, each with the finding's text.
 
-    ``fabrics`` must have been through ``after_runs``. Only nodes that runs of the campaign were on; empty where there
-    are none.
+    Those are the nodes of findings of level ``fail`` that training has confirmed; ``fabrics`` must have been through
+    ``after_runs``. Only nodes that timed runs of the campaign were on, in no particular order; empty where there are
+    none.
     """
     ran_on: set[str] = set()
     for _, hosts, _ in timed(_measured(standings)):
@@ -75,7 +76,10 @@ def slow_nodes(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress])
 
 
 def _measured(standings: Sequence[WorkloadProgress]) -> Iterator[MeasuredRun]:
-    """Yield the measured figures of each run of a campaign that has ended, workload by workload."""
+    """Yield the measured figures of each run of a campaign that has ended, workload by workload.
+
+    A run that has not ended is left out.
+    """
     for item in standings:
         for run in item.runs:
             if run.measured is not None:

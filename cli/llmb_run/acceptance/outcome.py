@@ -43,9 +43,9 @@ def outcome(
 ) -> dict[str, Any]:
     """Return what an acceptance campaign has shown, as JSON values: conclusion, fabric, workloads and reruns.
 
-    ``accepted`` is True, False, or None while workloads have no answer yet. ``frozen``: what the campaign began with;
-    ``standings``: where each workload stands; ``fabrics``: what was measured between its nodes before it began, as
-    ``after_runs`` returns it.
+    The keys of ``conclusion`` are among its own; ``accepted`` is None while workloads have no answer yet, and True only
+    for ``outcome`` "accepted". ``frozen``: what the campaign began with; ``standings``: where each workload stands,
+    whose order stays; ``fabrics``: what was measured between its nodes before it began, as ``after_runs`` returns it.
     """
     workloads = [_workload_json(item) for item in standings]
     reruns: list[dict[str, Any]] = []
@@ -66,7 +66,10 @@ def outcome(
 
 
 def _fabric_json(verdict: FabricVerdict) -> dict[str, Any]:
-    """Return the verdict on the fabric as JSON values: level, answer, coarseness and the findings' texts."""
+    """Return the verdict on the fabric as JSON values: level, answer, coarseness and the findings' texts.
+
+    ``answer`` is a line; ``coarseness`` one on how fine the measurement is, or empty.
+    """
     findings = [item.said for item in verdict.findings]
     return {"level": verdict.level, "answer": verdict.answer, "coarseness": verdict.coarseness, "findings": findings}
 
@@ -75,7 +78,7 @@ def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
     """Return where a workload of a campaign stands, with its figures, runs and reruns, as JSON values.
 
     Figures that are not known yet are None. ``performance`` and its bounds are relative to the reference: 0.97 means 3
-    % less work per second.
+    % less work per second; it passes above ``performance_limit``. ``required`` is what the suite asks for.
     """
     progress = item.progress
     reference = item.workload.reference
@@ -108,10 +111,10 @@ def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
 
 
 def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
-    """Return a rerun of a workload as JSON values; ``runs``: the workload's runs by number.
+    """Return a rerun of a workload as JSON values; ``runs``: the workload's runs by number, from 1.
 
-    ``run_id`` is None where it has not started. ``bad_nodes`` are the nodes that the run that it ``replaces`` has shown
-    to be bad; empty where it replaces none.
+    ``run_id`` is None where it has not started. ``bad_nodes`` are the nodes that the run that it ``replaces`` (a
+    number, or None) has shown to be bad; empty where it replaces none.
     """
     # Runs are numbered from 1, so that 0 is none.
     run, replaced = runs.get(rerun.attempt), runs.get(rerun.replaces or 0)
@@ -145,7 +148,8 @@ def _run_json(run: Run) -> dict[str, Any]:
 def _workload_sentence(item: WorkloadProgress) -> str:
     """Return what is said of a workload of a campaign: its answer, with why or what would decide it.
 
-    While it has no answer: ``not started`` or ``not decided yet``.
+    A fragment without a period, such as ``open: about 3 more runs would decide``. While it has no answer: ``not
+    started`` or ``not decided yet``.
     """
     progress, reference = item.progress, item.workload.reference
     if progress.answer is None:
@@ -161,7 +165,8 @@ def _workload_sentence(item: WorkloadProgress) -> str:
 def _needed_runs_text(item: WorkloadProgress) -> str:
     """Return what it would take to decide a workload whose runs leave the answer open, as the end of a sentence.
 
-    For example ``about 3 more runs would decide``, or why no runs would.
+    For example ``about 3 more runs would decide``, or why no runs would. What stands in the way of such runs is added.
+    Without a period.
     """
     progress = item.progress
     if progress.decision is not None and progress.decision.reference_too_uncertain:
@@ -191,10 +196,12 @@ def conclusion(
 ) -> dict[str, Any]:
     """Return how a campaign ends as a whole: ``outcome``, ``accepted``, ``indication``, ``evening`` and ``why``.
 
-    ``workloads`` are as ``outcome`` has them. ``outcome`` is a ``Conclusion``, ``accepted`` None while the campaign is
-    under way, ``why`` a sentence. ``indication``: a reference was measured with other software, and an acceptance is no
-    more than that; ``evening``: it holds for the day of the runs only. ``slow_nodes``, which slowed down the runs, make
-    it not accepted.
+    ``workloads`` are as ``outcome`` has them. ``outcome`` is a ``Conclusion``: "under way" while one has no verdict,
+    else "not accepted" if one fails, else "open" if one is open, else "not judged" if the speed of one was wanted and
+    has no reference. A pre-screen that did not pass ends the campaign. ``accepted`` is None while the campaign is under
+    way, else whether ``outcome`` is "accepted"; ``why`` a sentence without a period. ``indication``: a reference was
+    measured with other software, and an acceptance is no more than that; ``evening``: it holds for the day of the runs
+    only. ``slow_nodes``, which slowed down the runs, make it not accepted.
     """
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _overall_conclusion(workloads, main)
@@ -210,7 +217,10 @@ def conclusion(
 
 
 def headline(result: dict[str, Any]) -> str:
-    """Return the outcome of a campaign for its first line: ``ACCEPTED AS AN INDICATION``, or ``under way``."""
+    """Return the outcome of a campaign for its first line: ``ACCEPTED AS AN INDICATION``, or ``under way``.
+
+    In capitals but for the latter; ``result`` is the campaign's, and may be of an earlier release.
+    """
     if result["outcome"] == "under way":
         return "under way"
     claims = (("indication", " as an indication"), ("evening", " for one evening"))
@@ -221,7 +231,7 @@ def headline(result: dict[str, Any]) -> str:
 def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
     """Return a campaign's ``result`` of any release in this release's words: the same object where nothing changes.
 
-    Earlier releases called an open answer inconclusive, and its campaign not accepted: both are replaced.
+    Earlier releases called an open answer inconclusive, and its campaign not accepted: both are replaced, in a copy.
     """
     workloads = result["workloads"]
     if not any(item["verdict"] == "inconclusive" for item in workloads):
@@ -238,7 +248,8 @@ def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
 def _overall_conclusion(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
     """Return the conclusion over all workloads of a campaign, and the sentence that says what it rests on.
 
-    ``main`` are those of ``workloads`` that are not part of the pre-screen, which ends the campaign unless it passes.
+    The sentence has no period. ``main`` are those of ``workloads`` that are not part of the pre-screen, which ends the
+    campaign unless it passes.
     """
     stopped = [item for item in workloads if item["prescreen"] and item["verdict"] not in (None, "pass")]
     if stopped:
@@ -287,7 +298,7 @@ def _first_open_workload(undecided: Sequence[dict[str, Any]]) -> str:
 def _bounds_text(workload: dict[str, Any]) -> str:
     """Return the bounds of a workload's performance in percent of the reference's: ``96.1 to 98.4``.
 
-    Empty where they are not known.
+    Empty where one of them is not known.
     """
     low, high = workload["performance_low"], workload["performance_high"]
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
@@ -330,7 +341,8 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
 def for_report(result: dict[str, Any]) -> dict[str, Any]:
     """Return what a report on a campaign's runs says of the campaign itself, as JSON values.
 
-    It is what ``as_text`` prints: headline, why, table of workloads, reruns, remarks and references.
+    It is what ``as_text`` prints, but for the fabric: headline, why, table of workloads, reruns, remarks and
+    references.
     """
     return {
         **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "evening", "why", "reruns")},
@@ -376,7 +388,10 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def _rerun_text(item: dict[str, Any]) -> str:
-    """Return one line on a rerun: which run it is, whether it replaces another one, and why."""
+    """Return one line on a rerun: which run it is, whether it replaces another one, and why.
+
+    ``item`` is one of ``reruns`` in a campaign's result, of any release.
+    """
     text = f"{item['workload']}, run {item['run']} ({item['run_id'] or 'not started'})"
     if item.get("replaces") is None:  # a result of an earlier release says nothing of it
         return f"{text}: {item['reason']}"
@@ -387,8 +402,8 @@ def _rerun_text(item: dict[str, Any]) -> str:
 def _workload_remarks(item: dict[str, Any]) -> list[str]:
     """Return what is odd about the runs of a workload, a line each, whatever the verdict is; empty: nothing.
 
-    ``item`` is one of ``workloads`` in a campaign's result. A line begins with the workload's title, the run's number
-    and its id.
+    ``item`` is one of ``workloads`` in a campaign's result. Faults, failures, remarks on the measurement, and findings
+    that are a problem count. A line begins with the workload's title, the run's number and its id.
     """
     found = []
     for run in item["runs"]:

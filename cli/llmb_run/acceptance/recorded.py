@@ -38,6 +38,8 @@ class CampaignFiles:
 def files_of(folder: Path) -> CampaignFiles:
     """Return where the parts of the campaign in ``folder`` lie, an unpacked evidence pack or its own folder.
 
+    A pack is first searched for anything unsafe. Whether the result is there is not looked at.
+
     Raises:
         RequestError: ``folder`` is neither, or a file
         RecordError: the pack has something in it that ``accept`` never packs, such as a link
@@ -61,6 +63,8 @@ def files_of(folder: Path) -> CampaignFiles:
 
 def _refuse_unsafe(folder: Path) -> None:
     """Raise if an unpacked evidence pack, which anybody may have made, has links, devices, or far too much in it.
+
+    That is over 4 GiB, or over 200000 files and folders.
 
     Raises:
         RecordError: it has; the message names the file or the size
@@ -103,7 +107,7 @@ class _PackedPaths(RunPaths, frozen=True):
 class RecordedCampaign(Campaign):
     """A campaign that anybody may have carried out, whose runs are only read, to be judged again.
 
-    ``folder`` is the one that ``CampaignFiles.campaign`` names.
+    ``folder`` is the one that ``CampaignFiles.campaign`` names, and ``is_pack`` as there: the runs lie beside it.
     """
 
     is_pack: bool = False
@@ -111,7 +115,8 @@ class RecordedCampaign(Campaign):
     def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
         """Return the records of the campaign's runs, by the numbers (from 1) of arm and attempt, whoever owns them.
 
-        ``plans``: those of all arms; runs of something else are left out. Empty where there are none.
+        ``plans``: those of all arms; runs of something else are left out, and outside a pack those that the campaign's
+        owner does not own. Of a pack the paths are where the runs lie now. Empty where there are none.
 
         Raises:
             RecordError: a record cannot be read, or two are of the same run

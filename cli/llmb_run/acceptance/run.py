@@ -63,8 +63,8 @@ from llmb_run.under_load import look_at_fabric
 def planned_json(item: SuiteWorkload) -> dict[str, Any]:
     """Return a workload of a campaign's dry run as JSON values: its plan, and what it would be compared with.
 
-    ``limit_seconds`` is the slowest step that passes, ``limit_performance`` the reference's step time divided by it:
-    ``required``, or less where the reference is only an indication. They are None without a reference.
+    ``limit_seconds`` is the step time below which a workload passes, ``limit_performance`` the reference's step time
+    divided by it: ``required``, or less where the reference is only an indication. They are None without a reference.
     """
     entry = item.entry
     reference = item.reference
@@ -88,7 +88,8 @@ def planned_json(item: SuiteWorkload) -> dict[str, Any]:
 def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
     """Return the table of a campaign's dry run, with a final newline: a row for each workload.
 
-    It has GPUs, nodes, runs, the reference's and the slowest passing step time in seconds, and the reference's source.
+    It has GPUs, nodes, runs, reruns, the reference's and the slowest passing step time in seconds, what is required in
+    percent, and the reference's source. Without a reference, cells are empty, and the last says what then counts.
     """
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
     rows = []
@@ -115,7 +116,8 @@ def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, A
 def foreseen_lines(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     """Return, before anything runs, what keeps the campaign from ending as a full acceptance even if all runs pass.
 
-    That is a missing reference, one of other software, or ``evening``. One sentence; an empty list where nothing does.
+    That is a missing reference, else one of other software, else ``evening``. One sentence, without a period; an empty
+    list where nothing does. The pre-screen does not count.
     """
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
@@ -146,8 +148,9 @@ def write_pack(
 ) -> dict[str, Any]:
     """Write the evidence pack and report of a campaign into its folder, secrets masked, replacing earlier ones.
 
-    Returns ``pack`` and ``report``, the names of the files there, and ``pack_sha256``. Prints a notice for each file
-    that is left out because secrets in it cannot be masked.
+    Returns ``pack`` and ``report``, the names of the files there, and ``pack_sha256``. The pack is a ``.tar.zst``,
+    without zstd a ``.tar.gz``. Prints a notice on stderr for each file that is left out because secrets in it cannot be
+    masked.
 
     Raises:
         RecordError: the pack cannot be written
@@ -193,12 +196,14 @@ def write_pack(
 def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:
     """Begin, continue or show the campaign of the acceptance suite ``word``, a name or path; return its result.
 
-    Jobs are submitted and followed to their end. ``again``: begin another one. ``folder``: where campaigns are kept;
-    None: in the installation. ``dry_run``: only show what would be started. ``evening``: judge the speed of a single
-    evening, as a campaign of its own.
+    Jobs are submitted and followed to their end; a campaign that is over is shown. ``again``: begin another one.
+    ``folder``: where campaigns are kept; None: in the installation. ``dry_run``: only show what would be started.
+    ``evening``: judge the speed of a single evening, as a campaign of its own. The exit status is 0 where it is
+    accepted, 1 where not, 4 where that stays open or was not judged.
 
     Raises:
         ConfigError: there is no such suite, or something in it is wrong or cannot be run
+        Interrupted: by the user; the same command continues it
         LLMBError: the campaign cannot be begun or continued for another reason
     """
     workspace = Workspace()
@@ -212,10 +217,11 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         """Begin the campaign or go on with it, run it to its end, write its pack; return the result as JSON values.
 
         Where the suite wants it, the nodes are checked first, unless that has been done. In the end, nodes that were
-        found slow are excluded from later jobs.
+        found slow are excluded from later jobs. May be called again after any interruption.
 
         Raises:
             LLMBError: the suite cannot be run, or the campaign not continued
+            OSError: the campaign's files cannot be read or written
         """
         workloads = plan_suite(suite, workspace, dry_run=False)
         say_warnings([item.planned for item in workloads if item.planned])
@@ -254,10 +260,11 @@ def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspa
     """Look at the nodes before a campaign's runs, exclude those that fail, and write the findings into its folder.
 
     ``fabric``: also measure between nodes. Where no node can be asked, such as when none is free, that is written and
-    printed, and is no error: the pre-screen looks at its nodes.
+    printed on stderr, and is no error: the pre-screen looks at its nodes.
 
     Raises:
-        LLMBError: a node that a job asks for fails, or asking fails for another reason than code ``no-nodes``
+        LLMBError: a node that a job asks for fails, the fabric as a whole fails, no node is left, or asking fails for
+            another reason than code ``no-nodes``
     """
     looked: list[Health] = []
     why = ""
@@ -276,7 +283,7 @@ def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspa
 
 
 def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
-    """Exclude the nodes ``slow`` from later jobs for ``DAYS`` days, and print a notice of each; empty: do nothing.
+    """Exclude the nodes ``slow`` from later jobs for ``DAYS`` days, and print a notice of each; empty: exclude none.
 
     ``slow``: by node, what fabric and training showed. Writes the exclusion list of the workspace's installation.
 
@@ -305,7 +312,10 @@ def _require_same_suite(result: dict[str, Any], suite: Suite) -> bool:
 
 
 def _shown_result(result: dict[str, Any]) -> Result:
-    """Return what ``accept`` shows of a campaign that is over: its text, where its evidence is, and the exit status."""
+    """Return what ``accept`` shows of a campaign that is over: its text, where its evidence is, and the exit status.
+
+    ``result`` is as ``conducted`` returned it, in any release's words, with the campaign's ``folder``.
+    """
     result = in_todays_words(result)
     return Result(
         result,
@@ -320,7 +330,10 @@ def _shown_result(result: dict[str, Any]) -> Result:
 
 
 def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite, *, evening: bool) -> Result:
-    """Return what a dry run of ``accept`` shows: the planned workloads, and how the campaign can end at best."""
+    """Return what a dry run of ``accept`` shows: the planned workloads, and how the campaign can end at best.
+
+    The exit status is 0.
+    """
     return Result(
         lambda: {
             "dry_run": True,

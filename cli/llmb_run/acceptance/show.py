@@ -53,7 +53,7 @@ def show_campaign(folder: Path) -> Result:
     """Judge the campaign in ``folder`` again from its logs, and return what ``accept show`` shows of it.
 
     ``folder`` is an unpacked evidence pack, or a campaign's own folder. The exit status is the verdict's, as of
-    ``accept``; 1 where the campaign contradicts itself (an error in the result).
+    ``accept``, 4 while it is under way; 1 where the campaign contradicts itself (an error in the result).
 
     Raises:
         RequestError: ``folder`` is neither, or the campaign is of a workload that is not known here
@@ -105,9 +105,10 @@ class _NoInstallation(Workspace):
 class _RejudgedCampaign:
     """A campaign, judged again from its logs, with everything in which it contradicts itself.
 
-    ``found``: the outcome, as ``accept`` gives it. ``problems``: where it contradicts itself, a sentence each.
-    ``notes``: what could not be checked. ``said``: its own conclusion; empty while it is under way. Creating one reads
-    all its files, and raises whatever damaged ones cause.
+    It is made from the places of its files; making it reads them all, and raises whatever damaged ones cause.
+    ``found``: the outcome, as ``accept`` gives it. ``problems``: where it contradicts itself, a line each, in the order
+    in which they were found. ``notes``: what could not be checked. ``said``: its own conclusion; empty while it is
+    under way. ``workloads`` and ``frozen``: what it began with.
     """
 
     def __init__(self, files: CampaignFiles) -> None:
@@ -209,9 +210,10 @@ class _RejudgedCampaign:
         return workloads
 
     def _entries(self) -> dict[int, SuiteEntry]:
-        """Return what the suite demands of each test, by the test's line in the suite's file.
+        """Return what the suite demands of each test, by the number of the test's line in the suite's file.
 
-        Adds to ``problems`` where the suite is not the one that the campaign began with.
+        Adds to ``problems`` where the suite is not the one that the campaign began with (not where secrets in it are
+        masked), or has other tests.
 
         Raises:
             ConfigError: something in the suite is wrong
@@ -230,7 +232,8 @@ class _RejudgedCampaign:
     def _other_reference(self, item: SuiteWorkload) -> str:
         """Return why the reference of a workload is none that the suite allows, as a clause; empty: it is allowed.
 
-        Empty also for a baseline of the site, which cannot be checked: that is added to ``notes``.
+        A published one must be known to this release. Empty also for a baseline of the site, which cannot be checked:
+        that is added to ``notes``.
 
         Raises:
             RequestError: the workload is not known here
@@ -257,7 +260,9 @@ class _RejudgedCampaign:
     def _check_runs(self, standings: Sequence[WorkloadProgress]) -> None:
         """Add to ``problems`` each run that is not the planned job, or was replaced though its job ended well.
 
-        A slow run that is made out to be one that a node ended would be replaced by a faster one.
+        A job ended well if its exit code is 0: a slow run that is made out to be one that a node ended would be
+        replaced by a faster one. A run is the planned job if its plan, but for the time to begin at, and its training
+        code are the same.
         """
         for item in standings:
             planned = work_of(fixed_values(plan_as_dict(item.workload.plan)))
@@ -276,8 +281,9 @@ class _RejudgedCampaign:
 def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each thing in which two outcomes of a campaign differ: the recorded one, and by its logs.
 
-    ``name: recorded, by the logs found``. Figures may differ by the share ``SAME``. ``recorded`` may have any shape:
-    exceptions from a wrong one (KeyError, TypeError ...) are not caught here.
+    ``name: recorded, by the logs found``, in the order of the recorded one. Figures may differ by 1 % (``SAME``), and
+    the bounds of intervals are not compared. ``recorded`` may have any shape: exceptions from a wrong one (KeyError,
+    TypeError ...) are not caught here.
     """
     before, after = _verdict_facts(recorded), _verdict_facts(found)
     for name in dict.fromkeys([*before, *after]):
@@ -321,14 +327,20 @@ def _group_figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
 
 
 def _value_text(value: Any) -> str:
-    """Return ``value`` for messages: a float with six digits, ``none`` for None, else its first 200 characters."""
+    """Return ``value`` for messages: ``1.23457`` of a float, ``none`` for None, else its first 200 characters.
+
+    A float has six significant digits at most.
+    """
     if value is None:
         return "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:200]
 
 
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan's values without the time from which its Slurm job may begin: a rerun may be for another day."""
+    """Return a plan's values without the time from which its Slurm job may begin: a rerun may be for another day.
+
+    ``plan`` is not changed; a plan without Slurm is returned as it is.
+    """
     slurm = plan.get("slurm")
     if not slurm:
         return plan
@@ -348,7 +360,8 @@ def _line_number(where: str) -> int:
 def _demand_json(item: SuiteWorkload) -> dict[str, Any]:
     """Return what the suite demands of a workload, as JSON values: runs, reruns, performance, reference and limit.
 
-    ``limit_seconds``, the slowest step that passes, is None where no speed is judged.
+    ``reference`` is ``stated``, or whether there must be one. ``limit_seconds``, below which a step passes, is None
+    where no speed is judged.
     """
     wanted = item.entry.reference
     return {

@@ -86,7 +86,8 @@ class _PublishedConfiguration:
 def suites() -> dict[str, str]:
     """Return every acceptance suite that comes with LLMB: its YAML text by its name, in the order of listing.
 
-    Made from the published results of all recipes at the first call, and kept.
+    First those of GPU types and their numbers of GPUs, then NVIDIA's Exemplar Clouds, then further ones. Made from the
+    published results of all recipes at the first call, and kept: not to be changed.
 
     Raises:
         RecipeError: a recipe is wrong or cannot be read
@@ -106,7 +107,8 @@ def suites() -> dict[str, str]:
 def _published_configurations() -> list[_PublishedConfiguration]:
     """Return every configuration for which a result is published, once, with its best result, in the recipes' order.
 
-    Unknown GPU types and reduced proxies of models are left out.
+    Best is the greatest ``rank``, of equal ones the first. Unknown GPU types and reduced proxies of models are left
+    out.
 
     Raises:
         RecipeError: a recipe is wrong or cannot be read
@@ -141,9 +143,9 @@ def _of_one_container(found: Sequence[_PublishedConfiguration]) -> list[_Publish
 
 
 def _suite_text(name: str, found: Sequence[_PublishedConfiguration]) -> str:
-    """Return the YAML text of the suite ``name`` that tests all of ``found``, at least one.
+    """Return the YAML text of the suite ``name`` that tests all of ``found``, at least one, with a final newline.
 
-    Its pre-screen runs the smallest model at their largest number of GPUs.
+    They are of one GPU type and container. Its pre-screen runs the smallest model at their largest number of GPUs.
     """
     same = found[0].same
     container = f"nemo:{container_release(found[0].recipe.image)}"
@@ -189,7 +191,7 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A reference step time that the suite itself states, from a contract for instance."""
 
     seconds: Annotated[float, msgspec.Meta(ge=1e-6, lt=1e6)]
-    """Of one step."""
+    """Of one step; at least 1e-6 and below 1e6."""
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     """Where it comes from, for people."""
 
@@ -200,7 +202,10 @@ there is none, it is enough that the runs succeed. ``none``: that is enough in a
 
 
 class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section ``defaults`` of a suite's YAML file: what holds for tests that do not say otherwise."""
+    """The section ``defaults`` of a suite's YAML file: what holds for tests that do not say otherwise.
+
+    Its fields, beside those of a sweep, are as in ``SuiteTest``. It does not hold for the pre-screen.
+    """
 
     repeats: Few | None = None
     reruns: Reruns | None = None
@@ -209,16 +214,27 @@ class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One test in a suite's YAML file: a task, which may sweep over several workloads, with how it is judged."""
+    """One test in a suite's YAML file: a task, which may sweep over several workloads, with how it is judged.
+
+    None: as the defaults say, else 3 ``repeats``, up to 12 ``reruns``, ``required`` 0.95 and a ``required`` reference;
+    in the pre-screen 1, 1 and no reference.
+    """
 
     repeats: Few | None = None
+    """Runs before the first decision, 1 to 100."""
     reruns: Reruns | None = None
+    """How many runs may be added to these, 0 to 100."""
     required: Share | None = None
+    """The performance that it must exceed, as a share of the reference's, above 0 and at most 1."""
     reference: Wanted | Stated | None = None
+    """The step time to compare with, or whether there must be a known one: ``required``, ``optional`` or ``none``."""
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of an acceptance suite's YAML file, as written; an unknown field in it is refused."""
+    """The content of an acceptance suite's YAML file, as written; an unknown field in it is refused.
+
+    ``name`` begins with a letter or digit and has at most 64 letters, digits, dots, underscores and hyphens.
+    """
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     tests: tuple[SuiteTest, ...]
@@ -234,6 +250,7 @@ class SuiteEntry:
     """One workload of a suite, complete: what to run, how often, and what it must reach."""
 
     spec: JobSpec
+    """What to run; empty where only the suite's terms were read."""
     where: str
     """File and line in the suite."""
     repeats: int
@@ -241,10 +258,11 @@ class SuiteEntry:
     reruns: int
     """How many runs may be added to these, for whatever reason."""
     required: float
-    """The least performance that passes, as a share of the reference's."""
+    """The performance that it must exceed, as a share of the reference's."""
     reference: Wanted | Stated
     """The reference itself, or whether there must be one: ``required``, ``optional`` or ``none``."""
     prescreen: bool = False
+    """Whether it is one of the short tests that must pass before others start."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +287,8 @@ class Suite:
 def find_suite(word: str) -> tuple[Path, str]:
     """Return the path and the YAML text of the suite that ``word`` names: a file, or a suite that comes with LLMB.
 
-    Of the latter the path is its name. Prints a notice where a suite has another name now.
+    A file of that name comes first; its path is made absolute. Of a suite that comes with LLMB the path is just its
+    name; case matters. Prints a notice on stderr where a suite has another name now.
 
     Raises:
         ConfigError: there is no such suite, or the file cannot be read
@@ -295,10 +314,10 @@ def find_suite(word: str) -> tuple[Path, str]:
 def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
     """Return the suite that the YAML ``text`` holds, with defaults filled in and sweeps expanded to workloads.
 
-    ``path``: where it was read, for messages.
+    ``path``: where it was read, for messages. Repeats of a task count as one workload. Nothing is planned.
 
     Raises:
-        ConfigError: something in it is wrong; the message has file and line
+        ConfigError: something in it is wrong, or a workload is profiled; the message has file and line
     """
     content, at = read_content(text, str(path), SuiteFile)
     tests: list[SuiteEntry] = []

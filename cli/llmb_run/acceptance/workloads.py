@@ -42,7 +42,10 @@ from llmb_run.starting.requests import PlannedJob, plan_job, refuse_one_folder_f
 
 @dataclass(frozen=True)
 class SuiteWorkload:
-    """One workload of a suite, planned, with the reference that its step times are compared with."""
+    """One workload of a suite, planned, with the reference that its step times are compared with.
+
+    ``plan_suite`` makes it, or a recorded campaign, to be judged again.
+    """
 
     entry: SuiteEntry
     plan: JobPlan
@@ -59,7 +62,11 @@ class SuiteWorkload:
 
     @property
     def arm(self) -> Arm:
-        """The workload's plan as an arm of the campaign: timed where it has a reference, strict in the pre-screen."""
+        """The workload's plan as an arm of the campaign: timed where it has a reference, strict in the pre-screen.
+
+        Strict: problems that a run's nodes report, and a bad end after the last step, make a run a failure. The
+        recipe's folder is empty where the workload is only judged.
+        """
         folder = self.planned.entry.folder if self.planned is not None else Path()
         return Arm(self.plan, folder, self.title, self.reference is not None, self.entry.prescreen)
 
@@ -78,7 +85,10 @@ class SuiteWorkload:
 
     @property
     def limit(self) -> float | None:
-        """The slowest step time that passes, in seconds; None without a reference, where no speed is judged."""
+        """The step time in seconds below which the workload passes; None without a reference.
+
+        It follows from what the suite requires, and is longer where the reference is an indication only.
+        """
         if self.reference is None:
             return None
         return self.reference.seconds * (1 + widened(tolerance_of(self.entry.required), self.plan, self.reference))
@@ -86,7 +96,7 @@ class SuiteWorkload:
     def decide(self, times: Sequence[StepTime]) -> Decision:
         """Return the decision on the workload by the step times of its runs so far, against its reference.
 
-        It must have a reference.
+        ``times`` are those of the successful runs, at least one. It must have a reference.
         """
         assert self.reference is not None
         verdict = judge_runs(
@@ -171,6 +181,7 @@ def _reference_of(
     """Return the step time that the runs of a workload are compared with; None: they only have to succeed.
 
     That is what the suite states, else the preferred one of the site's baselines, ``known``, and published results.
+    ``past`` tells how sure a baseline is. Of small copies and on CPUs nothing is published.
 
     Raises:
         RequestError: no reference is known, and the suite requires one
@@ -191,7 +202,10 @@ def _reference_of(
 
 
 class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One workload of the suite as it was when the campaign began: plan, reference, and how its runs scatter."""
+    """One workload of the suite as it was when the campaign began: plan, reference, and how its runs scatter.
+
+    ``scatter`` and ``earlier`` are as in ``SuiteWorkload``.
+    """
 
     where: str
     """File and line in the suite."""
@@ -211,18 +225,22 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
     suite_sha256: str
     arms: tuple[FrozenWorkload, ...]
     evening: bool = False
+    """Whether the campaign judges the speed of one evening alone."""
     trained_counts: bool = False
     """Whether a run that ended badly after its last step counts: earlier releases replaced it, or called it failed."""
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What must not change during the campaign, by name: the suite's SHA-256, and the inputs of every campaign."""
+        """What must not change during the campaign, by name: the suite's SHA-256, and the inputs of every campaign.
+
+        The suite's name begins with ``suite`` and a blank, and has its path behind that.
+        """
         return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
     def frozen(self, workloads: Sequence[SuiteWorkload]) -> list[SuiteWorkload]:
-        """Return ``workloads``, as planned now, with the references and scatter that the campaign began with.
+        """Return ``workloads``, as planned now, as copies with the references and scatter of the beginning.
 
-        They must be in the suite's order, and as many.
+        They must be in the suite's order, and as many. Whether one evening is judged is as it was then, too.
         """
         return [
             replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier, evening=self.evening)
@@ -251,7 +269,10 @@ def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload],
 
 @dataclass(frozen=True)
 class WorkloadProgress:
-    """Where one workload of a campaign stands: its runs so far, and what they decide."""
+    """Where one workload of a campaign stands: its runs so far, and what they decide.
+
+    ``progress`` has its answer, and which reruns it needs; ``due`` are those that are not on record yet.
+    """
 
     number: int
     """The workload's place in the suite, from 1."""
@@ -262,7 +283,10 @@ class WorkloadProgress:
 
     @property
     def due(self) -> Iterator[Due]:
-        """The runs that the workload needs and that are not on record yet, by number; none once it has its answer."""
+        """The runs that the workload needs and that are not on record yet, by number; none once it has its answer.
+
+        Yielded in ascending order; a rerun says why, and in how many days it is to begin.
+        """
         if self.progress.answer is not None:
             return
         there = {run.number for run in self.runs}
@@ -281,15 +305,17 @@ class WorkloadProgress:
 class AcceptanceStrategy:
     """Decides which runs an acceptance campaign starts next, until each workload has its answer.
 
-    Where the pre-screen does not pass, no other workload is started.
+    It keeps no state: what it says follows from ``workloads`` and the runs. Where the pre-screen does not pass, no
+    other workload is started.
     """
 
     workloads: Sequence[SuiteWorkload]
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """Return the runs to start now: those of the pre-screen, and once it has passed those of all workloads.
+        """Return the campaign's runs to start now: those of the pre-screen, and once it has passed all others.
 
-        Empty: every workload waits for runs that are on record, or has its answer. ``arms`` is not used.
+        In the order of the suite. Empty: every workload waits for runs that are on record, or has its answer, or the
+        pre-screen did not pass. ``arms`` is not used.
         """
         standings = self.standings(runs)
         first = [item for item in standings if item.workload.entry.prescreen]
@@ -298,7 +324,10 @@ class AcceptanceStrategy:
         return list(chain.from_iterable(item.due for item in first))
 
     def standings(self, runs: Runs) -> list[WorkloadProgress]:
-        """Return where each workload stands by the campaign's runs so far (by arm), in the order of the suite."""
+        """Return where each workload stands by the campaign's runs so far, in the order of the suite.
+
+        ``runs`` has those of each arm, by its number from 1.
+        """
         found = []
         for number, workload in enumerate(self.workloads, 1):
             attempts = {run.number: run.attempt for run in runs[number]}

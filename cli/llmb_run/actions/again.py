@@ -48,7 +48,10 @@ _COMPARED = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not today what it was when a run was submitted, such as its batch script or the recipe."""
+    """One thing that is not today what it was when a run was submitted, such as its batch script or the recipe.
+
+    ``then`` and ``now`` are short texts for a table, such as a commit's first digits; ``none`` where there is none.
+    """
 
     what: str
     """What differs, as a table calls it."""
@@ -61,8 +64,8 @@ class Difference:
 def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
     """Return what would not be the same if the run of ``record`` were started again today; empty: nothing.
 
-    Compared are the batch script, and what the run's manifest has of software, recipe, training code and image. Nothing
-    is started or written.
+    Compared are the batch script first, then what the run's manifest has: LLMB's version and commit, recipe, training
+    code, supervisor and image. ``recipe_folder`` has the recipe as it is today. Nothing is started or written.
 
     Raises:
         ConfigError: the run's batch script cannot be read
@@ -89,7 +92,8 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
 def _short_value(value: Any) -> str:
     """Return a value of a run's manifest as a short text for a table; ``none`` for None.
 
-    Of a commit or a SHA-256 that is the first twelve digits, of an image its path and size.
+    Of a commit or a SHA-256 that is the first twelve digits (behind a commit ``with changes`` where there were any), of
+    an image its path and size in bytes.
     """
     if value is None:
         return "none"
@@ -113,9 +117,12 @@ class Compared:
 def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared]:
     """Return, for each recorded run in order, what would be different if it were started again today.
 
+    Nothing is started.
+
     Raises:
         RequestError: the recipe of a run is not there any more
         LLMBError: as ``differences``
+        OSError: as ``differences``
     """
     return [
         Compared(record.paths.run_id, differences(record, workspace.workload(record.plan.workload).folder))
@@ -126,7 +133,7 @@ def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared
 def differences_texts(compared: Sequence[Compared]) -> list[str]:
     """Return texts for people on runs in which something differs: of each a table of the differences, then diffs.
 
-    With several runs, each table is preceded by the run's id. Empty: nothing differs.
+    With several runs in ``compared``, each table is preceded by the run's id. Empty: nothing differs.
     """
     texts: list[str] = []
     for item in compared:
@@ -158,7 +165,10 @@ def differences_result(compared: Sequence[Compared]) -> Result:
 
 
 def differs_error(compared: Sequence[Compared]) -> CheckFailed:
-    """Return, not raise, the error of ``retry --exact`` for runs of which at least one would differ today."""
+    """Return, not raise, the error of ``retry --exact`` for runs of which at least one would differ today.
+
+    Its code is ``differs``; the message names what differs.
+    """
     changed = [item for item in compared if item.differences]
     listed = [", ".join(found.what for found in item.differences) for item in changed]
     if len(compared) == 1:
@@ -188,10 +198,11 @@ def retry(
 ) -> Result:
     """Start recorded runs again with their settings, as ``llmb-run retry`` does: as one job or a round of several.
 
-    ``runs``: ids, names or folders. ``check``: start nothing, only show what differs from then; ``exact``: start only
-    where nothing differs, ``anyway``: even so. ``resume``: continue from the checkpoint. ``without_failed``: avoid
-    nodes that were bad. ``repeats``, ``spread``: how many jobs for each run, and over how many days. Runs must have
-    ended, except for ``check`` and ``exact``.
+    ``runs``: ids, names or folders. ``check``: start nothing, only show what differs from then, with exit status 1 if
+    anything does; ``exact``: start only where nothing differs (else an error in the result), ``anyway``: even so.
+    ``resume``: continue from the checkpoint. ``without_failed``: avoid nodes that were bad; ``exclude``: a host list of
+    more. ``repeats``, ``spread``: how many jobs for each run, and over how many days. Runs must have ended, except for
+    ``check`` and ``exact``. Remarks name what differs; bad nodes are printed as notices.
 
     Raises:
         RequestError: options exclude each other, a run has not ended, or a checkpoint cannot be continued or is used by
@@ -291,7 +302,8 @@ def _require_ended(records: Sequence[RunRecord]) -> None:
 def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
     """Raise if a run that has not ended saves its checkpoints in the same folder as ``plan``.
 
-    Such a run is the next of a chain, or an earlier retry. The scheduler is asked for its state.
+    Such a run is the next of a chain, or an earlier retry; only runs of the same workload and model size are looked at.
+    The scheduler is asked for its state.
 
     Raises:
         RequestError: there is such a run
@@ -313,7 +325,8 @@ def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
 def _failed_nodes(records: Sequence[RunRecord], bad: Sequence[BadNode]) -> dict[str, str]:
     """Return those nodes of the recorded runs that are down or drained now, each with that as the reason.
 
-    ``bad``: nodes that the runs' own logs have shown to be bad. A run of which one is known need not have others.
+    ``bad``: nodes that the runs' own logs have shown to be bad, which are not returned. A run of which one is known
+    need not have others.
 
     Raises:
         RequestError: of some run neither kind of node is known, or there is no scheduler to ask

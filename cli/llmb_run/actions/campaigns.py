@@ -26,6 +26,8 @@ from llmb_run.tuning.run import TuneRequest, tune
 def show_suites(name: str) -> Result:
     """Return what ``llmb-run accept suites`` shows: the YAML text of the suite ``name``; if empty, all names.
 
+    ``name`` may also be a file. The names are those of suites that come with LLMB, a line each.
+
     Raises:
         ConfigError: there is no such suite, or its file cannot be read
         RecipeError: a recipe, from which suites are made, is wrong
@@ -43,6 +45,9 @@ def show_suites(name: str) -> Result:
 def show_pack_or_campaign(folder: Path) -> Result:
     """Judge the campaign or unpacked evidence pack in ``folder`` again; return what ``llmb-run accept show`` shows.
 
+    The exit status is the verdict's: 0 accepted, 1 not, 4 neither or still under way; 1 where the campaign contradicts
+    itself.
+
     Raises:
         RequestError: ``folder`` is neither, or the campaign is of a workload that is not known here
         ConfigError: something in the campaign's suite is wrong
@@ -55,7 +60,8 @@ def run_campaign(suite: str, again: bool, folder: Path | None, evening: bool, dr
     """Begin, continue or show an acceptance campaign, as ``llmb-run accept`` does, and return its result.
 
     ``suite``: a name or a path; ``again``: begin another one; ``folder``: where campaigns are kept, None: in the
-    installation; ``evening``: judge the day of the runs alone; ``dry_run``: only show what would be started.
+    installation; ``evening``: judge the day of the runs alone; ``dry_run``: only show what would be started. The exit
+    status is 0 where it is accepted, 1 where not, 4 where that stays open or was not judged.
 
     Raises:
         LLMBError: the campaign cannot be planned, begun or continued
@@ -78,9 +84,10 @@ def compare_sides(
 ) -> Result:
     """Begin, continue or show a comparison of two configurations, A and B, as ``llmb-run ab`` does.
 
-    Side A is the job of the run ``base``, or that of ``workload`` and ``settings``; B differs by ``change``
-    (``NAME=VALUE``) and ``unset``. ``resolution`` is in percent, ``budget`` in GPU-hours (None: no limit), ``folder``
-    where campaigns are kept (None: in the installation). ``again``: begin another one; ``dry_run``: start nothing.
+    Side A is the job of the run ``base``, or that of ``workload``, with ``settings``; B differs by ``change``
+    (``NAME=VALUE``, each name once) and the names in ``unset``. ``resolution``, a text, is in percent, ``pairs`` how
+    many pairs of runs at most, ``budget`` in GPU-hours (None: no limit), ``folder`` where campaigns are kept (None: in
+    the installation). ``again``: begin another one; ``dry_run``: start nothing.
 
     Raises:
         RequestError: an option is wrong, options exclude each other, or there is no such run
@@ -126,7 +133,7 @@ def find_fastest(
     """Begin, continue or show a search for faster settings, as ``llmb-run tune`` does.
 
     ``settings`` are the options of the job to improve. ``vary``: values to try (``NAME=VALUE,VALUE``), and with
-    ``only`` nothing else; ``budget``: in GPU-hours, None: no limit; ``trial_steps``: training steps of a trial;
+    ``only`` nothing else; ``budget``: in GPU-hours, None or 0: no limit; ``trial_steps``: training steps of a trial;
     ``set_baseline``: make the result this site's baseline; ``again``: begin another search; ``folder``: where these are
     kept, None: in the installation; ``dry_run``: start nothing.
 

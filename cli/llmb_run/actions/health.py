@@ -47,10 +47,11 @@ def health(
 ) -> Result:
     """Check nodes, and say which fail and why, as ``llmb-run health`` does; ``fabric``: also measure under load.
 
-    The nodes are those of ``runs``, or what ``settings`` name. ``exclude_failed``: exclude those that fail from later
-    jobs for ``days`` days. ``timeout``: a time span, how long to wait for the nodes. ``sizes``: also measure other
-    message sizes (with ``fabric``). The exit status is 1 where a node or the fabric fails, or a named node was not
-    checked.
+    The nodes are those of ``runs``, or what ``settings`` name (nodes, a partition, or a job), else this machine or the
+    site's default. Left out, with a notice, are those that a job cannot have now and, unless named, excluded ones.
+    ``exclude_failed``: exclude those that fail from later jobs for ``days`` days. ``timeout``: a time span, how long to
+    wait for the nodes. ``sizes``: also measure other message sizes (with ``fabric``). The exit status is 1 where a node
+    or the fabric fails, or a named node was not checked.
 
     Raises:
         RequestError: options exclude each other, there is no installation, or no node can be checked
@@ -121,7 +122,8 @@ def _nodes_meant(
 def _nodes_of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
     """Return the executor, the needs, a host list (None: this machine) and None, for checking the nodes of ``runs``.
 
-    Executor and needs are those of the last run. The last None stands for the partition.
+    ``runs`` are words that name one run each, at least one. Executor and needs are those of the last; the host list has
+    all nodes. The last None stands for the partition.
 
     Raises:
         RequestError: there is no such run, or the runs did not record their nodes
@@ -177,7 +179,8 @@ def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
 def _health_text(found: Health) -> str:
     """Return what was found on the checked nodes, as text for people; empty where there is nothing to say.
 
-    In this order: the fabric, remarks on single nodes (at most 40), remarks on all nodes, and in what nodes differ.
+    In this order, with blank lines between: the fabric, remarks on single nodes (at most 40), remarks that all nodes
+    share, and in what nodes differ.
     """
     remarks = chain.from_iterable(item.remarks for item in found.verdicts)
     everywhere = Counter((it.check, it.level, it.text) for it in remarks)

@@ -54,8 +54,9 @@ def jobs(
 ) -> Result:
     """List runs and their states, as ``llmb-run jobs`` does; the scheduler is asked about those that are live.
 
-    ``runs``: words that name some. Without words, those that match the other options: the newest, ``limit`` or
-    ``JOBS_LISTED`` of them, or all with ``live`` or ``everything``.
+    ``runs``: words that name some, listed in their order. Without words, those that match the other options, newest
+    first: ``limit`` or ``JOBS_LISTED`` of them, or all with ``live`` or ``everything``. ``state``: names of states, of
+    which any will do; it and ``live`` apply to named runs, too. Records and index are brought up to date.
 
     Raises:
         RequestError: a word names no run, an option has a wrong value, or there is no installation
@@ -86,7 +87,8 @@ def jobs(
 def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
     """Return ``lines``, the listed runs, for ``jobs --json``, each with its last step and that step's seconds.
 
-    Changes ``lines``: adds both where they are lacking, None beyond the first ``MOST_LOGS`` runs, whose logs are read.
+    Changes ``lines``: adds ``step`` and ``step_seconds`` where they are lacking, None beyond the first ``MOST_LOGS``
+    lines. ``rows`` has the runs' logs.
     """
     logs = {str(row.folder): row.log for row in rows}
     for at, line in enumerate(lines):
@@ -96,7 +98,7 @@ def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
 
 
 def _last_step(log: Path) -> dict[str, Any]:
-    """Return the last training step in a log as ``step``, and its ``step_seconds``; None where there is none.
+    """Return the last training step in a log as ``step``, and its ``step_seconds``; both None where there is none.
 
     A missing log counts as one without steps.
     """
@@ -108,7 +110,8 @@ def _last_step(log: Path) -> dict[str, Any]:
 def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Workspace) -> str:
     """Return the listed runs as a table, with the step time of a live run's last step, or of an ended run.
 
-    Only the first ``MOST_LOGS`` logs of ended runs are read. Empty without runs.
+    The latter is its measured one. Only the first ``MOST_LOGS`` logs of ended runs are read. ``rows`` are the index's,
+    for ``lines``. Empty without runs.
     """
     asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]
@@ -165,7 +168,8 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
     """Wait until runs have ended, as ``llmb-run wait`` does, and print each change of state on stderr.
 
     Without ``runs``, for all live ones of the user's own. ``timeout``: a time span; None: without limit. The exit
-    status is 1 where one failed; the result has an error where some have not ended in time.
+    status is 1 where one failed or was cancelled, unless every step was trained; the result has an error where some
+    have not ended in time. Then the runs keep running.
 
     Raises:
         RequestError: a word names no run, or ``timeout`` is no time span
@@ -200,7 +204,10 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
 
 
 def _ended_line(run: LiveRun) -> str:
-    """Return one line on a run that was waited for: its id, state and name, and whether every step was trained."""
+    """Return one line on a run that was waited for: its id, state and name, and whether every step was trained.
+
+    The latter only where the run has not completed; without a line break.
+    """
     record = run.record
     trained = "  every step was trained" if record.state != COMPLETED and run.trained else ""
     return f"{record.paths.run_id}  {record.state}{trained}  {record.paths.name}"
@@ -209,8 +216,8 @@ def _ended_line(run: LiveRun) -> str:
 def cancel(runs: tuple[str, ...], everything: bool) -> Result:
     """Cancel ``runs``, or with ``everything`` all live ones of the user's own, as ``llmb-run cancel`` does.
 
-    Runs that could not be cancelled, such as another user's, are in the result with their errors, and make its exit
-    status.
+    Waits up to 10 s for them to end. Runs that could not be cancelled, such as another user's, are in the result with
+    their errors, of which the highest makes its exit status. Named runs that had ended are no error.
 
     Raises:
         RequestError: neither or both are asked for, or a word names no run

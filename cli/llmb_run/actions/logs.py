@@ -26,7 +26,8 @@ _BLOCK = 1 << 16
 def last_lines(path: Path, count: int) -> int:
     """Return the offset in bytes at which the last ``count`` lines of a file begin.
 
-    0 where the file has no more lines; its size for a ``count`` of 0.
+    What follows the last line break is a line, too, unless it is empty. 0 where the file has no more lines than that;
+    its size for a ``count`` of 0.
 
     Raises:
         OSError: the file cannot be read
@@ -50,7 +51,7 @@ def last_lines(path: Path, count: int) -> int:
 def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
     """Yield the lines of ``path`` from the byte ``offset`` on, without line breaks; the last may be incomplete.
 
-    Of a line with carriage returns (a progress bar) only the last part.
+    Of a line with carriage returns (a progress bar) only the last part. What is not UTF-8 is replaced.
 
     Raises:
         OSError: the file cannot be read
@@ -64,8 +65,10 @@ def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
 def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[float], None]) -> Iterator[str]:
     """Yield the lines of ``path`` from the byte ``offset`` on, then new ones, until ``ended()`` is true.
 
-    ``pause`` is called with the seconds to wait between two looks. The file may be missing meanwhile, or be replaced by
-    a shorter one, which is then read from its beginning. What is written before ``ended()`` is true is yielded, too.
+    A line is yielded when it is complete, the last one also without a line break in the end; of one with carriage
+    returns only the last part. ``pause`` is called with the seconds to wait between two looks. The file may be missing
+    meanwhile, or be replaced by a shorter one, which is then read from its beginning. What is written before
+    ``ended()`` is true is yielded, too.
 
     Raises:
         OSError: the file is there and cannot be read
@@ -97,7 +100,10 @@ def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[
 
 
 def text_of(line: bytes) -> str:
-    """Return what a terminal still shows of a line with carriage returns (a progress bar): its last part, as text."""
+    """Return what a terminal still shows of a line with carriage returns (a progress bar): its last part, as text.
+
+    A line break at its end is left out; what is not UTF-8 is replaced.
+    """
     return line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
 
 
@@ -107,7 +113,8 @@ _RANK = re.compile(r"\s*(?:\[(?:rank ?|default)(?P<bracket>[0-9]+)\]|(?P<label>[
 def rank_of(line: str) -> int | None:
     """Return the rank that wrote a log line, by the line's beginning; None where that does not say.
 
-    ``[rank3]: ...`` (PyTorch), ``[Rank 3] ...`` (Megatron), ``[default3]:...`` (torchrun), ``3: ...`` (srun --label).
+    ``[rank3]: ...`` (PyTorch), ``[Rank 3] ...`` (Megatron), ``[default3]:...`` (torchrun), ``3: ...`` (srun --label),
+    in upper or lower case, after any blanks.
     """
     found = _RANK.match(line)
     return int(found["bracket"] or found["label"]) if found else None
@@ -122,8 +129,10 @@ def logs(
 ) -> Result:
     """Print the log of a run (None: of the newest), as ``llmb-run logs`` does; ``goes_on``: follow it to the end.
 
-    ``batch``: the log of the batch script. ``lines``: only so many last ones; ``rank``, ``grep``: only lines of that
-    rank, or that match. ``raw``: control characters too. Returns an empty result.
+    ``batch``: the log of the batch script. ``lines``: only so many last ones (of those that match, unless it follows);
+    None: all, or when it follows, from the last 20 on. ``rank``, ``grep``: only lines of that rank, and in which the
+    regular expression is found. ``raw``: control characters too. Lines go to stdout, notices to stderr. Returns an
+    empty result.
 
     Raises:
         RequestError: there is no such run, or ``grep`` is not a regular expression
@@ -174,6 +183,9 @@ def _state_text(record: RunRecord) -> str:
 
 def _line_filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
     """Return a function that tells whether a log line is of ``rank`` and matches ``grep``; None: any rank, any line.
+
+    ``grep`` is a regular expression, looked for anywhere in the line; case matters. A line that does not say its rank
+    is of none.
 
     Raises:
         RequestError: ``grep`` is not a regular expression

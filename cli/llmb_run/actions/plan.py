@@ -28,7 +28,11 @@ _NODES = 3
 
 
 class Outlook:
-    """What a planned job is expected to take: memory, time and GPU-hours, and where its settings come from."""
+    """What a planned job is expected to take: memory, time and GPU-hours, and where its settings come from.
+
+    It is made from the planned job and the workspace whose site configuration counts. ``as_dict`` is for programs,
+    ``text`` for people.
+    """
 
     def __init__(self, planned: PlannedJob, workspace: Workspace) -> None:
         self.plan = planned.plan
@@ -37,7 +41,8 @@ class Outlook:
     def as_dict(self) -> dict[str, Any]:
         """Return what the job is expected to take as JSON values, for ``plan --json``.
 
-        Spans (``job_seconds``, ``gpu_hours``) are pairs, lowest and highest; None where they are not known.
+        ``job_seconds`` and ``gpu_hours`` are pairs, lowest and highest; None where they are not known. ``sources`` says
+        where each setting comes from; ``ranks`` has the place of each rank, by number, in the ``groups``.
         """
         return {
             "plan": plan_as_dict(self.plan),
@@ -55,7 +60,8 @@ class Outlook:
         """Return what the job is expected to take as text: whether it fits, how long it takes, what that costs.
 
         Then what that is known from, and what the job is. ``memory`` adds the parts of each pipeline stage, ``origin``
-        where each value comes from, ``ranks`` which ranks are on which node.
+        where each value comes from, ``ranks`` which ranks are on which node; without them a line names the options.
+        Wrapped at the terminal's width, with a final line break.
         """
         parts = {"memory": self._memory_lines, "time": self._time_lines, "job": self._job_lines}
         if memory:
@@ -84,16 +90,19 @@ class Outlook:
         yield f"{', '.join(layout)}; {counted(plan.trained_steps, 'step')}"
 
     def _source_lines(self) -> Iterator[str]:
-        """Yield a line for each source of the job's settings, with the settings that come from there."""
+        """Yield a line for each source of the job's settings, with the settings that come from there.
+
+        Each setting is followed by its value.
+        """
         together: dict[str, list[str]] = {}
         for name, value, source in self.sources:
             together.setdefault(source, []).append(f"{name} {value}")
         yield from (f"{source}: {', '.join(values)}" for source, values in together.items())
 
     def _stage_lines(self) -> Iterator[str]:
-        """Yield a line with a bar for the memory of each pipeline stage, then the parts of the fullest one in GiB.
+        """Yield lines on the memory of one rank: the GPU's, a bar for each pipeline stage, and the fullest's parts.
 
-        ``not estimated`` where the memory is not known.
+        In GiB. ``not estimated`` alone where the memory is not known.
         """
         memory = self.plan.preflight.memory
         if memory is None:
@@ -112,7 +121,7 @@ class Outlook:
     def _rank_lines(self) -> Iterator[str]:
         """Yield lines on the groups of ranks (TP, PP ...), and on which ranks each node has.
 
-        Of more than three nodes only the first three and the last are shown.
+        Of more than three nodes only the first three and, behind a line of dots, the last are shown.
         """
         plan = self.plan
         known = groups(plan)
@@ -167,8 +176,8 @@ def _range_text(values: list[int]) -> str:
 def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
     """Show what a job will take, as ``llmb-run plan`` does; ``settings`` are the job's options. Starts nothing.
 
-    A job that does not fit into memory is shown, too, with that error in the result. ``memory``, ``origin``, ``ranks``:
-    add these parts to the text.
+    A job that does not fit into memory is shown, too, with that error in the result, which decides the exit status.
+    ``memory``, ``origin``, ``ranks``: add these parts to the text. Warnings are printed on stderr.
 
     Raises:
         RequestError: the job cannot be planned for another reason

@@ -38,9 +38,9 @@ def report(
 ) -> Result:
     """Write a report on runs, as ``llmb-run report`` does: on those named, or all that match ``filters``.
 
-    ``html``, ``markdown``, ``junit``: files to write, or ``-`` for standard output, which gets Markdown where none is
-    asked for. ``fabric``: files with measurements of the fabric to add. The exit status is 1 where runs were chosen by
-    name or filter and one of them failed.
+    ``html``, ``markdown``, ``junit``: files to write, which replace earlier ones, or ``-`` for standard output, which
+    gets Markdown where none is asked for. ``title``: the report's heading. ``fabric``: files with measurements of the
+    fabric to add. The exit status is 1 where runs were chosen by name or filter and one of them failed.
 
     Raises:
         RequestError: two forms go to standard output, no run is found, or a file holds no measurement
@@ -93,9 +93,9 @@ def archive(
 ) -> Result:
     """Pack runs into one file, as ``llmb-run archive`` does: those named, or the user's own that match ``filters``.
 
-    ``output``: the file; None: ``llmb-TIME.tar.zst`` in the working folder. ``profiles``: pack these too; ``unmasked``:
-    also pack what is not text, in which secrets cannot be masked; ``overwrite``: replace an existing file. Prints
-    notices on what was masked or left out.
+    Without names and filters, all of the user's own. ``output``: the file; None: ``llmb-TIME.tar.zst`` in the working
+    folder. ``profiles``: pack these too; ``unmasked``: also pack what is not text, in which secrets cannot be masked;
+    ``overwrite``: replace an existing file. Prints notices on stderr on what was masked or left out.
 
     Raises:
         RequestError: no run matches, a word names none, or the file exists or cannot be an archive

@@ -58,11 +58,14 @@ def results(
     """Measure how fast runs are, as ``llmb-run results`` does: those named, or all that match ``filters``.
 
     ``output``: ``table`` (also None), ``csv`` or ``json``. ``iterations``, ``group``, ``rank``, ``scaling``,
-    ``history``, ``alarm``: another view; ``window``: the iterations to measure. Outputs of nccl-tests may be named
-    instead of runs. The exit status is 1 where a run failed; with ``rank`` or ``alarm`` as these views define it.
+    ``history``, ``alarm``: another view, at most one (``history`` and ``alarm`` together: the alarm); ``window``: the
+    iterations to measure, None: each run's own. ``last``, ``everything``: how many runs the table has; ``single_runs``,
+    ``timing``, ``notes``, ``full_names``: what it shows of them. Outputs of nccl-tests may be named instead of runs.
+    The exit status is 1 where a run failed; with ``rank`` or ``alarm`` as these views define it.
 
     Raises:
         RequestError: options exclude each other or are wrong, or no run is found
+        RecordError: the list of folders outside the installation cannot be read
     """
     if output not in (None, "json"):
         refuse_beside_json("--format", output)
@@ -106,7 +109,7 @@ def results(
 def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
     """Return a result with every training step of the measured runs, in the form ``output``; as a table it is CSV.
 
-    ``status``: the exit status.
+    ``status``: the result's exit status.
     """
 
     def csv() -> str:
@@ -123,8 +126,12 @@ def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
 def _ranking_result(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
     """Return a result with the runs' configurations ranked by speed, in the form ``output``.
 
-    A failed run is a valid outcome, as long as another one in its ranking has a time. The exit status is 1 where a
-    ranking has no time, and no run that may yet have one.
+    There is a ranking for each kind of work. A failed run is a valid outcome, as long as another one in its ranking has
+    a time. The exit status is 1 where a ranking has no time, and no run that may yet have one.
+
+    Raises:
+        RequestError: the fastest configuration is of a workload that is not known here
+        ConfigError: the site's configuration is wrong, or not trusted
     """
     made = rank_runs(found, workspace)
     # What has not ended may yet have a time.
@@ -144,7 +151,7 @@ def _alarm_result(
     """Return a result with a line for each configuration that became slower, and still is; empty where none did.
 
     Nothing else is printed then, because cron mails whatever is: what measuring says on stderr is dropped. ``window``:
-    the iterations to measure. The exit status is 1 with a line, else 0.
+    the iterations to measure, None: each run's own. The exit status is 1 with a line, else 0.
 
     Raises:
         RequestError: no run is found
@@ -164,8 +171,8 @@ def _in_output_form(
 ) -> Result:
     """Return a result with what was measured, in the form ``output``: ``table``, ``csv`` or ``json``.
 
-    ``--json`` prints ``data``, too. Of the functions, only that of the printed form is called. ``status``: the exit
-    status.
+    ``data``, ``table`` and ``csv`` give those forms; ``json`` is ``data`` in the envelope of every command, as with
+    ``--json``. Of the functions, only that of the printed form is called. ``status``: the exit status.
     """
     result = Result(data, status=status)
     texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.recorded_notices) + "\n"}
@@ -200,8 +207,9 @@ def _view_functions(
 def compare(first: str, second: str) -> Result:
     """Compare the runs of two sides, ``first`` (A) and ``second`` (B), as ``llmb-run compare`` does.
 
-    Each side is words that name runs, with commas between. Two files with measurements of a fabric are compared as
-    such. The exit status is 1 where no step times are compared, 4 where that is because a side has not ended.
+    Each side is words that name one run each, with commas between. Two files with measurements of a fabric are compared
+    as such. The exit status is 0 where step times are compared, whatever the answer; 1 where none are, 4 where that is
+    because a side has not ended.
 
     Raises:
         RequestError: a word names no recorded run, or a run is on both sides
@@ -249,7 +257,7 @@ def compare(first: str, second: str) -> Result:
 def _change_answer(change: Change | None) -> str | None:
     """Return whether the second side's steps are ``faster`` or ``slower``, or ``open``: no clear difference.
 
-    None where no step times are compared.
+    Clear is a difference that the interval of the ratio of step times confirms. None where no step times are compared.
     """
     if change is None:
         return None
@@ -261,7 +269,9 @@ def _change_answer(change: Change | None) -> str | None:
 class _Side:
     """One side of ``compare``: the recorded runs that it names, at least one, measured, with their mean step time.
 
-    A run that is named twice counts once. ``seconds`` and ``steady`` are None where no run has a step time.
+    It is made from the words, with commas between, and the workspace. A run that is named twice counts once; what is no
+    recorded run of LLMB is left out. ``times`` has the step time of each successful run. ``seconds`` (mean step time,
+    stalls included) and ``steady`` (without) are None where no run has one; ``live``: a run has not ended.
 
     Raises:
         RequestError: a word names no run, or none of them is a recorded one
@@ -295,7 +305,8 @@ class _Side:
     def row(self, name: str) -> list[str]:
         """Return the side's row in the table of ``compare``; ``name`` is A or B. Unknown values are empty cells.
 
-        The cells are the name, its first run, successful of all runs, step and steady seconds, and tokens/s.
+        The cells are the name, its first run, successful of all runs, step and steady seconds, and tokens/s at that
+        step time.
         """
         seconds, figures = self.seconds, self.runs[0].figures
         tokens = figures.tokens_per_second * figures.step_seconds / seconds if figures and seconds else None
@@ -311,7 +322,7 @@ _STALLS_SHOWN = 0.001
 def _stalls_line(one: _Side, other: _Side) -> str:
     """Return a line on how the sides' steps compare without stalls, beginning with a line break.
 
-    Empty where stalls are too small to matter, or a side has no step time.
+    Empty where stalls are below 0.1 % of the step time on both sides, or a side has no step time.
     """
     if not (one.seconds and one.steady and other.seconds and other.steady):
         return ""
@@ -324,9 +335,9 @@ def _stalls_line(one: _Side, other: _Side) -> str:
 def _same_work_lines(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     """Return one or two lines, with line breaks, on whether both sides of ``compare`` did the same work.
 
-    Never empty. ``loss``: the iteration at which the losses are furthest apart, and the relative difference; None: no
-    iteration is in both logs. ``unequal``: settings that make a step's work different, so that step times must not be
-    compared.
+    Never empty. ``loss``: the iteration at which the losses are furthest apart, and the relative difference there;
+    None: no iteration is in both logs. ``unequal``: settings that make a step's work different, so that step times must
+    not be compared.
     """
     loss_line = ""
     if unequal:
@@ -346,9 +357,10 @@ _TELLING = 3
 
 
 def _change_sentence(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
-    """Return one sentence on B's step time against A's, or that no times are compared (``change`` None).
+    """Return one sentence on B's step time against A's, or that none are compared (``change`` None).
 
-    It may have a line break in it. ``first`` and ``second``: the step times of the runs of A and of B.
+    Without a period; it may have a line break in it. ``first`` and ``second``: the step times of the runs of A and of
+    B.
     """
     if change is None:
         return "no times are compared: a side has no successful run with steady steps"

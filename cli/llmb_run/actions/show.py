@@ -29,8 +29,9 @@ from llmb_run.terminal import duration_text, local_time_text, next_command, with
 def show(run: str | None, script: bool) -> Result:
     """Show one run, as ``llmb-run show`` does (``run`` None: the newest); with ``script``, its batch script instead.
 
-    The scheduler is asked for the run's state; where it does not answer, a notice says so, and the last known one is
-    shown.
+    The scheduler is asked for the run's state, and record and index are brought up to date; where it does not answer, a
+    notice says so, and the last known state is shown. With ``script`` it is not asked. The exit status is 0, whatever
+    the run's state.
 
     Raises:
         RequestError: there is no such run, or no installation
@@ -121,7 +122,10 @@ def _why_lines(measured: MeasuredRun) -> list[str]:
 
 
 def _state_line(seen: Observation) -> str:
-    """Return the run's state and since when it has it, as one line; of a waiting run also what it waits for."""
+    """Return the run's state and since when it has it, as one line; of a waiting run also what it waits for.
+
+    Of a live run also for how long.
+    """
     record = seen.record
     since = f"at {local_time_text(record.state_time)}"
     if is_live(record.state):
@@ -147,7 +151,7 @@ _STALLS_SHOWN = 0.001
 def _stall_text(measured: MeasuredRun) -> str:
     """Return what share of the step time stalls are, as a clause; only for a time that is compared with a reference.
 
-    Empty otherwise, and where stalls are too small to matter.
+    Empty otherwise, and where stalls are below 0.1 % of it.
     """
     time = measured.steps.time
     if measured.verdict is None or measured.verdict.reference is None or time is None:

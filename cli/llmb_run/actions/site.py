@@ -22,7 +22,9 @@ from llmb_run.terminal import local_time_text, table
 
 
 def list_baselines() -> Result:
-    """Return what ``llmb-run baseline list`` shows: the installation's baselines. A notice says if there is none.
+    """Return what ``llmb-run baseline list`` shows: the installation's baselines, in the order of its list.
+
+    A notice says if there is none.
 
     Raises:
         RequestError: there is no installation
@@ -38,11 +40,12 @@ def list_baselines() -> Result:
 def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     """Make runs this site's baselines, as ``llmb-run baseline set`` does: those named, or that match ``filters``.
 
-    A baseline of the same configuration and software is replaced. Writes the installation's list, and prints remarks on
-    the runs as notices. Shows the new baselines.
+    Several runs of one configuration and software make one baseline, which replaces an earlier one of these. Writes the
+    installation's list, and prints remarks on the runs as notices. Shows the new baselines.
 
     Raises:
-        RequestError: no run is named or matches, or a run has no step time that counts; nothing is written
+        RequestError: no run is named or matches, a run has no step time that counts, or repeats had several images of
+            one name; nothing is written
         RecordError: the list cannot be read or written
     """
     workspace = Workspace()
@@ -68,6 +71,8 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 def remove_baseline(keys: tuple[str, ...]) -> Result:
     """Remove the baselines with ``keys`` from the installation's list, as ``llmb-run baseline remove`` does.
 
+    The result names those removed.
+
     Raises:
         RequestError: a key is that of no baseline, and nothing is removed; or there is no installation
         RecordError: the list cannot be read or written
@@ -79,7 +84,7 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
 def _baselines_result(found: list[Baseline], install: Path) -> Result:
     """Return the baselines ``found`` as data and as a table, each with the relative error of its step time.
 
-    The error is estimated by the past runs of ``install``.
+    In their order. The error is estimated by the past runs of ``install``, and is in percent in the table only.
     """
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]
@@ -121,11 +126,12 @@ def list_nodes() -> Result:
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
     """Exclude the nodes of the host list ``hosts`` from jobs, as ``llmb-run exclude add`` does.
 
-    All excluded nodes are shown. ``days``: for how long; None: until they are removed. A node that is excluded already
-    gets the new reason and end.
+    All excluded nodes are shown. ``days``: for how long, at most 3650; None: until they are removed. A node that is
+    excluded already gets the new reason and end.
 
     Raises:
-        RequestError: the host list cannot be read, there is no reason or installation, or ``days`` is no such period
+        RequestError: the host list cannot be read, ``reason`` is blank or not one line, there is no installation, or
+            ``days`` is no such period
         RecordError: the exclusion list cannot be read or written
     """
     return _exclusions_result(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
@@ -147,7 +153,10 @@ def remove_nodes(hosts: str) -> Result:
 
 
 def _exclusions_result(found: list[Exclusion]) -> Result:
-    """Return what ``llmb-run exclude`` shows of the excluded nodes: table and data. A notice says if there is none."""
+    """Return what ``llmb-run exclude`` shows of the excluded nodes ``found``: table and data, in their order.
+
+    A notice says if there is none.
+    """
     if not found:
         notice("no node is excluded")
     rows = [
@@ -167,11 +176,11 @@ def _exclusions_result(found: list[Exclusion]) -> Result:
 
 
 def rebuild_index() -> Result:
-    """Build the index of runs again from the run folders, as ``llmb-run rebuild`` does; show how many there are.
+    """Build the index of runs again from the run folders, as ``llmb-run rebuild`` does; show how many runs it has.
 
     Raises:
         RequestError: there is no installation
-        RecordError: the index cannot be written
+        RecordError: the index cannot be written, or the list of folders outside the installation cannot be read
     """
     count = rebuild(Workspace().require_install())
     return Result({"runs": count}, f"{counted(count, 'run')}\n")

@@ -22,7 +22,8 @@ def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any
     """Return why runs are slow, as ``llmb-run why --slow`` shows it: a rank that others wait for, and what differs.
 
     Each run is compared with the site's best one of the same work. The runs are those that ``names`` name, or that
-    match ``filters``; without either the newest with a step time. Runs whose record cannot be read are left out.
+    match ``filters``; without either the newest with a step time. Runs whose record cannot be read are left out. The
+    exit status is 0.
 
     Raises:
         RequestError: a name is that of no run, none of the newest runs has a step time, or there is no installation
@@ -52,8 +53,10 @@ _MOST_LOOKED_AT = 20
 def _newest_timed(workspace: Workspace) -> RunRow:
     """Return the newest run that has a step time, which a run that failed or still runs has not.
 
+    Only the newest 20 are looked at.
+
     Raises:
-        RequestError: none of the newest runs has one, or there is no installation
+        RequestError: none of these has one, or there is no installation
     """
     for row in select_rows(workspace, [], RunFilter(limit=_MOST_LOOKED_AT)):
         if any(item.good for item in measure([row], workspace)):

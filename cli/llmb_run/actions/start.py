@@ -28,10 +28,11 @@ from llmb_run.terminal import next_command, say, table
 def single(**settings: Any) -> Result:
     """Start one job with the options ``settings``, as ``llmb-run single`` does.
 
-    Where it was followed to its end, its step time is shown, too. A dry run only shows the plan.
+    Where it was followed to its end, its step time is shown, too. A dry run only shows the plan. An equal submission
+    that was interrupted within the last day is continued.
 
     Raises:
-        LLMBError: it cannot be planned or started
+        LLMBError: it cannot be planned or started, or its run failed while it was followed
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     requested = plan_specs([one_job(**settings)], workspace, dry_run=options.dry_run)
@@ -40,6 +41,9 @@ def single(**settings: Any) -> Result:
 
 def submit(**settings: Any) -> Result:
     """Start every job that the options ``settings`` ask for, as ``llmb-run submit`` does; show what became of each.
+
+    The exit status is the greatest of the errors' where some jobs could not be started. The same command goes on with
+    what was interrupted.
 
     Raises:
         LLMBError: a job cannot be planned, or none could be started
@@ -51,7 +55,7 @@ def submit(**settings: Any) -> Result:
 def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOptions) -> Result:
     """Show which jobs of a sweep can run and which cannot, and start the former; in a dry run nothing is started.
 
-    The first repeats of all combinations start before the second ones.
+    The first repeats of all combinations start before the second ones. What is shown is printed before anything starts.
 
     Raises:
         RequestError: no combination can be planned
@@ -104,7 +108,8 @@ def _without_repeats(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
 def _sweep_table(planned: Sequence[PlannedJob]) -> str:
     """Return the combinations of a sweep as a table: values, number of runs, and expected memory and step time.
 
-    Columns without any value are left out.
+    A row for each combination, in the order of ``planned``. Columns without any value are left out; GPUs also where the
+    scale is varied.
     """
     runs = Counter(item.spec.combination for item in planned)
     names = list(dict.fromkeys(chain.from_iterable(item.spec.varied for item in planned)))
@@ -139,7 +144,7 @@ def _outlook_cells(plan: JobPlan) -> list[str]:
 def _refusal_lines(refused: Sequence[Refused]) -> str:
     """Return one line, with its line break, for each reason why combinations are refused, with the first of these.
 
-    Empty where none is refused.
+    The reason is the error's message. In the order of ``refused``; empty where none is refused.
     """
     together: dict[str, dict[str, None]] = {}
     for item in refused:
@@ -153,6 +158,8 @@ def _refusal_lines(refused: Sequence[Refused]) -> str:
 
 def sweep(**settings: Any) -> Result:
     """Start every combination of settings that can run, as ``llmb-run sweep`` does; ``settings``: the options.
+
+    Those that cannot be planned are shown, with why.
 
     Raises:
         RequestError: nothing is varied, or no combination can be planned
@@ -170,7 +177,8 @@ def sweep(**settings: Any) -> Result:
 def bulk(file: Path, **settings: Any) -> Result:
     """Start the jobs of the task file ``file``, as ``llmb-run bulk`` does; those on record are not started again.
 
-    ``settings``: the options; ``again`` among them starts all anew.
+    On record is a job that an earlier ``bulk`` of this file has submitted, however its run ended. ``settings``: the
+    options; ``again`` among them starts all anew.
 
     Raises:
         ConfigError: something in the file is wrong, or it cannot be read

@@ -37,7 +37,7 @@ def _step_text(run: LiveRun) -> str | None:
 def _last_tflops(run: LiveRun) -> float | None:
     """Return the TFLOPS per GPU of a run's last training step, as its log has them.
 
-    None where the log has none, or so few that 0.0 would be printed, as on a CPU.
+    None where the log has none, or less than ``LEAST_TFLOPS``, which would be printed as 0.0, as on a CPU.
     """
     return run.progress.tflops if run.progress.tflops and run.progress.tflops >= LEAST_TFLOPS else None
 
@@ -62,7 +62,8 @@ _DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "rema
 def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
     """Return the columns of ``LIVE`` that fit into ``width`` characters, dropping the least important ones first.
 
-    ``lines``: the headings, then the cells of each run. The last column, which has no heading, may be cut.
+    ``lines``: the headings, then the cells of each run. Columns keep their order. The last column, which has no
+    heading, may be cut; if even the indispensable ones are too wide, those are returned.
     """
     widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
     kept = list(zip(LIVE, widths, strict=True))
@@ -76,8 +77,8 @@ def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]
 def watch(runs: tuple[str, ...]) -> Result:
     """Follow runs until all have ended, as ``llmb-run watch`` does; without ``runs``, all that are live now.
 
-    Draws a screen that renews itself on a terminal, else prints lines. The exit status is 1 where a run did not end
-    well.
+    Other users' runs are among these. Draws a screen that renews itself on a terminal, else prints lines. The exit
+    status is 1 where a run did not end well: it neither completed nor had trained every step.
 
     Raises:
         RequestError: there is no installation, or a word names no run
@@ -102,7 +103,8 @@ def watch(runs: tuple[str, ...]) -> Result:
 def _updates(followed: list[LiveRun]) -> Iterator[None]:
     """Yield after each update of the runs ``followed``, about once a second, until all have ended; changes them.
 
-    Their logs are read each time, the scheduler is asked less and less often while nothing changes.
+    Their logs are read each time, the scheduler is asked less and less often while nothing changes. The last state is
+    yielded, too.
 
     Raises:
         SchedulerError: none of the runs that have not ended will ever start
@@ -170,6 +172,8 @@ def _render_screen(followed: list[LiveRun], width: int, height: int) -> Text:
 
 def _follow_as_lines(followed: list[LiveRun]) -> None:
     """Print a line whenever the state of a run changes, and at every tenth training step, until all runs have ended.
+
+    The lines go to stdout, and begin with the run's id; each run has one at once.
 
     Raises:
         SchedulerError: none of the runs that have not ended will ever start

@@ -27,7 +27,8 @@ from llmb_run.terminal import table, with_label
 def cause_lines(found: Diagnosis) -> list[str]:
     """Return lines on what a failure began with: the summary, its cause, the log line that shows it, and a remedy.
 
-    The remedy is behind ``-> ``. Of an unknown cause only the summary, and the suspected log line where there is one.
+    The remedy is behind ``-> ``. Of an unknown cause only the summary and, where one is suspected, the log line and
+    what is known to help against its like. The summary says how sure the cause is, unless it is certain.
     """
     cause = found.cause
     if cause is None:
@@ -48,8 +49,8 @@ def cause_lines(found: Diagnosis) -> list[str]:
 def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
     """Return everything found on a failure, as (heading, lines) of ``why``, ``keep out`` and ``besides``.
 
-    ``why`` is always there, the others where they have lines: the command that excludes a bad node, and other
-    complaints in the logs.
+    In this order. ``why`` is always there, the others where they have lines: the command that excludes a bad node, and
+    other complaints in the logs.
     """
     cause = found.cause
     lines = [("why", cause_lines(found))]
@@ -75,7 +76,7 @@ def _witness_line(item: Symptom) -> str:
 def _location_prefix(file: str, number: int | None) -> str:
     """Return where a log line is, ``log-x.out:12: ``, to be put before it; empty where ``file`` is.
 
-    Without the line number where ``number`` is None.
+    Of a path only the name is given. Without the line number where ``number`` is None.
     """
     name = file.rpartition("/")[2]
     if not name:
@@ -86,8 +87,9 @@ def _location_prefix(file: str, number: int | None) -> str:
 def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Explain why runs failed, as ``llmb-run why`` does; with ``slow``, why they are slow instead.
 
-    ``runs``: words that name runs, logs or folders of logs. Without words, the runs that match ``filters``, as a
-    summary; without either the newest run.
+    ``runs``: words that name runs, logs or folders of logs; logs come first in the result. Without words, the runs that
+    match ``filters``, as a summary; without either the newest run. A run that has not failed is no error, and the exit
+    status is 0.
 
     Raises:
         RequestError: a word names no run, a filter is wrong, no run is recorded yet, or a folder holds no log
@@ -125,6 +127,9 @@ class _Explained(msgspec.Struct):
 def _explain_logs(path: Path) -> _Explained:
     """Return the diagnosis of a run that LLMB did not start, by its log ``path``, or by the logs in that folder.
 
+    A folder's logs are its ``*.out*``, or if there are none its ``*.log*``. There is a diagnosis even where nothing
+    failed.
+
     Raises:
         RequestError: the folder holds no log
     """
@@ -137,7 +142,8 @@ def _explain_logs(path: Path) -> _Explained:
 def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
     """Return the runs that ``names`` name, else those that match ``filters``; without either the newest run.
 
-    Empty where no run matches the filters.
+    Named runs are in the order of ``names``, each once, and filters do not apply to them; others newest first. Empty
+    where no run matches the filters.
 
     Raises:
         RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
@@ -149,7 +155,7 @@ def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, 
 def _explain_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
     """Return the runs that ``names`` name or that match ``filters``, each with why it failed (None: it did not).
 
-    Without either the newest run.
+    Where there are names, filters do not apply; without either it is the newest run.
 
     Raises:
         RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
@@ -172,7 +178,10 @@ _SOUND = {"not training": "it did not fail: llmb-run show says how its work diff
 
 
 def _detailed_result(found: Sequence[_Explained]) -> Result:
-    """Return what ``llmb-run why`` shows of a few runs: each with everything that was found on its failure."""
+    """Return what ``llmb-run why`` shows of a few runs: each with everything that was found on its failure.
+
+    A run that has not failed says so. The exit status is 0.
+    """
     text = ""
     for item in found:
         state, _, message = item.status.partition(": ")
@@ -184,7 +193,10 @@ def _detailed_result(found: Sequence[_Explained]) -> Result:
 
 
 def _summary_result(found: Sequence[_Explained]) -> Result:
-    """Return what ``llmb-run why`` shows of many runs: how many failed, of which causes, where, and what to do."""
+    """Return what ``llmb-run why`` shows of many runs: how many failed, of which causes, where, and what to do.
+
+    A run that had trained every step before its job failed is listed, but not counted as failed. The exit status is 0.
+    """
     badly = {item.run: item.why for item in found if item.why is not None}
     counted = count_causes([*badly.values()])
     failed = [why for why in badly.values() if not why.trained]

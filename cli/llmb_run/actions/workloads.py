@@ -25,9 +25,10 @@ from llmb_run.terminal import next_command, split_values, table
 def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
     """Return what ``llmb-run list`` shows: a table of workloads and their configurations. Needs no installation.
 
-    ``workload``: only these; ``size``: only sizes whose names contain one of these; ``installed``: only the
-    installation's own workloads; ``gpu_type``: of which GPU the configurations are, None: the cluster's, if it is
-    known, else all.
+    ``workload``: only these; ``size``: only sizes whose names contain one of these (a value of either may be several
+    with commas between); ``installed``: only the installation's own workloads; ``gpu_type``: of which GPU the
+    configurations are, None: the cluster's, if it is known, else all. Case does not matter in sizes and GPU types.
+    Notices go to stderr.
 
     Raises:
         RequestError: no workload, size or GPU type has that name
@@ -72,9 +73,9 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
 
 
 def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> None:
-    """Print a notice on how a job gets a configuration that is marked as not in its workload's image.
+    """Print a notice on stderr on how a job gets a configuration that is marked as not in its workload's image.
 
-    ``data``: the listed workloads as JSON values.
+    ``data``: the listed workloads as JSON values, of which at least one configuration names a release.
     """
     known = chain.from_iterable(item["configurations"] for item in data)
     releases = sorted({one["release"] for one in known if one["release"]})
@@ -116,16 +117,20 @@ class Listing:
     """One workload as ``llmb-run list`` shows it: its recipe, and each configuration with its row.
 
     A function is listed once: as the workload's image has it, else as a release that the site has adopted, else as the
-    newest shipped catalogue.
+    newest shipped catalogue. ``folder`` is the recipe's; ``of`` makes the listing.
     """
 
     folder: Path
     recipe: Recipe
     rows: Sequence[Listed]
+    """Pairs of a configuration and the recipe's or catalogue's row that has it."""
 
     @classmethod
     def of(cls, entry: CatalogEntry, workspace: Workspace) -> Listing:
-        """Return the listing of a workload: its own configurations, and those of images that the site has adopted."""
+        """Return the listing of a workload: its own configurations, and those of images that the site has adopted.
+
+        ``entry`` is the workload in the workspace's catalog.
+        """
         recipe = entry.recipe
         rows = chain.from_iterable([row] * len(row.dtypes) for row in recipe.rows)
         own = list(zip(recipe.configurations, rows, strict=True))
@@ -145,7 +150,7 @@ class Listing:
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
-    """Return a hint with the command that plans the first listed configuration.
+    """Return a hint with the command, a dry run, that plans the first listed configuration.
 
     Empty where the first workload lists no configuration of its own image, or nothing is listed. ``wanted``: the GPU
     type that was listed, None: all; ``site``: the site's own, for which the command needs no option.
@@ -164,7 +169,8 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
 def _refuse_no_sizes(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | None) -> NoReturn:
     """Raise because no listed workload has a size for ``gpu_type`` (None: any) whose name contains one of ``words``.
 
-    The remedy says for what other GPUs there are such sizes, else which sizes come near.
+    ``words``, at least one, are in lower case. The remedy says for what other GPUs there are such sizes, else which
+    sizes come near.
 
     Raises:
         RequestError: always
@@ -207,7 +213,9 @@ def _workload_json(listing: Listing, gpu_type: str | None, words: Sequence[str],
 def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
     """Return one JSON entry for each size, GPU type, dtype, variant and release of a workload, with all its scales.
 
-    ``gpu_type`` None: all types; ``words``: parts of sizes, empty: all sizes. Sorted by size, GPU type, dtype.
+    ``gpu_type`` None: all types; ``words``: parts of sizes in lower case, any of which will do; empty: all sizes.
+    Sorted by size (the listing's order), GPU type, dtype, FP8 scaling, variant and release. ``layouts`` has, for each
+    layout, its scales and the range of published step times in seconds, None where there are none.
     """
     wanted = gpus.row_types(gpu_type) if gpu_type else None
     together: dict[Configuration, list[dict[str, Any]]] = {}
@@ -249,8 +257,8 @@ def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence
 def _published_seconds(recipe: Recipe) -> dict[tuple[object, ...], float]:
     """Return published step times in seconds, by (size, GPU type, dtype, FP8 scaling, variant, number of GPUs).
 
-    Those measured in the recipe's own container, else in the newest; of several results, the first. Empty: none is
-    published.
+    Those measured in the recipe's own container, else in the newest; of several results there, the first. FP8 scaling
+    is None for other dtypes. Empty: none is published.
     """
     own = release_order(container_release(recipe.image) or "0")
     found: dict[tuple[object, ...], float] = {}
@@ -270,7 +278,8 @@ MANY = 60
 def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
     """Return the rows of the table of ``llmb-run list`` for one workload, nine cells each, from its JSON values.
 
-    A single row that counts them where it has more than ``MANY`` configurations, unless ``all_of_it`` is wanted.
+    What a row shares with the one above it (workload, size) is empty there. A single row that counts them where it has
+    more than ``MANY`` configurations, unless ``all_of_it`` is wanted; none without configurations.
     """
     configurations = item["configurations"]
     state = "installed" if item["installed"] else "available"

@@ -22,7 +22,8 @@ REMEMBERED_DAYS = 7.0
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of the installation's exclusion list: a node that jobs keep away from, or that was put back.
 
-    An entry whose ``expires`` equals ``added`` excludes nothing: it says that the node was put back at that time.
+    The list has at most one entry for a node. An entry whose ``expires`` equals ``added`` excludes nothing: it says
+    that the node was put back at that time. One whose ``expires`` has passed has lapsed.
     """
 
     node: str
@@ -56,9 +57,10 @@ def _in_force(items: list[Exclusion]) -> list[Exclusion]:
 
 
 def used_again(install: Path) -> dict[str, float]:
-    """Return the nodes that were put back within the last ``REMEMBERED_DAYS``, each with the Unix time of that.
+    """Return the nodes that were put back in the last ``REMEMBERED_DAYS`` (7), each with the Unix time of that.
 
-    Empty where none was, or no exclusion list was ever written.
+    A node that was excluded again since is not among them. Empty where there is none, or no exclusion list was ever
+    written.
 
     Raises:
         RecordError: the list cannot be read, is damaged, or was written by another version of LLMB
@@ -67,7 +69,10 @@ def used_again(install: Path) -> dict[str, float]:
 
 
 def _put_back(items: list[Exclusion]) -> list[Exclusion]:
-    """Return the ``items`` that note that a node was put back within the last ``REMEMBERED_DAYS``, in order."""
+    """Return the ``items`` that note that a node was put back within the last 7 days (``REMEMBERED_DAYS``).
+
+    In the order of ``items``.
+    """
     since = time.time() - REMEMBERED_DAYS * 86400
     return [item for item in items if item.expires == item.added > since]
 
@@ -75,12 +80,13 @@ def _put_back(items: list[Exclusion]) -> list[Exclusion]:
 def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None = None) -> list[Exclusion]:
     """Exclude the nodes of the host list ``nodes`` (``n[1-3],x7``) for ``days`` days (None: until put back).
 
-    Writes the installation's exclusion list and returns all exclusions in force then, sorted by node name. A node that
-    is excluded already gets the new reason and end.
+    Writes the installation's exclusion list, and returns all exclusions in force then, those of other nodes included,
+    sorted by node name. A node that is excluded already, or was put back, gets the new reason and end. Whether there
+    are such nodes is not checked.
 
     Raises:
         RequestError: ``nodes`` names no node or cannot be read, ``reason`` is blank or not one line, or ``days`` is not
-            above 0 and at most 3650
+            above 0 and at most 3650; nothing is written
         RecordError: the list cannot be read or written
     """
     names = _host_names(nodes)
@@ -110,10 +116,11 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
     """Put the nodes of the host list ``nodes`` back into use, and return the names of those that were excluded.
 
     Writes the installation's exclusion list: each node, whether it was excluded or not, is noted as put back now, so
-    that what earlier runs have shown of it no longer counts. Empty where none of the nodes was excluded.
+    that what earlier runs have shown of it no longer counts. The names are in the order of ``nodes``, each once; empty
+    where none of the nodes was excluded.
 
     Raises:
-        RequestError: ``nodes`` names no node or cannot be read
+        RequestError: ``nodes`` names no node or cannot be read; nothing is written
         RecordError: the list cannot be read or written
     """
     names = _host_names(nodes)
@@ -137,7 +144,7 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
 
 
 def _host_names(nodes: str) -> list[str]:
-    """Return the node names in the host list ``nodes``, in order, each once; at least one.
+    """Return the node names in the host list ``nodes``, at least one, in the order of the list, each once.
 
     Raises:
         RequestError: the host list cannot be read, names no node, or contains a word that is no node name

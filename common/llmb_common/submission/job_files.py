@@ -89,10 +89,11 @@ MOST_WAITS, FEWEST_WAITS = 20, 3
 
 
 def _waits_from(plan: JobPlan) -> int | None:
-    """Return the first training step in which ranks record how long they wait for one another; else None.
+    """Return the first training step, from 1, in which ranks record how long they wait for one another; else None.
 
-    Such steps come after the measured ones. Ranks record nothing where fewer than three steps are left for it, where
-    the job is profiled or ends early, and on one GPU.
+    They do so to the end of the training, in its last ``MOST_WAITS`` steps or fewer, all of which come after the
+    measured ones. None where fewer than ``FEWEST_WAITS`` steps are left for it, where the job is profiled or ends early
+    (``exit_after``), and on one GPU.
     """
     first = max(plan.measurement.last + 1, plan.max_steps - MOST_WAITS + 1)
     other = plan.profile is not None or plan.exit_after is not None or plan.gpus == 1
@@ -102,8 +103,9 @@ def _waits_from(plan: JobPlan) -> int | None:
 def _function(function: PlannedFunction) -> dict[str, Any]:
     """Return the part of job.json that describes the planned function (recipe) of Megatron-Bridge, as JSON values.
 
-    It has ``name``, ``release`` (of Megatron-Bridge), ``catalogue``, ``columns`` (parallelism, batch and sequence
-    length) and ``reduced`` (what was made smaller).
+    It has ``name``, ``release`` (of Megatron-Bridge), ``catalogue`` (its SHA-256), ``columns`` (parallelism, batch and
+    sequence length, as the recipe ships them) and ``reduced`` (the sizes of a small copy of the model; None: the whole
+    model).
     """
     columns: dict[str, Any] = msgspec.to_builtins(function.columns)
     return {
@@ -123,8 +125,9 @@ def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
 def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
     """Raise unless the run's files on disk are what its plan gives; called before they are executed.
 
-    The batch script and job.json are compared with what the plan renders now; the supervisor and, with ``code``, the
-    packed training code with the hashes on record. S3 of SECURITY.md.
+    The batch script and job.json are compared with what the plan on record renders now; the supervisor and, with
+    ``code``, the packed training code with the hashes on record. ``code`` is False where this process has just written
+    that, or compared it already. Nothing is written.
 
     Raises:
         RecordError: code ``changed``: a file differs, or is missing or unreadable; code ``not-yours``: the run folder
@@ -149,8 +152,11 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
 def _read_run_file(run: OwnRun, record: RunRecord, path: Path) -> bytes:
     """Return the content of the file ``path`` of the open run ``run``; ``record`` is for the message.
 
+    Only the name in ``path`` counts: the file is looked for in the run's folder.
+
     Raises:
-        RecordError: code ``not-yours``: the file belongs to another user; code ``changed``: it cannot be opened
+        RecordError: code ``not-yours``: the file belongs to another user; code ``changed``: it is missing or cannot be
+            opened
         OSError: reading the opened file failed
     """
     try:
@@ -162,14 +168,17 @@ def _read_run_file(run: OwnRun, record: RunRecord, path: Path) -> bytes:
 
 
 def _changed_file_remedy(record: RunRecord) -> str:
-    """Return the remedy for a run whose files were changed: remove its folder and run the command again."""
+    """Return what to do about a run whose files were changed, as a clause.
+
+    That is to remove its folder, which the clause names, and run the same command again.
+    """
     return f"remove the folder {record.paths.folder} and run the same command again"
 
 
 def _file_changed_error(record: RunRecord, what: str) -> RecordError:
     """Return, not raise, the error with code ``changed`` for a file of a run that is not as LLMB wrote it.
 
-    ``what`` begins the message: it names the file and says what is wrong with it.
+    ``what`` is the clause with which the message begins: it names the file and says what is wrong with it.
     """
     return RecordError(
         f"{what}: it was changed, or another version of LLMB wrote it",

@@ -42,13 +42,17 @@ class Options:
     detach: bool = False
     """Return at once where the executor would follow the run to its end."""
     left_out: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """More nodes to avoid, each with the reason. Not part of the ``repr`` by which ``rounds`` recognizes the same
-    request: such nodes change from one moment to the next."""
+    """More nodes to avoid: pairs of a node's name and the reason. Not part of the ``repr`` by which ``rounds``
+    recognizes the same request: such nodes change from one moment to the next."""
 
 
 @dataclass(frozen=True)
 class JobToSubmit:
-    """One job to submit: its plan, the folder of the recipe that it was planned from, and how to submit it."""
+    """One job to submit: its plan, the folder of the recipe that it was planned from, and how to submit it.
+
+    ``recipe_folder`` is the one with ``recipe.yaml``. Nothing is on record or on disk for the job yet, unless an
+    earlier command was interrupted.
+    """
 
     plan: JobPlan
     recipe_folder: Path
@@ -58,7 +62,7 @@ class JobToSubmit:
 def experiments_of(jobs: Sequence[JobToSubmit]) -> set[Path]:
     """Return the folders of experiments in which the run folders of ``jobs`` are created, each once.
 
-    They may lie outside the installation, and need not exist.
+    It is one for each workload folder. They may lie outside the installation, and need not exist.
     """
     return {experiments_folder(job.plan.workload_folder) for job in jobs}
 
@@ -66,8 +70,9 @@ def experiments_of(jobs: Sequence[JobToSubmit]) -> set[Path]:
 def submission_of(plan: JobPlan, options: Options) -> Submission:
     """Return how the job of ``plan`` is submitted: its key and the options for the scheduler.
 
-    The options name the jobs to follow and the nodes to avoid: those that ``options`` names, and those on the
-    installation's exclusion list. Jobs that run on this machine avoid no nodes. Nothing is written.
+    The options name the jobs to follow, and the nodes to avoid: those of ``options`` (``exclude``, ``left_out``) and
+    those on the installation's exclusion list. Where no scheduler can hold jobs back, ``after`` is not looked at, and
+    jobs that run on this machine avoid no nodes. Nothing is written.
 
     Raises:
         RequestError: a run to follow does not exist or has no job yet, the host list of nodes to avoid cannot be read,
@@ -87,8 +92,9 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
 def dependency_ids(plan: JobPlan, after: Sequence[str]) -> list[str]:
     """Return the ids of the jobs that the words ``after`` name, in order, each once, without runs that have ended.
 
-    A word is a run id or its beginning, a run name, or a job id. A job id that no run on record has is taken as it is:
-    the job may be somebody else's. Empty where all runs have ended.
+    A word is a run id or its beginning, a run name, or a job id, of a run of the plan's installation. A job id that no
+    run on record has is taken as it is: the job may be somebody else's. Whether a run has ended is as the index has it:
+    the scheduler is not asked. Empty where all runs have ended.
 
     Raises:
         RequestError: a word names no run and has not the form of a job id, is ambiguous, or names a run without a job
@@ -124,8 +130,15 @@ LEFTOVER_SECONDS = 24 * 3600
 class SubmissionContext:
     """What the jobs that one command submits share, looked up once and kept; safe to use from several threads.
 
-    These are the runs on record under the jobs' keys, this user's interrupted submissions, where each recipe comes
-    from, the packed training code, the plans that were checked, and the jobs that the scheduler refused.
+    It is made from all of these jobs; making it reads the runs on record under the jobs' keys, this user's interrupted
+    submissions of the last day, and the training code (``folder``; ``code`` is that, packed). For each job then
+    ``check`` checks what it needs, ``run_to_continue`` gives the run on record for it, and ``refuse_like`` raises where
+    the scheduler has refused an equal one, as told to ``note_refusal``.
+
+    Raises:
+        EnvironmentLacks: the training code is missing
+        OSError: a file of the training code cannot be read
+        RecordError: a run's record, or the list of folders outside the installation, cannot be read
     """
 
     def __init__(self, jobs: Sequence[JobToSubmit]) -> None:
@@ -145,8 +158,9 @@ class SubmissionContext:
     def _load_known_runs(self, install: Path, keys: set[str], roots: set[Path]) -> None:
         """Look up and keep this user's runs under ``keys``, and the interrupted submissions of the last day.
 
-        Interrupted are runs in state NOT_SUBMITTED, and those in SUBMITTING whose submitting process has ended.
-        ``roots`` are further folders of experiments to search. Runs of other users are ignored.
+        The latter are kept oldest first. Interrupted are runs in state NOT_SUBMITTED, and those in SUBMITTING whose
+        submitting process has ended for certain. ``roots`` are further folders of experiments to search beside those of
+        ``install``. Runs of other users are ignored.
 
         Raises:
             RecordError: a run's record, or the list of folders outside the installation, cannot be read
@@ -166,8 +180,9 @@ class SubmissionContext:
     def run_to_continue(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
         """Return the run on record for this job: the run under its key, or an interrupted submission like it.
 
-        None where there is none. A submission with a key is looked up by the key alone. An interrupted submission has
-        the same plan and options; it is returned only once: the next equal job gets another one, or None.
+        It may be in any state. None where there is none. A submission with a key is looked up by the key alone,
+        whatever its plan. Without a key it is the oldest interrupted submission of the same plan and options; each is
+        returned only once: the next equal job gets another one, or None.
 
         Raises:
             RecordError: the record of the run under the key cannot be read
@@ -186,7 +201,7 @@ class SubmissionContext:
         """Raise unless all that the job of ``plan`` needs is there: installation, disk space, checkpoint, executor.
 
         Plans that differ only in name and, without checkpoints, in their number of steps are checked once; a plan that
-        failed is checked again.
+        failed is checked again. Of several threads one checks at a time.
 
         Raises:
             RequestError: the checkpoint to load is not one, or the installation does not exist
@@ -203,7 +218,10 @@ class SubmissionContext:
                 self._checked.append(same)
 
     def note_refusal(self, job: JobToSubmit, error: SchedulerError) -> None:
-        """Remember that the scheduler refused ``job`` with ``error``: ``refuse_like`` then refuses equal jobs."""
+        """Remember that the scheduler refused ``job`` with ``error``: ``refuse_like`` then refuses equal jobs.
+
+        An ``error`` whose answer was lost counts as well. Nothing is written.
+        """
         with self._lock:
             self._refused.append((_without_key(job), error))
 
@@ -230,7 +248,8 @@ class SubmissionContext:
     def origin(self, recipe_folder: Path) -> dict[str, Any]:
         """Return where the recipe and the training code come from: ``git``, ``recipe_sha256`` and ``code_sha256``.
 
-        As ``origin_of``; looked up once for each ``recipe_folder`` and kept.
+        ``git`` is None outside a clone. Looked up once for each ``recipe_folder`` and kept: the dict is not to be
+        changed.
 
         Raises:
             OSError: ``recipe.yaml`` or a file of the training code cannot be read

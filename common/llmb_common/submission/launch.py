@@ -43,10 +43,11 @@ def plan_from_variables(
 ) -> tuple[Request, JobPlan]:
     """Return the request that ``variables`` describe, and the plan for it by recipe and site configuration.
 
-    ``variables`` are environment variables as ``launch.sh`` takes them. ``job_variables`` go into the job's environment
-    whatever their names; from ``variables``, only ``NCCL_*`` and other tuning variables do. ``say`` gives the names of
-    fields in messages. ``note`` is called with a sentence for each key of the site's configuration that no longer has
-    an effect.
+    ``variables`` are environment variables as ``launch.sh`` takes them, of which an empty one counts as not set; others
+    in the environment are ignored, but one that looks misspelled is an error. ``job_variables`` go into the job's
+    environment whatever their names, before those of the same name in ``variables``, of which only ``NCCL_*`` and other
+    tuning variables do. ``say`` gives the names of fields in messages. ``note`` (None: nobody) is called with a
+    sentence for each key of the site's configuration that no longer has an effect.
 
     Raises:
         RequestError: a variable is wrong, or no plan is possible
@@ -63,7 +64,8 @@ def plan_from_variables(
 def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
     """Return whether jobs of this site would run on a machine without GPUs, and the request seems to want GPUs.
 
-    It seems so unless it asks for a CPU (``gpu_type``) or names a way of running jobs (``cluster_type``) itself.
+    It seems so, also without any GPU type, unless it asks for a CPU (``gpu_type``) or names a way of running jobs
+    (``cluster_type``) itself.
     """
     return not request.cluster_type and _lacks_gpus(detect_machine(cluster, request), request)
 
@@ -71,13 +73,17 @@ def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
 def _lacks_gpus(machine: Machine, request: Request) -> bool:
     """Return whether ``machine``, on which jobs would run, has no GPUs, and the request seems to want GPUs.
 
-    It seems so unless it asks for a CPU (``gpu_type``) or names a way of running jobs (``cluster_type``) itself.
+    It seems so, also without any GPU type, unless it asks for a CPU (``gpu_type``) or names a way of running jobs
+    (``cluster_type``) itself.
     """
     return machine.gpu_type == CPU and not request.cluster_type and request.gpu_type != CPU
 
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
-    """Return the plan for this site; on a machine without GPUs, a dry run gets the plan for a Slurm cluster instead.
+    """Return the plan for this site, or on a machine without GPUs, in a dry run, the plan for a Slurm cluster.
+
+    The latter where the request names a GPU type; where it names none, only if no plan is possible here, and then for a
+    GPU type that the recipe has.
 
     Raises:
         RequestError: the job cannot be planned; on a machine without GPUs the remedy may give the command that plans it
@@ -134,8 +140,9 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     """Do everything that ``launch.sh`` does: plan the job, then print the plan or script, or submit it.
 
     A dry run prints the batch script, or the plan as JSON where ``json`` is asked for, and submits nothing. Otherwise a
-    run folder is written and the job submitted; without a scheduler the run is followed to its end. Notes go to stderr.
-    Always returns 0.
+    run folder is written and the job submitted; without a scheduler the run is followed to its end. Then one line with
+    the job id, or with the run's state and log, is printed on stdout. Name and folder of the run, and notes, go to
+    stderr. Always returns 0.
 
     Raises:
         LLMBError: the job cannot be planned or submitted, or a run that was followed failed
@@ -175,9 +182,9 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run ``launch.sh`` for the recipe folder that is the only word of ``arguments``, and return the exit status.
 
-    ``arguments`` None: those of the command line. Settings come from environment variables. With ``--version`` or
-    ``--help`` behind the folder it prints that and returns 0, with any other number of words a usage text and returns
-    2. Errors of LLMB are printed, not raised, and decide the status.
+    ``arguments`` None: those of the command line. Settings come from environment variables. Where the folder is
+    followed by ``--version``, ``--help`` or ``-h``, it prints that and returns 0; with any other number of words it
+    prints a usage text on stderr and returns 2. Errors of LLMB are printed, not raised, and decide the status.
     """
     words = sys.argv[1:] if arguments is None else arguments
     if words[1:] == ["--version"]:

@@ -30,11 +30,12 @@ AT_ONCE = 4
 def submit_many(
     jobs: Sequence[JobToSubmit], on_record: Callable[[JobToSubmit, RunRecord], None] = lambda job, record: None
 ) -> list[tuple[JobToSubmit, RunRecord | LLMBError]]:
-    """Submit ``jobs`` in order, a few at a time; return each job with its run's record, or with the error.
+    """Submit ``jobs``, a few at a time; return each, in order, with its run's record, or with the error.
 
-    A refused job does not stop the others, but jobs that differ from it only in their key are then refused without
-    asking the scheduler. Where runs are not queued, they execute one after the other, and ``on_record`` is called with
-    job and record before each starts; with a queue ``on_record`` is never called.
+    The error may also be that of a run that was followed to its end and failed. A refused job does not stop the others,
+    but jobs that differ from it only in their key are then refused without asking the scheduler. Where not all runs are
+    queued, they execute one after the other, and ``on_record`` is called with job and record before each starts (also
+    for a run that is on record already); with a queue ``on_record`` is never called. The records go into the index.
 
     Raises:
         LLMBError: what all jobs need cannot be read: run records, or the training code
@@ -65,10 +66,10 @@ def _indexed(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
 def _submit_one(
     job: JobToSubmit, context: SubmissionContext, on_record: Callable[[RunRecord], None] = lambda record: None
 ) -> RunRecord:
-    """Check and submit one job, and return its run's record.
+    """Check and submit one job, and return its run's record, or that of the run on record which it continues.
 
     ``on_record`` is called with the record before the run starts. A refusal by the scheduler is noted in ``context``,
-    so that equal jobs are not tried.
+    so that equal jobs are not tried. The index is not written.
 
     Raises:
         LLMBError: a check failed, the job was refused, or a run that was followed failed; as ``submit``
@@ -84,8 +85,8 @@ def _submit_one(
 def start_series(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     """Start the runs ``records``, on record as SUBMITTING, as the turns of one job; return their records in order.
 
-    Where the scheduler's answer was lost, the list has that AnswerLost error in place of each run for which the
-    scheduler shows no job.
+    There must be at least one, all for the same kind of cluster. Where the scheduler's answer was lost, the list has
+    that AnswerLost error in place of each run for which the scheduler shows no job.
 
     Raises:
         SchedulerError: the scheduler refused the job, and there is none
@@ -108,9 +109,10 @@ APART = "apart"
 def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
     """Submit ``jobs`` (at least one) as one scheduler's job that runs them one after the other, in this order.
 
-    Returns, in order, each run's record, or the error why it has no job. Where a run is on record under a job's key, no
-    new one is made: if it has a job or has ended, it is returned as it is; if its job never came, or ended before its
-    turn, it joins the new series. The scheduler's options are those of the first job.
+    Returns, in order, each run's record, or the error (AnswerLost) why it is not known to have a job. Where a run is on
+    record under a job's key, or left from an interrupted submission like it, no new one is made: if it has a job or has
+    ended, it is returned as it is; if its job never came, or ended before its turn, it joins the new series. The
+    scheduler's options are those of the first job. The records go into the index.
 
     Raises:
         SchedulerError: code ``apart``: the runs cannot share an allocation; none is submitted
@@ -173,9 +175,9 @@ def _start_turns(
 
 
 def _withdraw(record: RunRecord, *, known: bool) -> None:
-    """Undo on disk what was written for a run that was not started: remove it, or mark it as NOT_SUBMITTED.
+    """Undo on disk what was written for a run that was not started: remove its folder, or mark it as NOT_SUBMITTED.
 
-    It is marked if ``known`` says that it was on record before this command. If that cannot be written, it is ignored.
+    It is marked if ``known`` says that it was on record before this command. That it cannot be written is ignored.
     """
     if known:
         with contextlib.suppress(LLMBError):

@@ -25,7 +25,8 @@ from llmb_common.runs.timing.job_events import read_events
 class Observation(NamedTuple):
     """One run's record as it is now, with what its executor has just found out about it.
 
-    Where ``finding.unknown`` is not empty, it says why nobody could be asked, and ``record`` is unchanged.
+    Where ``finding.unknown`` is not empty, it says why nobody could be asked, and ``record`` is unchanged. An empty
+    ``finding``: nobody was asked, because the run has ended, or there is nothing new.
     """
 
     record: RunRecord
@@ -81,8 +82,8 @@ def _record_finding(record: RunRecord, finding: Finding) -> Observation:
 def failure_of(record: RunRecord) -> CheckFailed:
     """Return, not raise, the error of a run that was followed to its end and failed.
 
-    The message has its exit code and the most likely cause, as diagnosed from its files; the remedy what to do about
-    it.
+    ``record`` is of that run, in state FAILED. The message has its exit code and the most likely cause, as diagnosed
+    from its files; the remedy what to do about that, if the cause is fairly sure, and where to see more.
     """
     from llmb_common.causes.diagnosis import diagnose  # seldom, and all of ``causes`` comes with it
 
@@ -112,14 +113,15 @@ def wait(
     timeout: float | None = None,
     seen: Callable[[Sequence[Observation]], None] | None = None,
 ) -> list[RunRecord]:
-    """Wait until every run has ended, asking the executors in growing intervals; return the records, in order.
+    """Wait until every run has ended, asking the executors every 0.5 to 20 s; return the records, in order.
 
-    Returns also when ``timeout`` seconds have passed, with runs that have not ended (None: waits without limit).
-    ``seen`` is called with the observations of each round. How a run ended makes no difference.
+    Returns also when ``timeout`` seconds have passed, with runs that have not ended (None: waits without limit; 0: asks
+    once). The longer nothing changes, the longer the intervals. ``seen`` is called with the observations of each round.
+    How a run ended makes no difference. Records and index are kept up to date.
 
     Raises:
-        SchedulerError: code ``stuck``: none of the runs that have not ended will ever start
-        AnswerLost: too many rounds in a row went unanswered; the jobs are not touched
+        SchedulerError: code ``stuck``: in two rounds in a row, none of the runs that have not ended will ever start
+        AnswerLost: over 45 rounds in a row went unanswered; the jobs are not touched
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     delay, unanswered, stuck = FIRST_DELAY, 0, 0
@@ -156,7 +158,7 @@ def stuck_error(observations: Sequence[Observation]) -> SchedulerError | None:
     """Return the error, code ``stuck``, if none of the runs that have not ended can ever start; else None.
 
     Each waits in vain for something, such as nodes that do not exist, or follows in its chain a run that does. None
-    also where all runs have ended.
+    also where all runs have ended. The message names the first such run and counts the others.
     """
     stuck = [item for item in observations if item.finding.stuck]
     chains = {item.record.submission.chain for item in stuck} - {""}
@@ -179,10 +181,10 @@ SETTLE_SECONDS = 10.0
 def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
     """End the runs' jobs, as ``end_runs`` does, and return the records as they are afterwards, in order.
 
-    Runs that have ended already are returned as they are.
+    Runs of this user that have ended already are returned as they are; another user's run is an error.
 
     Raises:
-        LLMBError: the first run that could not be ended, in order; all others have been ended then
+        LLMBError: the first run that could not be ended, in order; all others have been told to end then
     """
     results = end_runs(records)
     for result in results:
@@ -194,9 +196,9 @@ def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
 def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     """End the runs' jobs; return, in order, each run's record afterwards, or the error why it was not ended.
 
-    A failure for one run does not affect the others. Runs that have ended are returned as they are; another user's run
-    gives an error. For a run whose submission was interrupted, the scheduler is first asked whether it has a job. Waits
-    up to 10 s for jobs to end.
+    A failure for one run does not affect the others. Another user's run gives an error, ended or not; this user's ended
+    runs are returned as they are. For a run whose submission was interrupted, the scheduler is first asked whether it
+    has a job. Waits up to 10 s for jobs to end; a record of one that takes longer is still live.
     """
     results: dict[int, RunRecord | LLMBError] = {}
     positions: list[int] = []
@@ -251,8 +253,8 @@ def _cancellable_record(item: Observation) -> RunRecord:
 def _request_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     """Tell the executors to end the jobs of the runs ``live``, and return the outcome by run id.
 
-    That is the record of a run that has ended at once, or the error why it was refused. Runs that were told to end and
-    have not ended yet are absent. Records go into the index.
+    That is the record of a run that has ended at once, or the error why it was not told. Runs that were told to end and
+    have not ended yet are absent. Records of ended runs go into the index.
     """
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in live:

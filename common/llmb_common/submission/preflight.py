@@ -41,10 +41,14 @@ def check_job(plan: JobPlan) -> None:
 
 
 def submission_doubts(plans: Iterable[JobPlan]) -> list[str]:
-    """Return what the user should know before ``plans`` are submitted, as whole sentences, each once.
+    """Return what the user should know before ``plans`` are submitted, as whole sentences, each once; usually none.
 
-    Empty where there is nothing to say, as usual. The plans' executors are asked what the checks do not refuse; of
-    plans for the same workload folder and scheduler options only the largest and the one with the longest time limit.
+    In the order of ``plans``. The plans' executors are asked what the checks do not refuse, which may ask the
+    scheduler; of plans for the same workload folder and scheduler options only the one on the most nodes and the one
+    with the longest time limit.
+
+    Raises:
+        RequestError: the user named a file with nodes to the scheduler, and it cannot be read
     """
     similar: dict[object, list[JobPlan]] = {}  # plans that differ in nothing that executors look at but their extent
     for plan in plans:
@@ -61,11 +65,12 @@ def submission_doubts(plans: Iterable[JobPlan]) -> list[str]:
 def check_disk(plan: JobPlan) -> None:
     """Raise unless the checkpoint that ``plan`` loads is usable, and there is space for those that it saves.
 
-    Passes a plan that neither loads nor saves checkpoints.
+    Passes a plan that neither loads nor saves checkpoints. Where the job resumes an earlier run, whether that has saved
+    one yet is not checked.
 
     Raises:
-        RequestError: the checkpoint to load is unfinished, not one, from the last step, or of another expert
-            parallelism
+        RequestError: the checkpoint to load is unfinished, not one, from the last step, of another expert parallelism,
+            or a link to where the job's container does not see it
         EnvironmentLacks: there is too little space (code ``no-space``), or a path cannot be looked at
     """
     try:
@@ -89,7 +94,8 @@ def check_disk(plan: JobPlan) -> None:
 def check_resumable(plan: JobPlan) -> None:
     """Raise unless there is a checkpoint from which ``plan``, which resumes an earlier run, could go on right now.
 
-    For a job that starts soon: its predecessor must have saved already.
+    For a job that starts soon: its predecessor must have saved already. Only the tracker file is looked at, not whether
+    the checkpoint that it names is complete.
 
     Raises:
         RequestError: the run saves no checkpoints, there is none yet, or it is from the last step
@@ -113,8 +119,9 @@ def check_resumable(plan: JobPlan) -> None:
 def _check_checkpoint(path: Path, last_step: int | None) -> None:
     """Raise if ``llmb_train`` would refuse ``path`` as the checkpoint to load, by file names and tracker file.
 
-    ``path`` must be a folder of ``iter_*`` folders, or one of those. ``last_step``: the step at which the job ends;
-    None: the job ends so many steps after the checkpoint, so that any step will do.
+    ``path`` must be a folder of ``iter_*`` folders, of which the tracker file names the one to load, or one of those.
+    ``last_step``: the step at which the job ends; None: any step will do, as where the job ends a number of steps after
+    the checkpoint.
 
     Raises:
         RequestError: ``path`` is no finished checkpoint, or its step is ``last_step`` or later
@@ -209,7 +216,10 @@ def _checkpoint_step(path: Path) -> int | None:
 
 
 def _checkpoint_problem(path: Path) -> str:
-    """Return why the folder ``path``, in which no step was found, is no checkpoint to load; a clause for a message."""
+    """Return why the folder ``path``, in which no step was found, is no checkpoint to load; a clause for a message.
+
+    Either NeMo 2 wrote it, or its tracker file is missing or wrong.
+    """
     if any(path.glob("weights/*.distcp")):
         return "it was written by NeMo 2, which Megatron-Bridge cannot load"
     return f"{_TRACKER}, which names the last one, is missing or wrong"
@@ -218,7 +228,8 @@ def _checkpoint_problem(path: Path) -> str:
 def _check_space(plan: JobPlan) -> None:
     """Raise if all checkpoints that ``plan`` will save do not fit into the free space of the disk they go to.
 
-    Passes where the model's number of parameters is not known.
+    Each is taken to need ``CHECKPOINT_BYTES_PER_PARAMETER`` bytes for each parameter; none is removed meanwhile. Passes
+    where the model's number of parameters is not known. The folder need not exist yet.
 
     Raises:
         EnvironmentLacks: code ``no-space``

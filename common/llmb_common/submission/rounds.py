@@ -36,7 +36,10 @@ _FOLDER = ".submitting"
 
 @dataclass
 class Invocation:
-    """One round: the jobs that one command submits, which the same command continues if it was interrupted."""
+    """One round: the jobs that one command submits, which the same command continues if it was interrupted.
+
+    ``open_round`` makes it; the caller makes the jobs' keys from ``name`` and sets ``over`` in the end.
+    """
 
     name: str
     """Eight random hexadecimal digits, from which the jobs' keys are made."""
@@ -49,7 +52,8 @@ class Invocation:
 def digest_of(jobs: Sequence[JobToSubmit], *more: object) -> str:
     """Return 16 hexadecimal digits that identify a request: its jobs in order, the user and ``more``.
 
-    Of each job the plan, the recipe's folder and the options count. ``more`` must have a stable ``repr``.
+    Of each job the plan (without its predictions), the recipe's folder and the options (without ``left_out``) count.
+    ``more`` is whatever else tells requests apart; it must have a stable ``repr``.
     """
     plans: dict[int, str] = {}
     for job in jobs:
@@ -73,7 +77,7 @@ def digest_of_plan(plan: JobPlan) -> str:
 def digest_of_file(task_file: str) -> str:
     """Return 16 hexadecimal digits that identify the user and the path ``task_file``, whatever the file contains.
 
-    The file is not read.
+    The text of the path counts as it is given; the file is not looked at.
     """
     return hashlib.sha256(repr((os.getuid(), task_file)).encode()).hexdigest()[:16]
 
@@ -85,9 +89,10 @@ def open_round(
     """Yield the round of the command that ``digest`` identifies: the interrupted one, else a new one.
 
     With ``again``, or where the interrupted one began more than a day ago, it is a new one. The round's file, beside
-    the experiments of the first of ``jobs``, is locked until the context ends; where another process holds it, ``say``
-    is called with a sentence, and this one waits. If the caller has set ``over``, the file is removed at the end;
-    otherwise the same command continues the round later.
+    the experiments of the first of ``jobs`` (at least one), is locked until the context ends; where another process
+    holds it, ``say`` is called with a sentence, and this one waits without limit. If the caller has set ``over``, the
+    file is removed at the end; otherwise, and where the context ends with an error, the same command continues the
+    round later.
 
     Raises:
         RecordError: the round's file cannot be written

@@ -25,7 +25,8 @@ from llmb_common.submission.supervisor import supervisor_sha256
 def task_script(plan: JobPlan, ranks: Ranks) -> str:
     """Return the Bash text that each rank runs to start training, without a final line break.
 
-    Every value is quoted. Nothing is written or executed. ``ranks`` says how a rank learns its number.
+    It ends by replacing the shell with Python. Every value is quoted. Nothing is written or executed. ``ranks`` says
+    how a rank learns its number.
     """
     lines = [
         "set -euo pipefail",
@@ -102,9 +103,10 @@ _ABOUT = (
 
 
 def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> str:
-    """Return the text of the job's batch script; nothing is written.
+    """Return the text of the job's batch script, with a final line break; nothing is written.
 
-    ``sha256``: the script accepts only a ``supervisor.sh`` with this SHA-256; None: the one that this release renders.
+    The same arguments give the same text. ``sha256``: the script accepts only a ``supervisor.sh`` with this SHA-256, as
+    the run's record has it; None: the one that this release renders.
 
     Raises:
         RequestError: Python, the scheduler or the container runtime cannot express one of the paths
@@ -148,7 +150,7 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
 
 
 def _refuse_unquotable_paths(plan: JobPlan, paths: RunPaths) -> None:
-    """Raise if the run's folder, the image or ``engine.python`` is a path that no quoting can protect.
+    """Raise if the run's folder, the image or the engine's Python is a path that no quoting can protect.
 
     Plans of old records are rendered too, so the planner's checks are not enough.
 
@@ -169,8 +171,8 @@ def _refuse_unquotable_paths(plan: JobPlan, paths: RunPaths) -> None:
 def _patience_line(plan: JobPlan) -> str:
     """Return the line of Bash variables with the seconds that ``supervise.sh`` allows for start, step and exit.
 
-    ``limit_seconds``, after which the scheduler ends the job, is 0 where no scheduler does so, or where ranks may be
-    saving a checkpoint then.
+    They are longer where checkpoints are saved or loaded, or the job is profiled. ``limit_seconds``, after which the
+    scheduler ends the job, is 0 where no scheduler does so, or where ranks may be saving a checkpoint then.
     """
     start, hang, teardown = START_PATIENCE * START_SECONDS, HANG_SECONDS, TEARDOWN_SECONDS
     # A checkpoint may take twice as long as the site's rate says before a step counts as hung.

@@ -39,9 +39,10 @@ def create_run(
 ) -> RunRecord:
     """Create the complete folder of a new run; return its record, in state SUBMITTING. Nothing is submitted.
 
-    The folder holds the batch script, supervisor, job.json, training code and record; the record alone is synced to
-    disk. ``code`` is the folder of the ``llmb_train`` package, or what ``pack_code`` made of it. ``manifest`` goes into
-    the record.
+    The folder holds the batch script, supervisor, job.json, training code and record. It is there complete or not at
+    all, and the record alone is synced to disk. ``code`` is the folder of the ``llmb_train`` package, or what
+    ``pack_code`` made of it. ``manifest`` goes into the record, with the supervisor's hash added; ``submission`` None:
+    no key and no options.
 
     Raises:
         RequestError: the plan has a path that cannot be rendered; nothing has been written
@@ -108,8 +109,9 @@ UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Settle an interrupted submission: adopt its job or submit the run again; return the run's record.
 
-    Waits, up to 6 minutes, while it is too early to be sure which. A run that is submitted again gets a job of its own,
-    also if it was a turn in a series.
+    A run that has a job, or has ended, is returned as it is. Waits, up to 6 minutes, while it is too early to be sure
+    which. A run that is submitted again gets a job of its own, also if it was a turn in a series; where there is no
+    scheduler it is followed to its end, unless ``detach``.
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or another process is submitting the run
@@ -150,13 +152,14 @@ def await_submission(record: RunRecord) -> RunRecord:
 def start(record: RunRecord, *, detach: bool) -> RunRecord:
     """Start a run that is on record as SUBMITTING: submit its job, and return its saved record.
 
-    Where there is no scheduler, the run is followed to its end unless ``detach``.
+    Where there is no scheduler, the run is followed to its end unless ``detach``. Where the scheduler's answer is lost
+    but it shows the job, that is returned, too. The index is not written.
 
     Raises:
         AnswerLost: nobody knows whether there is a job; the run stays on record
         SchedulerError: the scheduler refused; the run's folder has been removed
         RecordError: the run's files were changed, or its record cannot be written
-        CheckFailed: a run that was followed failed
+        CheckFailed: a run that was followed failed; it stays on record
         LLMBError: the executor cannot start it for another reason
     """
     check_unchanged(record, code=False)
@@ -181,9 +184,12 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
 def reset_to_submitting(record: RunRecord, submission: Submission) -> RunRecord:
     """Put a run without a job on record as SUBMITTING by this process, with ``submission``; return its record.
 
+    Its state on disk must be NOT_SUBMITTED. Nothing is submitted.
+
     Raises:
-        AnswerLost: another process is submitting the run
+        AnswerLost: another process is submitting the run: its state is no longer NOT_SUBMITTED
         RecordError: the run's files were changed, or its record cannot be written
+        RequestError: the plan on record names a path that cannot be rendered
     """
     check_unchanged(record)
 
@@ -215,8 +221,9 @@ def submit(
     """Put a new run on record, submit its job and return its record; or continue an interrupted submission like it.
 
     A run that is on record under the key of ``options`` and has a job, or has ended, is returned as it is.
-    ``on_record`` is called with the record once there is one, before the run starts: without a scheduler the run is
-    followed to its end.
+    ``on_record`` is called with the record once there is one, also for such a run, and before a run starts: without a
+    scheduler the run is followed to its end. ``options`` None: no key and nothing to follow or avoid. The record goes
+    into the index.
 
     Raises:
         AnswerLost: nobody knows whether the job exists; the run stays on record, and ``recover`` settles it
@@ -240,10 +247,11 @@ def submit_job(
     """Continue the run that is on record for ``job``, or make a new run and start it; return its record.
 
     A run on record that has a job, or has ended, is returned as it is. Without a scheduler that can hold jobs back, a
-    new run first waits here until the runs that it follows have ended. ``on_record`` is called with the record before
-    the run starts.
+    new run first waits here until the runs that it follows have ended. ``on_record`` is called with the record in each
+    case, before the run starts. What the job needs is not checked here, and the index is not written.
 
     Raises:
+        SchedulerError: the scheduler refused the job, or has refused an equal one of this command already
         LLMBError: as ``submit``; as ``wait``, for the runs to follow
     """
     found = context.run_to_continue(job.plan, submission)
@@ -263,7 +271,7 @@ def submit_job(
 def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext) -> RunRecord:
     """Create the folder and the record of a new run for ``job``, and return the record, in state SUBMITTING.
 
-    Nothing is submitted.
+    Nothing is submitted. ``context`` has the packed training code, and where it and the recipe come from.
 
     Raises:
         LLMBError: as ``create_run``
@@ -289,7 +297,8 @@ def submit_chain(
     """Submit ``links`` jobs, each of which starts when the previous one has ended; return their records, in order.
 
     Each job goes on from the newest checkpoint of the chain. Checkpoints go to the first run's folder (or
-    CHECKPOINT_DIR). ``on_link`` is called with each link's record once it was submitted. If a later link is refused,
+    CHECKPOINT_DIR). The first job follows the runs that ``options`` name; link 2 of the key ``k`` has the key ``k#2``.
+    ``on_link`` is called with each link's record once it was submitted, or found on record. If a later link is refused,
     the earlier ones stay.
 
     Raises:
@@ -342,7 +351,8 @@ def check_chain(plan: JobPlan, links: int) -> None:
 def resuming_plan(plan: JobPlan, saved: RunPaths) -> JobPlan:
     """Return a copy of ``plan`` for a job that goes on from the newest checkpoint of the run in ``saved``.
 
-    It saves where that run does, or in CHECKPOINT_DIR if that is set. Whether there is a checkpoint yet is not checked.
+    It saves where that run does: in the plan's own folder for checkpoints (CHECKPOINT_DIR), or else in that run's. It
+    loads no other checkpoint. Whether there is one yet is not checked.
     """
     save = plan.checkpoint.save or str(saved.checkpoints)
     checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)

@@ -30,8 +30,9 @@ SIGNAL = signal.SIGURG
 class HangReporter:
     """Keeps this rank's file ``ranks/<rank>.txt``: which process it is, and its stacks when a signal asks for them.
 
-    The supervisor sends the signal when the job seems to hang. ``start`` and ``finish`` never raise: a rank that cannot
-    write trains all the same.
+    It is made from the run's folder, where that file is, the rank, and the environment variables that name node and
+    job. The supervisor sends the signal when the job seems to hang. ``start`` and ``finish`` never raise: a rank that
+    cannot write trains all the same.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -45,8 +46,9 @@ class HangReporter:
     def start(self, environ: MutableMapping[str, str], *, uses_nccl: bool) -> None:
         """Write which process this rank is to its file, and have ``SIGNAL`` append the stacks of its threads.
 
-        The signal also has a thread write details on collectives. ``uses_nccl``: variables in ``environ`` are set that
-        make PyTorch record its collectives. Never raises.
+        An earlier file of the rank is replaced. The signal also has a thread write details on collectives.
+        ``uses_nccl``: variables in ``environ`` are set that make PyTorch record its collectives. Never raises; outside
+        the main thread no stacks are written.
         """
         with contextlib.suppress(OSError, ValueError):
             if uses_nccl:
@@ -68,7 +70,10 @@ class HangReporter:
             threading.Thread(target=self._wait_for_requests, args=(read,), name="llmb-asked", daemon=True).start()
 
     def finish(self) -> None:
-        """Remove this rank's file if no stacks were asked for, so that nobody takes it for a hang's. Never raises."""
+        """Remove this rank's file if no stacks were asked for, so that nobody takes it for a hang's. Never raises.
+
+        Where it was the last one, its folder goes, too. A file with stacks stays.
+        """
         with contextlib.suppress(OSError, ValueError):
             if self._file is not None and os.fstat(self._file.fileno()).st_size == len(self._head.encode()):
                 Path(self._file.name).unlink()
@@ -89,8 +94,9 @@ class HangReporter:
     def _write_details(self) -> None:
         """Write PyTorch's flight recorder of this rank to a file, and on rank 0 what NCCL's RAS says of the job.
 
-        They are ``rank_NUMBER`` and ``ras.txt`` in the subfolder ``FLIGHT``. There is no ``rank_NUMBER`` where nothing
-        was recorded, and no ``ras.txt`` where the program ``ncclras`` is missing or takes longer than 15 s.
+        They are ``rank_NUMBER`` and ``ras.txt`` in the subfolder ``FLIGHT`` of the run's folder, and replace earlier
+        ones. There is no ``rank_NUMBER`` where nothing was recorded, and no ``ras.txt`` where the program ``ncclras``
+        is missing or takes longer than 15 s.
 
         Raises:
             OSError: the subfolder cannot be made, or the dump cannot be written

@@ -22,10 +22,10 @@ Row = tuple[str, Any, Any]
 def require_agreement(job: Job | FunctionJob, config: Any) -> None:
     """Raise if the framework has resolved a setting that decides speed or loss otherwise than ``job`` plans it.
 
-    ``config`` is the framework's resolved configuration.
+    ``config`` is the framework's resolved configuration. A setting for which this release has no field passes.
 
     Raises:
-        Contradiction: settings differ; the message is a table of planned and resolved values
+        Contradiction: settings differ; the message is a table of planned and resolved values, a line each
     """
     remedy = f"use the container {job.release.container}, which LLMB's settings for this recipe are written for"
     if job.release.is_newer:
@@ -34,10 +34,13 @@ def require_agreement(job: Job | FunctionJob, config: Any) -> None:
 
 
 def require_same(rows: Iterable[Row], remedy: str) -> None:
-    """Raise if a planned value is not the resolved one; ``rows`` are (setting, planned, resolved), and none pass.
+    """Raise if a planned value is not the resolved one; ``rows`` are (setting, planned, resolved).
+
+    Passes without any rows, and settings for which this release of the framework has no field. ``remedy`` is what to
+    do.
 
     Raises:
-        Contradiction: values differ; the message is a table of both, with ``remedy``
+        Contradiction: values differ; the message is a table of those only
     """
     found = different(rows)
     if not found:

@@ -36,10 +36,12 @@ class Hangs(NoAnswer):
 def run_program(command: Sequence[str], seconds: float) -> bytes:
     """Run ``command`` for at most ``seconds`` and return its standard output, as bytes; its stderr is dropped.
 
-    Never waits longer: a program that hangs in the driver cannot even be killed, and is abandoned.
+    It gets no input. One that does not answer is killed; a program that hangs in the driver cannot even be killed, and
+    is abandoned: this never waits much longer. May be called from several threads.
 
     Raises:
-        NoAnswer: the program is missing, failed, or printed too much, or this process is ending
+        NoAnswer: the program is missing, ended with another status than 0, or printed over 8 MiB, or this process is
+            ending
         Hangs: it did not answer in time
     """
     thread = threading.get_ident()
@@ -152,11 +154,12 @@ _KILL_SECONDS = 1.0
 def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, Dict[str, Any]]:
     """Call all functions at once, each in a forked child of this process, and return what each gave, by name.
 
-    ``calls`` has each function with the seconds it may take. A result has ``seconds`` (taken) and one of ``value``;
-    ``error``, a text; or ``hung``, a text: a tool that did not answer, or what became of a child that was not over in
-    time. A child in state D cannot be killed, and is left alone; ``state`` is the kernel's letter for a late child
-    before it was killed. As soon as the descriptor ``until`` has something to read, which is left there, the time of
-    all is over. Nothing that a function raises is raised here.
+    ``calls`` has each function with the seconds it may take. A result has ``seconds`` (taken) and one of ``value``, as
+    JSON has it; ``error``, a text, for what the function raised (with ``died`` where the child ended without a word);
+    or ``hung``, a text: a tool that did not answer, or what became of a child that was not over in time. A child in
+    state D cannot be killed, and is left alone (``stuck``); ``state`` is the kernel's letter for a late child before it
+    was killed. As soon as the descriptor ``until`` has something to read, which is left there, or is closed, the time
+    of all is over.
 
     Raises:
         OSError: no pipe or process can be made
@@ -195,7 +198,12 @@ def _abandon_child(poll: Any, waiting: Dict[int, "_Child"], child: "_Child") -> 
 
 
 class _Child:
-    """One call of a function in a forked process, which may hang without this process hanging."""
+    """One call of a function in a forked process, which may hang without this process hanging.
+
+    Making it, from the call's ``name``, the function and the seconds that it may take, starts the process. Call
+    ``read`` whenever ``reading`` has something to read until it returns False, or set ``late`` when ``deadline`` (of
+    the monotonic clock) has passed; then ``end`` once, and ``result``.
+    """
 
     def __init__(self, name: str, function: Callable[[], Any], seconds: float) -> None:
         self.name, self.late, self.stuck = name, False, False
@@ -212,7 +220,10 @@ class _Child:
         os.close(writing)
 
     def read(self) -> bool:
-        """Take a block of the child's answer from its pipe; return False once that is complete, or too long."""
+        """Take a block of the child's answer from its pipe; return False once that is complete, or over 4 MiB.
+
+        Waits where there is nothing to read yet.
+        """
         block = os.read(self.reading, 1 << 16)
         self._said += block
         return bool(block) and len(self._said) <= MOST_SAID
@@ -290,8 +301,9 @@ def _process_state(pid: int) -> str:
 def frames(node: str, value: Any, width: int = 800) -> List[str]:
     """Return lines that carry ``value``, packed JSON, through output in which those of many nodes are mixed.
 
-    A line is ``LLMB-HEALTH NODE 1/3 ...``: ``node``, its number and their count, and at most ``width`` characters of
-    content, so that lines stay whole.
+    A line is ``LLMB-HEALTH NODE 1/3 ...``: ``node``, its number from 1 and their count, and at most ``width``
+    characters of content, so that lines stay whole. The content of all lines together is the JSON, packed by zlib, in
+    base64.
     """
     import base64
     import zlib

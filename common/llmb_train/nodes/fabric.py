@@ -45,8 +45,9 @@ def follow_orders(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -
     """Report that this node is ready (``order`` 0), then carry out the orders from standard input until that ends.
 
     Each order is one JSON line with its number (``order``), what to do (``work``: ``alone`` or ``reduce``) and what
-    that needs; other work is ignored without an answer. ``say`` is called with each answer. ``spec``: ``device``,
-    ``gpus`` per node, ``addresses`` of nodes, and environment variables to set (``env``).
+    that needs; other work is ignored without an answer. ``say`` is called with each answer: the order's number with
+    what ``stress`` returns, or with ``ranks``, what ``reduce`` returns. ``spec``: ``device``, ``gpus`` per node,
+    ``addresses`` of nodes by name, and environment variables to set (``env``). This process may then use all cores.
 
     Raises:
         ValueError: an order is not JSON
@@ -132,9 +133,9 @@ def _folder() -> Iterator[Path]:
 
 
 def _remove_left_behind(parent: Path) -> None:
-    """Remove from ``parent`` this user's old folders of measurements whose processes have all ended; nothing else.
+    """Remove from ``parent`` this user's folders of measurements whose processes have all ended; nothing else.
 
-    What cannot be removed stays.
+    Folders changed within the last minute stay, and so does what cannot be removed.
     """
     for left in parent.glob(f"{_FOLDER}*"):
         with suppress(OSError):  # it is no folder, or somebody works there
@@ -149,7 +150,10 @@ def _remove_left_behind(parent: Path) -> None:
 
 
 class _Step:
-    """A counter of steps, shared by a forked child and its parent, that shows how far even a hanging child came."""
+    """A counter of steps, shared by a forked child and its parent, that shows how far even a hanging child came.
+
+    To be made before the fork. The child calls ``next`` at the beginning of each step; the parent reads ``reached``.
+    """
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 8)
@@ -165,13 +169,12 @@ class _Step:
 
 
 class _Member:
-    """One rank in a group of nodes whose all-reduces are timed, as ``spec`` and ``order`` of the measurement have
-    it.
+    """One rank in a group of nodes whose all-reduces are timed.
 
-    ``group`` are the nodes' names, whose first one's ``port`` is where ranks meet; ``rank`` counts within the group, or
-    among the ranks of the same index where rails are timed, and ``index`` within the node. ``step`` is what the rank
-    counts its steps with, and ``log`` the file for NCCL's lines. ``bytes`` are the buffer sizes, and ``patience`` how
-    long the ranks wait for each other.
+    It is made from ``spec`` and ``order`` of the measurement. ``group`` are the nodes' names, whose first one's
+    ``port`` is where ranks meet; ``rank`` counts within the group, or among the ranks of the same index where rails are
+    timed, and ``index`` within the node. ``step`` is what the rank counts its steps with, and ``log`` the file for
+    NCCL's lines. ``bytes`` are the buffer sizes, and ``patience`` how long the ranks wait for each other.
     """
 
     def __init__(
@@ -198,8 +201,9 @@ class _Member:
 def time_all_reduces(member: _Member) -> dict[str, Any]:
     """Join the rank's group, time all-reduces in it; return ``seconds`` of one for each buffer size, and ``log``.
 
-    ``log`` has NCCL's lines on the network that it chose; empty but on a node's first rank, or on every rank where
-    rails are timed. This process belongs to the group from then on.
+    ``seconds`` are in the order of the member's ``bytes``. ``log`` has NCCL's lines on the network that it chose, from
+    a node's first rank, or from every rank where rails are timed; else, and on CPUs, it is empty. This process belongs
+    to the group from then on.
 
     Raises:
         ValueError: an all-reduce gave a wrong sum
@@ -228,10 +232,10 @@ def time_all_reduces(member: _Member) -> dict[str, Any]:
 
 
 def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> float:
-    """Return the usual seconds of one all-reduce of a buffer of ``size`` bytes in the member's group.
+    """Return the usual seconds of one all-reduce of a buffer of ``size`` bytes: the median, on a CPU the shortest.
 
     The first one is not timed, but its sum checked. ``number``: which of the member's sizes it is, because a size may
-    come twice.
+    come twice. All ranks time as many, as the first one says through ``store``.
 
     Raises:
         ValueError: the sum is wrong

@@ -111,7 +111,10 @@ def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
 
 
 def changing(sample: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the ``time`` and ``gpus`` of a ``snapshot``, each GPU with only what changes, such as clocks."""
+    """Return the ``time`` and ``gpus`` of a ``snapshot``, each GPU with only what changes, such as clocks.
+
+    ``sample``, the snapshot, is not changed.
+    """
     return {"time": sample["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in sample["gpus"]]}
 
 
@@ -137,9 +140,9 @@ def parse(answer: bytes) -> Dict[str, Any]:
 
 
 def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
-    """Return what nvidia-smi says of the GPU ``number``, by LLMB's names, which carry units.
+    """Return what nvidia-smi says of the GPU ``number`` (from 0, in its order), by LLMB's names, which carry units.
 
-    Every GPU has all of the names; the value is None where nvidia-smi does not say it.
+    Every GPU has all of the names; the value is None where nvidia-smi does not say it, and empty for a list or dict.
     """
     texts = {name: _xml_text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first_number(element, paths) for name, paths in _NUMBERS.items()}
@@ -169,7 +172,8 @@ def _nvlink_domain(element: ElementTree.Element) -> Optional[str]:
 def _uncorrectable_errors(element: ElementTree.Element, memory: str = "") -> Optional[float]:
     """Return a GPU's number of uncorrectable ECC errors since the driver was loaded; None where nothing is counted.
 
-    ``memory``, such as ``sram``, limits them to that memory; empty: of all. Older drivers count one total.
+    ``memory``, such as ``sram``, limits them to that memory; empty: of all. Older drivers count one total, which is
+    given whatever ``memory`` is.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
@@ -197,7 +201,7 @@ def _throttle_reasons(element: ElementTree.Element) -> List[str]:
 def _throttle_counters(element: ElementTree.Element) -> Dict[str, float]:
     """Return the microseconds that a GPU's clocks were slowed since the driver was loaded, by reason.
 
-    Empty where nvidia-smi has no such counters.
+    A reason that nvidia-smi does not count is missing; empty where it has no such counters.
     """
     found = {}
     for name, reason in _COUNTERS.items():

@@ -37,8 +37,9 @@ ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.no
 def probes_for(spec: Dict[str, Any]) -> Dict[str, Call]:
     """Return every look at this node by name, as a function to be called, with the seconds that it may take.
 
-    Nothing is looked at yet. ``spec``: ``folders`` to look into, paths by purpose; ``written``, the purposes of those
-    in which a file is tried; ``starts``, programs whose start is tried.
+    Nothing is looked at yet. Names are such as ``gpus`` and ``kernel``, and ``folder PURPOSE`` for each folder.
+    ``spec`` may have ``folders`` to look into, paths by purpose; ``written``, the purposes of those in which a file is
+    tried; ``starts``, programs whose start is tried.
     """
     found = {
         "machine": (lambda: machine.facts(os.environ, ROOT), FILE_SECONDS),
@@ -61,6 +62,8 @@ def probes_for(spec: Dict[str, Any]) -> Dict[str, Call]:
 def _tool_output(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
     """Run a tool; return (its standard output, None) or (None, why it gave none); both None if not installed.
 
+    A tool that ended with another status than 0 gave none.
+
     Raises:
         Hangs: it did not answer within ``seconds``
     """
@@ -78,9 +81,10 @@ def _tool_output(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional
 def nvlink() -> Dict[str, Any]:
     """Return the state of NVLink on this node by nvidia-smi: ``gpus``, ``errors`` and ``missing``.
 
-    Each of ``gpus`` has the number of links that run (``up``), the numbers of those that do not (``down``), and the
-    different ``rates`` as texts. ``errors``: bit error rates other than the tool's zero. ``missing``: why nvidia-smi
-    did not say; None also where it is not installed, in which case the lists are empty.
+    Each of ``gpus``, in nvidia-smi's order, has the number of links that run (``up``), the numbers of those that do not
+    (``down``), and the different ``rates`` as texts. ``errors``: the bit error rates, as texts, that are other than the
+    tool's zero. ``missing``: why nvidia-smi did not say; None also where it is not installed, in which case the lists
+    are empty.
 
     Raises:
         Hangs: nvidia-smi did not answer in time
@@ -139,8 +143,8 @@ def services() -> Dict[str, Any]:
 def ports() -> List[Dict[str, Any]]:
     """Return for each port of InfiniBand and RoCE adapters ``name``, ``phys``, ``board``, ``gids`` and ``errors``.
 
-    They are its physical state, the adapter's board, kinds of addresses, and by how much each error counter has grown
-    in four seconds, which this call takes. Empty: no adapter.
+    They are its physical state, the adapter's board, kinds of addresses, and by name how much each error counter has
+    grown in four seconds, which this call takes (0: not at all, or not known). Sorted by name; empty: no adapter.
     """
     before = _adapter_ports()
     time.sleep(_APART_SECONDS)
@@ -154,7 +158,8 @@ def ports() -> List[Dict[str, Any]]:
 def _adapter_ports() -> List[Dict[str, Any]]:
     """Return for each port of network adapters its physical state, board, kinds of addresses, and error counters.
 
-    The counters are totals. A value that the kernel does not tell is None. Empty: no adapter.
+    By ``name``, ``phys``, ``board``, ``gids`` and ``errors`` (totals, by the kernel's names). A value that the kernel
+    does not tell is None. Empty: no adapter.
     """
     found = []
     for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
@@ -179,7 +184,8 @@ def _adapter_ports() -> List[Dict[str, Any]]:
 def kernel_log() -> Dict[str, Any]:
     """Return the kernel's log ``lines`` of the last day that may matter, as [age in seconds, text].
 
-    They are the last 400 at most. ``missing``: why the log could not be read; None: it was, or there is no tool for it.
+    Oldest first, of the last 24 hours. Those that match a known pattern of trouble, the last 400 at most, each cut to
+    300 characters. ``missing``: why the log could not be read; None: it was, or there is no tool for it.
 
     Raises:
         Hangs: dmesg did not answer in time
@@ -208,7 +214,8 @@ def kernel_log() -> Dict[str, Any]:
 def system() -> Dict[str, Any]:
     """Return the limits of this process, shared memory in bytes, and how the node's kernel is set, by name.
 
-    None: not known, or, for a limit, unlimited.
+    Names are such as ``memlock`` (bytes), ``shm_free``, ``cmdline`` and ``clock`` (Unix time now). None: not known, or,
+    for a limit, unlimited; a bool is False where it is not known.
     """
     cores = ROOT / "sys/devices/system/cpu"
     governors = [read_text(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
@@ -247,8 +254,9 @@ def system() -> Dict[str, Any]:
 def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
     """Return this node's versions of OS, OFED and Enroot, Enroot's settings and folders, and which programs start.
 
-    Of the Python programs ``starts``, the list ``starts`` has those that do. A version is None where it is not
-    installed; ``enroot_missing`` says why an Enroot that is there does not tell its version.
+    By name: ``os``, ``ofed``, ``enroot``, ``enroot_settings``; ``unpacked`` and ``roots``, its folders as ``folder``
+    describes them. Of the Python programs ``starts``, the list ``starts`` has those that do, in order. A version is
+    None where it is not installed; ``enroot_missing`` says why an Enroot that is there does not tell its version.
 
     Raises:
         Hangs: Enroot did not answer in time
@@ -318,9 +326,10 @@ def _unpack_folder(settings: Dict[str, str]) -> str:
 
 
 def stuck() -> List[Dict[str, Any]]:
-    """Return processes (``pid``, ``name``) that stayed in uninterruptible sleep (state D) for four seconds.
+    """Return processes (``pid``, ``name``), by id, that stayed in uninterruptible sleep (state D) for four seconds.
 
-    They never ran meanwhile; the kernel's own are left out. The call takes those four seconds. Empty: none.
+    They never ran meanwhile; the kernel's own, and other looks at this node, are left out. The call takes those four
+    seconds. Empty: none.
     """
     before = _uninterruptible_processes()
     time.sleep(_APART_SECONDS)
@@ -350,7 +359,7 @@ def _uninterruptible_processes() -> Dict[int, Tuple[str, str]]:
 
 
 def folder(path: str, written: bool = False) -> Dict[str, Any]:
-    """Return how this node sees a folder: ``path``, ``there``, ``free``, ``size`` and ``problem``.
+    """Return how this node sees a folder: ``path``, ``there`` (it is a folder), ``free``, ``size`` and ``problem``.
 
     ``free`` and ``size`` are its file system's, in bytes; None where nothing is at the path. With ``written``, a file
     is written there and removed; ``problem`` says why that failed. None: it did not fail, or was not tried, as in a

@@ -15,14 +15,16 @@ _MOST_BYTES = 1 << 20
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """Return this node's name: as Slurm has it in ``environ``, else the host's."""
+    """Return this node's name: as Slurm has it in ``environ`` (SLURMD_NODENAME), else the host's."""
     return environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
     """Return what the kernel says of this node: names, CPU, its memory (GiB), NVIDIA driver, network adapters.
 
-    A value is None where there is nothing to read. ``root`` is the folder that has ``proc`` and ``sys``.
+    By ``host``, ``kernel``, ``architecture``, ``cpu``, ``cpus`` (their number), ``memory_gib``, ``driver`` and
+    ``adapters`` (as ``adapters`` returns them). A value is None where there is nothing to read. ``root`` is the folder
+    that has ``proc`` and ``sys``.
     """
     memory = re.search(r"^MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
     return {
@@ -40,7 +42,7 @@ def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
 def cpu_model(cpuinfo: str) -> Optional[str]:
     """Return the CPU's model name from the text of ``/proc/cpuinfo``; on Arm the core's part number (``0xd4f``).
 
-    None where the text has neither.
+    That of the first core. None where the text has neither.
     """
     found = re.search(r"^(?:model name|CPU part)\s*: *(.+)$", cpuinfo, re.MULTILINE)
     return found.group(1).strip()[:120] if found else None
@@ -58,8 +60,9 @@ def driver_version(path: Path) -> Optional[str]:
 def adapters(root: Path) -> List[Dict[str, Any]]:
     """Return the InfiniBand, RoCE and EFA adapters in ``root`` (``/sys/class/infiniband``), one entry for each port.
 
-    Empty: there is none. ``rate_gbps`` is the link's present rate in Gbit/s, ``state`` the logical one (``ACTIVE``,
-    ``DOWN``); what cannot be read is None.
+    Sorted by ``name``; empty: there is none. ``rate_gbps`` is the link's present rate in Gbit/s, ``state`` the logical
+    one (``ACTIVE``, ``DOWN``); ``type``, ``firmware`` and ``layer`` are the kernel's texts. What cannot be read is
+    None.
     """
     found = []
     for name, adapter, port in ports(root):
@@ -80,7 +83,8 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
 def ports(root: Path) -> List[Tuple[str, Path, Path]]:
     """Return (name, adapter's folder, port's folder) of each port of the network adapters in ``root``, sorted.
 
-    A name is ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. Empty where there is no adapter.
+    A name is ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. At most 64 adapters, and 4 ports of each.
+    Empty where there is no adapter.
     """
     found = []
     for name in sorted_names(root)[:_MOST_ADAPTERS]:
@@ -129,7 +133,8 @@ def of_the_network(lines: Sequence[str]) -> List[str]:
 def log_nccl(environ: MutableMapping[str, str], file: Path) -> Optional[str]:
     """Set variables in ``environ`` that make NCCL, when it is first used, write its log to ``file``; return None.
 
-    Where the job sets such variables itself, nothing is changed, and the result is a sentence that says so.
+    Where the job sets one of these itself (``NCCL_DEBUG`` or such), nothing is changed, and the result is a clause that
+    says so. Processes that share ``environ`` share the file.
     """
     taken = [name for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS") if environ.get(name)]
     if taken:

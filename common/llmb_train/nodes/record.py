@@ -39,9 +39,10 @@ _SECONDS_AFTER = 4.0
 class Node:
     """Writes what a node reports about itself during a run to ``nodes/<host>.json``, from the node's first rank.
 
-    Other ranks only add their GPU's peak memory to a file beside it at the end. No method raises or waits for longer
-    than some seconds: what cannot be found out is recorded as missing, or not at all. Questions are asked in threads of
-    their own, because reading a broken adapter's file can hang too.
+    It is made from the run's folder, this process's rank, and the process's environment variables; call ``start`` first
+    and ``finish`` last. Other ranks only add their GPU's peak memory to a file beside it at the end. No method raises
+    or waits for longer than some seconds: what cannot be found out is recorded as missing, or not at all. Questions are
+    asked in threads of their own, because reading a broken adapter's file can hang too.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -68,8 +69,9 @@ class Node:
     def start(self, *, uses_nccl: bool) -> None:
         """Begin to record this node's hardware and GPUs in a thread; only on the node's first rank.
 
-        Called before torch is imported, which takes longer. ``uses_nccl``: environment variables make NCCL log to a
-        file beside the record. Files of an earlier start of this job are removed. Never raises.
+        Called before torch is imported, which takes longer. ``uses_nccl`` (the job is on GPUs): environment variables
+        make NCCL log to a file beside the record. An earlier start's log and file of peak memory are removed. Never
+        raises.
         """
         self._on_gpu = uses_nccl
         if not self._writes:
@@ -84,7 +86,10 @@ class Node:
         self._in_thread(self._record_at_start)
 
     def wait(self) -> None:
-        """Wait, some seconds at most, for the look at this node that ``start`` began; one that hangs is abandoned."""
+        """Wait, 12 seconds at most, for the look at this node that ``start`` began.
+
+        One that hangs goes on in its thread.
+        """
         self._join(gpus.SECONDS + 2)
 
     def after_step(self, number: int) -> None:
@@ -98,7 +103,7 @@ class Node:
             self._looked_enough.set()
 
     def finish(self) -> None:
-        """Record the GPUs after training, and the most GPU memory that this rank had in use, in bytes.
+        """Record the node's GPUs after training, from its first rank, and on a GPU this rank's peak memory in bytes.
 
         Waits 5 s at most. Never raises.
         """
@@ -132,9 +137,10 @@ class Node:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _record_under_load(self) -> None:
-        """Record the GPUs up to eight times while they train, as ``load`` (the first) and ``samples``.
+        """Record the GPUs up to eight times while they train, as ``load`` (the first) and ``samples`` (all of them).
 
-        ``samples`` has only what changes. Ends early when the GPUs do not answer, or enough steps have ended.
+        ``samples`` has only what changes. Half a second passes between two. Ends early when the GPUs do not answer, or
+        enough steps have ended.
         """
         samples: list[dict[str, Any]] = []
         while True:

@@ -30,9 +30,10 @@ _COPIED = {"cuda": 512 << 20, "cpu": 4 << 20}
 def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
     """Put all GPUs of the node to work at once; return what each achieves (``alone``) and looks like (``load``).
 
-    ``alone`` has each GPU's results by its index as text, as ``call_all`` has them. ``load`` is a list of snapshots;
-    empty on CPUs, or where none could be taken. ``spec``: ``device``, and how many ``gpus`` the node has. ``until``: a
-    descriptor; input on it ends the work early.
+    ``alone`` has each GPU's results by its index as text, as ``call_all`` has them, with what ``measure_gpu`` returns
+    as ``value``. ``load`` is a list of snapshots; empty on CPUs, or where none could be taken. ``spec``: ``device``,
+    and how many ``gpus`` the node has. After a minute a GPU is given up. ``until``: a descriptor; input on it ends the
+    work early.
     """
     calls: dict[str, Call] = {}
     for index in range(spec["gpus"]):
@@ -54,7 +55,8 @@ def measure_gpu(device: str, index: int) -> dict[str, float]:
     """Put the GPU ``index`` to work; return ``tflops`` of a matrix product and the bandwidth of ``copy``.
 
     The product is in bf16, on a CPU in fp32; the copy stays within its memory. On a GPU there are also ``to_gpu`` and
-    ``from_gpu``, copies from and to the host's memory. Bandwidths are in GB/s; ``copy`` counts reads and writes.
+    ``from_gpu``, copies from and to the host's memory. Bandwidths are in GB/s (1e9 bytes); ``copy`` counts reads and
+    writes. This process works on that GPU from then on.
 
     Raises:
         ValueError: a matrix product is wrong
@@ -82,9 +84,9 @@ def measure_gpu(device: str, index: int) -> dict[str, float]:
 
 
 def _seconds_of_calls(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> float:
-    """Return the usual seconds of a call of ``work``, called at least ``repeats`` times and for ``seconds``.
+    """Return the usual seconds of a call of ``work``, called ``repeats`` times or more, for ``seconds`` or longer.
 
-    Three calls before that are not timed.
+    Usual is the median, on a CPU the shortest. Three calls before that are not timed.
     """
     for _ in range(3):
         work()
@@ -100,7 +102,10 @@ def _seconds_of_calls(work: Any, device: str, seconds: float = 0.0, repeats: int
 
 
 def usual(times: Sequence[float], device: str) -> float:
-    """Return the median of ``times``; on a CPU (``device``) the shortest, because other processes disturb."""
+    """Return the median of ``times``; on a CPU (``device``) the shortest, because other processes disturb.
+
+    There must be at least one.
+    """
     return statistics.median(times) if device == "cuda" else min(times)
 
 
