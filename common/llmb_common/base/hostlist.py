@@ -59,7 +59,7 @@ def expand_known(text: str) -> list[str]:
 def compress(names: Iterable[str]) -> str:
     """Return host names as one host list in Slurm's form: ``n[01-03,07]`` of n01, n02, n03 and n07.
 
-    Without duplicates, with ranges over the last number in each name; ``n1`` and ``n01`` stay two hosts. Names without
+    Without duplicates, with ranges over the last number in each name; n1 and n01 stay two hosts. Names without
     a number come first, then the others by what stands around the number, and by the number. An empty text of no names.
     """
     found: dict[tuple[str, str], set[str]] = {}

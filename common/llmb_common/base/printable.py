@@ -23,7 +23,7 @@ from typing import Any, TextIO, cast
 def printable(text: str, keep: str = "\t") -> str:
     """Return ``text`` with each non-printable character, line breaks included, replaced by its escape sequence.
 
-    That is Python's (an escape character becomes a backslash and ``x1b``); backslashes themselves stay. So the result
+    That is Python's (an escape character becomes a backslash and x1b); backslashes themselves stay. So the result
     is one line, harmless to a terminal. The characters in ``keep`` stay as they are.
     """
     plain = text

@@ -127,7 +127,7 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
 
     The batch script and job.json are compared with what the plan on record renders now; the supervisor and, with
     ``code``, the packed training code with the hashes on record. ``code`` is False where this process has just written
-    that, or compared it already. Nothing is written.
+    that, or compared it already. Nothing is written. S3 of SECURITY.md.
 
     Raises:
         RecordError: code ``changed``: a file differs, or is missing or unreadable; code ``not-yours``: the run folder
