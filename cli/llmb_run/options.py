@@ -133,9 +133,10 @@ def _completion(
 
 
 def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
-    """Return the verbs of the command (``show`` of ``accept``) where one may stand, before its first argument.
+    """Return the verbs of the command (``show`` of ``accept``) if ``parameter`` is an argument that has no value
+    yet.
 
-    Empty where none may stand.
+    Empty where ``parameter`` is an option, the argument has a value already, or the command has no verbs.
     """
     first = isinstance(parameter, click.Argument) and not context.params.get(str(parameter.name))
     return [*getattr(context.command, "verbs", ())] if first else []

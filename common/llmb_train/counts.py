@@ -219,7 +219,8 @@ def _latent_attention_weights(model: Any) -> int:
 def _index_weights(model: Any) -> int:
     """Return the number of weights of the matrices of one layer's index, which chooses attended tokens (DSA).
 
-    Counted are those of queries, of the one key, and of each head's weight.
+    Counted are those of queries, of the one key, and of each head's weight. The model must have such an index: there is
+    no answer 0 for one without.
     """
     heads, width = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim
     return int(model.q_lora_rank * heads * width + model.hidden_size * (width + heads))

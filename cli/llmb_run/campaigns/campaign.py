@@ -71,7 +71,9 @@ class Campaign:
 
     ``open_campaign`` makes it; it starts no runs itself, but finds them again by their keys. ``folder`` is the
     campaign's own, called by its number. ``id`` is random, and part of its runs' keys. ``purpose`` is the command's
-    name. ``began`` is Unix time.
+    name. ``began`` is Unix time. ``key`` makes the key of a run, and ``numbers`` reads (arm, attempt) from one of this
+    campaign, None from another. ``records`` returns the runs' records by (arm, attempt). ``frozen_file`` is the path of
+    the inputs it began with, ``result_file`` that of its answer, which ``result`` reads; None: it is not over.
     """
 
     folder: Path

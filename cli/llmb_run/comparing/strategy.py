@@ -217,9 +217,10 @@ class ComparisonProgress:
 
     @cached_property
     def good(self) -> list[RunBlock]:
-        """The blocks of runs that have ended and count for the answer.
+        """The blocks of runs that have ended and are not ``lost``, in the order of ``blocks``: they count for the
+        answer.
 
-        At least ``ENOUGH`` runs of each have a step time.
+        At least ``ENOUGH`` runs of each block have a step time.
         """
         return [block for block in self.blocks if block.ended and not block.lost]
 
@@ -300,10 +301,11 @@ class InTurns:
     rule: Rule
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """Return the runs to start now: new blocks until the next look, and what is missing of begun ones.
+        """Return what is due: the runs to start of new blocks until the next look, and what is missing of begun
+        ones.
 
-        Where a side has failed, runs of these blocks that have no job are to be cancelled instead. Empty: nothing to do
-        now.
+        Where a side has failed, runs of these blocks that have no job are returned instead: they are to be cancelled.
+        Empty: nothing to do now.
         """
         standing = self.standing(arms, runs)
         open_ = [block for block in standing.blocks if not (block.ended or block.waits)]

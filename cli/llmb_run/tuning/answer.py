@@ -103,9 +103,9 @@ def _full_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
 def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
     """Return a row for every configuration that has an ended run, as JSON values, the fastest first.
 
-    Those that are out come last. The base stands behind those that were faster. ``ratio``: step time over the base's by
-    the trials, None where not known. ``what``: why the configuration is out; empty: it is not. ``runs`` counts ended
-    ones.
+    Those that are out come last. The base stands behind those that were faster. ``title``, ``changes`` and ``command``
+    are the configuration's in ``kept``. ``ratio``: step time over the base's by the trials, None where not known.
+    ``what``: why the configuration is out; empty: it is not. ``runs`` counts ended ones.
     """
     search = state.search
     faster = [*takewhile(lambda at: search.ratios[at] < 1, search.order)]

@@ -350,10 +350,12 @@ def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
 
 
 def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
-    """Return another log line of the same kind that names a rank or node, where ``first`` names none; else ``first``.
+    """Return another log line of the same kind that names a rank or node, where ``first`` names none; else
+    ``first``.
 
-    slurmstepd says of a job that a node failed, srun says which; of a loss that is no number, the iteration's line says
-    less than the assertion. Other kinds are returned as they are.
+    This is done for faults of a node and for a loss that is no number only; any other ``first`` is returned as it is,
+    and so is one for which ``items`` has no such line. slurmstepd says of a job that a node failed, srun says which; of
+    a loss that is no number, the iteration's line says less than the assertion.
     """
     if (first.signature.fault != "node" and first.signature.id != "nan") or any(locate(first, Places())):
         return first

@@ -76,9 +76,12 @@ def node_command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
 
 
 def _packed_program(folder: Path) -> str:
-    """Return the health program for the nodes as one argument of a command line: compressed Python, in base 64.
+    """Return the health program for the nodes as one argument of a command line: Python packed by zlib, in base 64.
 
-    ``folder`` has its modules. It must stay below the 128 KiB that Linux allows an argument.
+    ``folder`` has its modules. It must stay below the 128 KiB that Linux allows an argument, which is not checked here.
+
+    Raises:
+        OSError: a module in ``folder`` cannot be read
     """
     sources = {}
     for name in _MODULES:

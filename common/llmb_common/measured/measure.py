@@ -122,9 +122,9 @@ def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
 def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
     """Return the run records in ``folders``, by folder, as they are now.
 
-    The scheduler is asked about live runs, and their records are updated on disk. Folders without a record are left
-    out; so are those with one that cannot be read, which a notice tells, as it does where the scheduler does not
-    answer.
+    The scheduler is asked about live runs, and their records are updated on disk. Where it does not answer for a run, a
+    notice says so, and its record has the last known state. None and folders without a record are left out; so are
+    those with one that cannot be read, which a notice tells.
     """
     records: dict[Path | None, RunRecord] = {}
     for folder in dict.fromkeys(folders):

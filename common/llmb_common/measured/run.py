@@ -251,7 +251,10 @@ class MeasuredRun:
 
     @property
     def status(self) -> Status:
-        """What became of the run, by its log and its record: whether it succeeded, and if not, why."""
+        """What became of the run, by its log and its record: whether it succeeded, and if not, why.
+
+        It is the status in the run's ``summary``, and fails where that does.
+        """
         return self.summary.status
 
     @property

@@ -376,7 +376,7 @@ def hung_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
 def hung_lesser_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a sentence for each look at the node that did not end in time where jobs run all the same.
 
-    It has no period. They are the looks of ``LESSER_LOOKS``, such as at the kernel's log.
+    It has no period. They are the looks of ``LESSER_LOOKS``, such as at the kernel's log, whatever ``needs`` says.
     """
     yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe in LESSER_LOOKS)
 

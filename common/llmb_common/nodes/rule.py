@@ -167,7 +167,8 @@ def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
 def _unlike_most(values: Sequence[tuple[str, str, object]]) -> Iterator[Found]:
     """Yield each of ``values``, given as (host, place, value), that is not the usual one; None is left out.
 
-    What is found reads ``VALUE on PLACE``, with the usual value beside it.
+    The usual one is what ``usual_value`` says of all of them; where it says None, each known value is yielded. What is
+    found reads ``VALUE on PLACE``, with the usual value beside it.
     """
     usual = usual_value(value for _, _, value in values)
     for host, place, value in values:

@@ -101,7 +101,10 @@ def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
 
 
 def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
-    """Return one layer of the given ``kind`` in the model ``a``: what it saves of a token, and its matrices."""
+    """Return one layer of the given ``kind`` in the model ``a``: what it saves of a token, and its matrices.
+
+    ``s`` tells how wide the first product of an MLP is, and the experts' hidden size where it is not the model's.
+    """
     saved, shapes = _MIXERS[kind.mixer](a, s) if kind.mixer else ((), frozenset())
     if kind.mlp == "dense":
         ffn = a.ffn or 0

@@ -123,10 +123,11 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of a recipe's configuration table: the layout for a GPU type, model size and range of GPU counts.
 
-    ``scales`` are the counts from ``gpus_min`` to ``gpus_max``, each twice the one before. ``gbs`` is a number, or a
-    formula of GPUs (``GPUs``, ``GPUs*2``, ``GPUs/2``), which ``global_batch_size`` evaluates. ``gpu`` may be ``any``.
-    ``layers``: how many layers its jobs build; None: all of the model's. ``time_limit`` None: the variant's.
-    ``min_memory_gb``: GPU memory that the table asks for. ``source``: file and line of the printed table.
+    ``scales``, a property, are the counts from ``gpus_min`` to ``gpus_max``, each twice the one before. ``gbs`` is a
+    number, or a formula of GPUs (``GPUs``, ``GPUs*2``, ``GPUs/2``), which ``global_batch_size`` evaluates; it raises
+    RequestError where the formula gives no whole number. ``gpu`` may be ``any``. ``layers``: how many layers its jobs
+    build; None: all of the model's. ``time_limit`` None: the variant's. ``min_memory_gb``: GPU memory that the table
+    asks for. ``source``: file and line of the printed table.
     """
 
     variant: Name

@@ -172,7 +172,8 @@ def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collect
     """Return (node, positions of the runs that had it) of the node with which runs are slower than without.
 
     It has the largest Student's t of all nodes that at least two runs had and two had not. None where shuffling the
-    runs ``trials`` times reaches that t in more than 1 % of cases, or the runs are too few to tell.
+    runs ``trials`` times reaches that t in more than 1 % of cases, the runs are too few to tell, or no node is such;
+    also where fewer than 100 shuffles are made. Of many runs and nodes, fewer than ``trials`` are.
     """
     sets = [_nodes(run) for run in runs]
     counts = Counter(itertools.chain.from_iterable(sets))

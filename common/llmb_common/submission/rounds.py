@@ -152,10 +152,11 @@ def _open_locked(file: Path, say: Callable[[str], None]) -> int:
 
 
 def _read_round(descriptor: int, *, again: bool) -> Invocation:
-    """Return the round that the locked file behind ``descriptor`` holds, if it began within the last day.
+    """Return the round in the locked file behind ``descriptor``; where that does not count, a new one, written to
+    it.
 
-    Otherwise, with ``again``, or where the file is empty or damaged, makes a new round, writes it to the file and
-    returns it.
+    It counts if it began within the last day, and ``again`` is False. It does not with ``again``, where it is older or
+    began in the future, by more than clocks differ, nor where the file is empty or damaged.
 
     Raises:
         OSError: the file cannot be read or written

@@ -88,7 +88,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """All facts that doctor's checks look at: settings, folders, Slurm and one node; empty where nothing answered."""
+    """All facts that doctor's checks look at: settings, folders, Slurm and one node; empty where nothing answered.
+
+    Two properties come from ``config``: ``slurm``, the site's Slurm settings with the defaults for those not set, and
+    ``engine_pythons``, the paths of the Pythons in which the site's jobs without a container train, that of the default
+    release first (empty: none).
+    """
 
     config: ClusterConfig
     install: Path

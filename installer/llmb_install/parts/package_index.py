@@ -53,9 +53,11 @@ _PACKAGES = (".whl", ".tar.gz", ".zip")
 class Sources:
     """Where this machine's settings for pip and uv say that packages come from: pages of links first, then indexes.
 
-    It is made from these ``settings``. ``links`` tells which files there are, ``fetch`` returns one. What pages say is
-    kept as long as the object lives, as is that a server does not answer. ``refusal`` is what indexes said that did not
-    let the last ``links`` look; None: all did.
+    It is made from these ``settings``. ``links`` returns the files of a package whose names ``accepts`` accepts, never
+    none; ``fetch`` the content of the first of them with a SHA-256 in ``hashes``. Both also ask the indexes ``more``,
+    and raise ``Unavailable`` where there is no such file. ``configured`` names, for messages, the page or index that a
+    location belongs to. What pages say is kept as long as the object lives, as is that a server does not answer.
+    ``refusal`` is what indexes said that did not let the last ``links`` look; None: all did.
     """
 
     def __init__(self, settings: IndexSettings) -> None:

@@ -211,8 +211,10 @@ class Reporter:
 class Step:
     """One running step of the installer: its title, what it is doing now, and since when.
 
-    It begins when it is made, from its ``title``. ``update`` says what it is doing; set ``is_wrong`` where a check
-    found something, so that it is shown as failed although it ran to its end.
+    It begins when it is made, from its ``title``. ``update`` says what it is doing, as a text or as a function that is
+    asked for one whenever it is shown. ``elapsed`` returns seconds, ``describe`` the line ``TITLE: DETAIL (12 s)``, and
+    ``detail_suffix`` its ``: DETAIL``, empty where there is none. Set ``is_wrong`` where a check found something, so
+    that it is shown as failed although it ran to its end.
     """
 
     def __init__(self, title: str) -> None:

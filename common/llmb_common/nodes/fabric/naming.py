@@ -207,7 +207,10 @@ def _bandwidth_text(group: GroupSpeed) -> str:
 
 
 def _path_finding(group: GroupSpeed, expected: Expectation) -> FabricFinding:
-    """Return the finding that the path between the nodes of ``group`` is slow: each of them is fast with others."""
+    """Return the finding that the path between the nodes of ``group`` is slow: each of them is fast with others.
+
+    Its level follows from ``group`` and ``expected``; the latter is not in its text.
+    """
     return new_finding(
         "slow-path",
         _slow_group_level(group, expected),
