@@ -125,7 +125,7 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
     try:
         value = read_json(file)
     except RecordError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
+        if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
             return []
         raise
     try:
