@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base import processes
+from llmb_common.base import programs
 from support.processes import has_ended, wait_until
 
 CRASHED = 99
@@ -39,7 +39,7 @@ def run_and_crash_while(program: str, action: Callable[[], object], *, to_its_en
     reading, writing = os.pipe()
 
     def die_waiting() -> None:
-        listen = processes._read_pipes
+        listen = programs._read_pipes
 
         def counted(process: subprocess.Popen[bytes], *args: Any) -> Any:
             if isinstance(process.args, list) and program in process.args:
@@ -47,7 +47,7 @@ def run_and_crash_while(program: str, action: Callable[[], object], *, to_its_en
                 os._exit(CRASHED)
             return listen(process, *args)
 
-        processes._read_pipes = counted
+        programs._read_pipes = counted
 
     crashed = _in_child(die_waiting, action)
     os.close(writing)
@@ -112,7 +112,7 @@ def _count_down(at: int, under: str) -> None:
         elif event in ("subprocess.Popen", "sqlite3.connect"):
             step()
 
-    listen = processes._read_pipes
+    listen = programs._read_pipes
 
     def counted(*args: Any) -> Any:
         step()  # the program runs, nobody waits for it any more
@@ -120,5 +120,5 @@ def _count_down(at: int, under: str) -> None:
         step()  # it has answered, nobody has read it
         return result
 
-    processes._read_pipes = counted
+    programs._read_pipes = counted
     sys.addaudithook(hook)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_common.base.talking import Conversation, talk
 from llmb_common.health import fabric, workers
 from llmb_common.health.ask import Health

@@ -8,7 +8,6 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -105,7 +104,7 @@ def test_where_nothing_is_queued_a_killed_command_uses_up_no_rerun(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its run was cancelled with it, however often that happens."""
-    instant.install_executor(monkeypatch, tmp_path / "alone", replace(instant.INSTANT, queued=False))
+    instant.install_executor(monkeypatch, tmp_path / "alone", instant.INSTANT._replace(queued=False))
     site.suite(80, 80, SUITE.replace("reruns: 4", "reruns: 1"))
     for number in range(1, 6):
         instant.direct(f"1.{number}", "CANCELLED")

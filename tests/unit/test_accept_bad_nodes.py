@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ def runs_of(done: Done) -> list[int]:
 def test_a_run_that_a_bad_node_ended_is_replaced_on_other_nodes_and_both_are_listed(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    instant.install_executor(monkeypatch, tmp_path / "nodes", replace(instant.INSTANT, this_machine=False))
+    instant.install_executor(monkeypatch, tmp_path / "nodes", instant.INSTANT._replace(this_machine=False))
     site.suite()
     instant.direct("1.2", "FAILED", "n7: [rank0]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
     done = site.accept("--json")
@@ -49,7 +48,7 @@ def test_a_node_that_lacks_a_file_of_its_own_is_no_failure_of_the_workload(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What the fault is of, node or site, does not matter, where the log says that one node of several has it."""
-    instant.install_executor(monkeypatch, tmp_path / "nodes", replace(instant.INSTANT, this_machine=False))
+    instant.install_executor(monkeypatch, tmp_path / "nodes", instant.INSTANT._replace(this_machine=False))
     site.suite()
     others = [f"n{number}: [rank{number}]: OSError: lost" for number in range(8)]
     missing = "OSError: libcudnn.so.9: cannot open shared object file: No such file or directory"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_common.executors.base import Container, NodeRequest
 from llmb_common.planning.request.values import is_mount
 from llmb_common.planning.site.cluster import FILE_NAME, SiteRelease, cluster_config, load_cluster_config

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -201,7 +200,7 @@ def test_another_release_is_worth_what_its_rows_say_or_what_releases_usually_are
 def test_without_a_faster_run_it_is_held_against_what_was_published(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts
 ) -> None:
-    traits = replace(instant.INSTANT, this_machine=False, containers=True)
+    traits = instant.INSTANT._replace(this_machine=False, containers=True)
     instant.install_executor(monkeypatch, tmp_path / "cluster", traits)
     monkeypatch.setattr(instant, "milliseconds_of", lambda _: 9900.0)
     (site.install / "cluster_config.yaml").write_text("schema: 1\ncluster_type: instant\ngpu_type: h100\n")

@@ -22,7 +22,7 @@ import pytest
 
 from llmb_common.base.cluster_types import traits_of
 from llmb_common.base.errors import CheckFailed, RequestError, SchedulerError
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_common.executors.base import NodeRequest
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from llmb_common.base.errors import RequestError, SchedulerError
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_common.executors.base import MOST_GROUPS, Container
 from llmb_common.health import workers
 from llmb_common.health.ask import Health, exclude_failed_nodes

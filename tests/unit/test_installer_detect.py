@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_install.answers import detect
 from llmb_install.answers.detect import Partition, Site, detect_site, parse_sinfo
 from llmb_install.answers.questions import BY_FIELD

@@ -15,7 +15,7 @@ import pytest
 from test_installer_doctor import GOOD, H100, NODE, bad, folders, looked, network, node, settings, smi
 
 from llmb_common.base.errors import RecipeError, SchedulerError
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_common.executors.base import NodeRequest
 from llmb_common.executors.slurm.executor import SlurmExecutor
 from llmb_common.executors.slurm.hold import salloc_command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -73,7 +74,7 @@ def made(ran: Uv, content: Content) -> Step:
 def test_packages_of_a_newer_python_are_installed_beside_the_others(ran: Uv, tmp_path: Path) -> None:
     wanted = content(tmp_path, "six==1", "bridge==2", "core==3", "h11==4", of_newer_python=("bridge", "core"))
     made(ran, wanted)
-    _, newer, rest, _ = ran.calls
+    _, newer, rest, *_ = ran.calls
     assert newer[-6:] == [*HASHED, "--python-version", "3.12", "-r", f"{ran.folder}/.llmb-lock-newer.txt"]
     assert rest[-4:] == [*HASHED, "-r", f"{ran.folder}/.llmb-lock-rest.txt"]
     assert "--python-version" not in rest
@@ -105,6 +106,7 @@ def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(ran, 
         (" venv ", Finished(1, ())),
         ("lock.txt", Finished(2, ("Disk quota exceeded",))),
         ("lock.txt", Finished(1, tuple(map(str, range(9))))),
+        ("compileall", Finished(1, ("OSError: [Errno 28] No space left on device",))),
         ("importlib", Finished(-9, ("only",))),
     ],
 )  # fmt: skip
@@ -112,6 +114,22 @@ def test_a_failure_has_its_last_lines(ran, tmp_path, words, end, texts: Texts):
     ran.ends[words] = end
     with texts.raises(EnvironmentLacks):
         made(ran, content(tmp_path, "six==1"))
+
+
+def test_what_does_not_compile_is_left_out(ran: Uv, tmp_path: Path) -> None:
+    ran.ends["compileall"] = Finished(1, ("SyntaxError: expected '('",))
+    made(ran, content(tmp_path, "six==1"))
+
+
+def test_packages_own_tests_are_not_compiled_wherever_the_environment_is(ran: Uv, tmp_path: Path) -> None:
+    ran.folder = tmp_path / "tests" / "made"
+    made(ran, content(tmp_path, "six==1"))
+    compiling = next(call for call in ran.calls if "compileall" in call)
+    packages = compiling[-1]
+    left_out = re.compile(compiling[compiling.index("-x") + 1])
+    files = ["six.py", "torch/testing/a.py", "tests/a.py", "torch/test/a.py", "pandas/tests/io/a.py", "a/latest/b.py"]
+    compiled = [file for file in files if not left_out.search(f"{packages}/{file}")]
+    assert compiled == ["six.py", "torch/testing/a.py", "a/latest/b.py"]
 
 
 def test_uvs_lines_become_progress() -> None:
@@ -123,7 +141,6 @@ def test_uvs_lines_become_progress() -> None:
         "Downloading torch (184.5MiB)",
         "   Building antlr4-python3-runtime==4.9.3",
         "nothing of interest",
-        "Installed 7 packages in 2ms",
     ):
         progress(line)
         shown.append(step.detail_suffix())
@@ -132,7 +149,6 @@ def test_uvs_lines_become_progress() -> None:
         ": packages (7): downloading torch (184.5MiB)",
         ": packages (7): building antlr4-python3-runtime==4.9.3",
         ": packages (7): building antlr4-python3-runtime==4.9.3",
-        ": packages (7): compiling",
     ]
     UvProgress(step, "the clone")("Downloading six (11KiB)")
     assert step.detail_suffix() == ": the clone: downloading six (11KiB)"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.base.errors import EnvironmentLacks
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_install.parts import credentials, enroot, squashfs
 from llmb_install.parts import image as images
 from llmb_install.parts.hugging_face import PATTERNS

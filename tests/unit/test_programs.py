@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.base.processes import Answer, clean_environment, run_program
+from llmb_common.base.programs import Answer, clean_environment, run_program
 from llmb_common.base.sessions import end_session, noted_signals
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
 from support.processes import has_ended
@@ -153,7 +153,7 @@ def test_a_signal_when_the_program_has_just_started_ends_it(monkeypatch: pytest.
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(subprocess, "Popen", recorded)
-    monkeypatch.setattr("llmb_common.base.processes.noted_signals", then_interrupted)
+    monkeypatch.setattr("llmb_common.base.programs.noted_signals", then_interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_program(["sleep", "600"], 600)
     assert started[0].wait(60) == -signal.SIGTERM
@@ -163,7 +163,7 @@ def test_a_signal_when_the_program_has_just_started_ends_it(monkeypatch: pytest.
 def test_an_interrupted_caller_leaves_nothing_running(number: signal.Signals, tmp_path: Path):
     asking = (
         "import signal, sys\n"
-        "from llmb_common.base.processes import run_program\n"
+        "from llmb_common.base.programs import run_program\n"
         "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.default_int_handler)\n"
         "run_program(['sh', '-c', 'echo $$ > ' + sys.argv[1] + '; sleep 600'], 600)\n"
     )

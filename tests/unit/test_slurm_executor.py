@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from llmb_common.base.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_common.executors.base import Executor, executor_for
 from llmb_common.executors.slurm import cancel, own_jobs, submit
 from llmb_common.executors.slurm.query import JobInfo

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import tempfile
-from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
@@ -232,4 +231,4 @@ def test_a_log_cut_anywhere_is_read_as_one_record_at_a_time(parts, block, cut):
     assert repr(at_once) == repr(expected)
     # A record that was cut before its bracket is told of only if one stands near, or at the end of the log.
     assert in_blocks.damaged <= expected.damaged
-    assert repr(replace(in_blocks, damaged=0)) == repr(replace(expected, damaged=0))
+    assert repr(in_blocks._replace(damaged=0)) == repr(expected._replace(damaged=0))

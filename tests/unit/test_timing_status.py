@@ -14,7 +14,7 @@ from llmb_common.base.statistics import Summary, summarize
 from llmb_common.runs.timing.iterations import Ending, read_ending, read_log
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import Iteration
-from llmb_common.runs.timing.runs import analyse
+from llmb_common.runs.timing.runs import RecordedState, analyse
 from llmb_common.runs.timing.window import Window, read_window
 from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line, step_time
 from support.texts import Texts
@@ -261,6 +261,20 @@ ENDS: list[tuple[str, dict[str, Any], str, tuple[str, str, int | None]]] = [
 @pytest.mark.parametrize(("log", "record", "written", "expected"), ENDS)
 def test_what_the_record_and_the_job_say_of_its_end(judge, log, record, written, expected):
     assert verdict(judge(log, record=record, events=written)) == expected
+
+
+@pytest.mark.parametrize(("checkpoint", "first"), [({}, 35), ({"load": "/saved"}, 55), ({"resume": True}, 55)])
+def test_who_knows_what_the_record_says_reads_the_same_without_it(tmp_path, checkpoint, first):
+    (tmp_path / "log-x.out").write_text(mbridge_log(range(21, 71), 70))
+    written = tmp_path / "run.json"
+    written.write_text(json.dumps({**ended("COMPLETED"), "plan": {"max_steps": 70, "checkpoint": checkpoint}}))
+    files = RunFiles("run", tmp_path, tmp_path / "log-x.out")
+    read = analyse(files, WINDOW, own_steps=True)
+    assert verdict(read) == SUCCESS
+    assert read.window.first == first
+    written.unlink()
+    known = RecordedState("COMPLETED", "", 70, resumes=first == 55)
+    assert analyse(files, WINDOW, known, own_steps=True) == read
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ def swept(site: Site) -> str:
 def test_every_command_of_the_page_does_what_the_page_says(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts
 ) -> None:
-    traits = replace(instant.INSTANT, this_machine=False, containers=True)
+    traits = instant.INSTANT._replace(this_machine=False, containers=True)
     instant.install_executor(monkeypatch, tmp_path / "cluster", traits)
     monkeypatch.setattr(instant, "milliseconds_of", milliseconds)
     monkeypatch.chdir(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -233,7 +233,7 @@ def retry(
     if check:
         return differences_result(compared)
     if exact and not anyway and any(item.differences for item in compared):
-        return replace(differences_result(compared), error=differs_error(compared))
+        return differences_result(compared)._replace(error=differs_error(compared))
     if not exact:
         records = refresh(records)
         _require_ended(records)
@@ -266,7 +266,7 @@ def retry(
         result = start_round("retry", jobs, workspace, options, digest)
     else:
         result = start_one(jobs[0])
-    return replace(result, remarks=[*differences_texts(compared), *result.remarks])
+    return result._replace(remarks=[*differences_texts(compared), *result.remarks])
 
 
 def _require_unchanged(option: str, others: Mapping[str, object]) -> None:

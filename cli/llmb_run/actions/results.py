@@ -6,7 +6,6 @@ import contextlib
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -176,7 +175,7 @@ def _in_output_form(
     """
     result = Result(data, status=status)
     texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.recorded_notices) + "\n"}
-    return replace(result, text=texts[output])
+    return result._replace(text=texts[output])
 
 
 def _view_functions(

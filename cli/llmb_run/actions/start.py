@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -95,9 +94,9 @@ def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOption
     rank = ("results", "--rank", *names)
     ended = add_figures(done, workspace, ranked=True)
     if ended is not done:
-        return replace(ended, data={**found, **done.data}, hint=next_command(*rank))
+        return ended._replace(data={**found, **done.data}, hint=next_command(*rank))
     hint = f"{done.hint}\nwhen they are over: llmb-run {shlex.join(rank)}".lstrip()
-    return replace(done, data={**found, **done.data}, hint=hint)
+    return done._replace(data={**found, **done.data}, hint=hint)
 
 
 def _without_repeats(planned: Sequence[PlannedJob]) -> list[PlannedJob]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,8 @@ def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) 
         text = ranking_text(rank_runs(found, workspace), width)
     elif len(found) == 1:
         text = f"  {result_line(found[0])}\n"
-        return replace(started, text=f"{started.text}{text}", hint=next_command("show", found[0].run_id))
+        return started._replace(text=f"{started.text}{text}", hint=next_command("show", found[0].run_id))
     else:
         summary = Summary(found, group_runs(found), found, width)
         text = summary.text(everything=True, all_notes=False, below=())
-    return replace(started, text=f"{started.text}\n{text}")
+    return started._replace(text=f"{started.text}\n{text}")

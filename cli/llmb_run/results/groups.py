@@ -82,7 +82,7 @@ class Group:
         """How the configuration stands, as one of ``WORST_FIRST``, such as ``no reference``."""
         return word_of(self.verdict, self.outcomes, len(self.runs), self.in_reference)
 
-    @property
+    @cached_property
     def shown_seconds(self) -> float | None:
         """The configuration's mean step time in seconds, stalls included, as compared with the reference.
 

@@ -235,7 +235,7 @@ def start(
         check_dry_run(requested.planned, workspace, options)
         return show_plans(requested.planned, options.chain)
     result = start_planned(command, requested.planned, workspace, options, task_file=task_file)
-    return replace(result, data={**result.data, "skipped": skipped})
+    return result._replace(data={**result.data, "skipped": skipped})
 
 
 def skip_refused(requested: RequestedJobs, options: StartOptions) -> list[str]:
@@ -379,9 +379,9 @@ def start_round(
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
     result = report_started(_as_they_are_now(results, known), known)
     if not lasting:
-        result = replace(result, data={**result.data, "round": name_of_round(begin)})
+        result = result._replace(data={**result.data, "round": name_of_round(begin)})
     if not this.over:
-        return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
+        return result._replace(hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
 
 

@@ -8,11 +8,11 @@ started, looked at and ended is its executor's affair, which is imported when on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NewType
+from types import MappingProxyType
+from typing import Any, NamedTuple, NewType
 
 ClusterType = NewType("ClusterType", str)
 """The name of a way of running jobs."""
@@ -21,8 +21,7 @@ SLURM = ClusterType("slurm")
 LOCAL = ClusterType("local")
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """One documented environment variable of a request to ``launch.sh``, and the option of ``llmb-run`` for it.
 
     READMEs, help texts and the reader of requests are made from it. ``meaning`` is a phrase without a period ("training
@@ -62,8 +61,7 @@ class Variable:
         return f"{', '.join(others)} or {last}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traits:
+class Traits(NamedTuple):
     """What one way of running jobs (Slurm, or this machine alone) can do.
 
     Asked by all that plans, renders and shows jobs. Each folder of ``llmb_common.executors`` has one, ``TRAITS``.
@@ -95,7 +93,7 @@ class Traits:
     """The form of a job's id, as a regular expression that matches all of it."""
     settings: str = "llmb_common.planning.scheduler:SchedulerSettings"
     """``module:class`` of a scheduler's own section of cluster_config.yaml, which also makes its part of plans."""
-    variables: Mapping[str, Variable] = field(default_factory=dict)
+    variables: Mapping[str, Variable] = MappingProxyType({})
     """The documented variables of a request that only this scheduler reads."""
 
     @property

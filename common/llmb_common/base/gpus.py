@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 CPU = "cpu"
 """The GPU type of a job without GPUs."""
@@ -24,8 +23,7 @@ CPU = "cpu"
 Generation = Literal["hopper", "blackwell", "rubin"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """What is known of one GPU type, such as H100: its nodes, memory, peak rates and product names.
 
     Each is an entry of ``gpus.json``, under the type's name in lower case (``h100``).
@@ -35,8 +33,6 @@ class Gpu:
     """NVIDIA's architecture, such as ``hopper``."""
     per_node: int
     """GPUs in one node."""
-    nvlink_nodes: int = 1
-    """Nodes whose GPUs share one NVLink domain: 18 in an NVL72 rack."""
     host: Literal["x86_64", "aarch64"]
     """The instruction set of its nodes' CPUs, as ``uname -m`` prints it."""
     memory_gb: int
@@ -45,6 +41,8 @@ class Gpu:
     """Dense peak of one GPU in TFLOP/s by dtype; a dtype that is missing is not supported. Empty: none is published."""
     products: tuple[str, ...]
     """What nvidia-smi prints as the name of such a GPU, in all its forms; empty: not known."""
+    nvlink_nodes: int = 1
+    """Nodes whose GPUs share one NVLink domain: 18 in an NVL72 rack."""
     memory_bandwidth: float = 0.0
     """Bytes/s, as the data sheets say; 0: not known."""
     memory_clock: int | None = None

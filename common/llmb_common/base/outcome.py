@@ -25,10 +25,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmb_common.base.errors import EnvironmentLacks, Interrupted, LLMBError
 from llmb_common.base.printable import (
@@ -44,8 +43,7 @@ from llmb_common.base.sessions import handled_signals
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What one command has to say: data for programs, text for people, and the exit status.
 
     The command layer prints it and ends the process with ``exit_status``. ``data`` and ``text`` may be functions

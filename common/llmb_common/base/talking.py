@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from llmb_common.base.processes import Answer, clean_environment
+from llmb_common.base.programs import Answer, clean_environment
 from llmb_common.base.sessions import end_session
 
 _PATIENCE = 2.0

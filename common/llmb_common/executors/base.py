@@ -19,7 +19,7 @@ from llmb_common.base.errors import LLMBError, RequestError
 from llmb_common.base.files import shell_part
 
 if TYPE_CHECKING:
-    from llmb_common.base.processes import Answer
+    from llmb_common.base.programs import Answer
     from llmb_common.base.talking import Conversation
     from llmb_common.planning.job_plan import JobPlan
     from llmb_common.planning.scheduler import SchedulerPart

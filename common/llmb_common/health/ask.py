@@ -18,7 +18,7 @@ from typing import Any
 from llmb_common.base.errors import CheckFailed, RequestError, SchedulerError
 from llmb_common.base.files import shell_part
 from llmb_common.base.hostlist import expand
-from llmb_common.base.processes import Answer
+from llmb_common.base.programs import Answer
 from llmb_common.executors.base import Executor, Held, NodeRequest
 from llmb_common.health.verdicts import Fabric, NodeVerdict, judge
 from llmb_common.nodes.compare import drift

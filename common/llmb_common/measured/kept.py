@@ -136,7 +136,7 @@ class KeptFigures:
     nothing is kept.
     """
 
-    def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:
+    def __init__(self, install: Path | None, folders: Iterable[Path | str | None]) -> None:
         self._install = install
         names = {str(folder) for folder in folders if folder is not None}
         self.many = len(names) > _AT_ONCE
@@ -150,11 +150,12 @@ class KeptFigures:
         Changed is also what another version of the code has kept. None of a live run, too, and of one that the index
         does not have. The record is not read. Each run is given out once: asked again, it is None.
         """
-        folder = str(row.folder)
-        if is_live(row.state) or folder not in self._known:
+        if is_live(row.state) or row.path not in self._known:
             return None
-        own = f"{folder}/{row.experiment_name}/log-{row.experiment_name}.out"
-        return self._take_if_current(folder, stamp_of(folder, own, RecordedState(row.state, row.detail), _code_hash()))
+        own = f"{row.path}/{row.experiment_name}/log-{row.experiment_name}.out"
+        return self._take_if_current(
+            row.path, stamp_of(row.path, own, RecordedState(row.state, row.detail), _code_hash())
+        )
 
     def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
         """Return what the index keeps of the run in ``folder`` if it was kept with this ``stamp``, else None.
@@ -176,7 +177,9 @@ class KeptFigures:
         its files changed within the last two seconds. ``wanted`` None: over the documented window, of a resumed run's
         own steps.
         """
-        state = RecordedState(record.state, record.detail)
+        plan = record.plan
+        resumes = bool(plan.checkpoint.load or plan.checkpoint.resume)
+        state = RecordedState(record.state, record.detail, plan.max_steps, resumes)
         folder, log = str(files.folder), str(files.log)
         keep = alone and wanted is None and files.log is not None and not is_live(record.state)
         stamp = stamp_of(folder, log, state, _code_hash()) if keep else ""
@@ -225,7 +228,7 @@ def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float
     Over the documented window; whether it trained is not asked. From the index, or from the run's log, which is kept in
     the index of ``install`` then (None: it is not). Other runs, and those that cannot be read, are left out.
     """
-    kept, found = KeptFigures(install, [row.folder for row in rows]), dict[Path, float]()
+    kept, found = KeptFigures(install, [row.path for row in rows]), dict[Path, float]()
     for row in rows:
         log = kept.take_unchanged(row) or _read_log(kept, row.folder)
         if log and log.summary.status.measured and log.summary.steps.time:

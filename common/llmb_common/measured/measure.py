@@ -52,7 +52,7 @@ def measure(
     with no_garbage():
         judge, listed = Judge(workspace), list(runs)
         rows = [] if window else [run for run in listed if isinstance(run, RunRow)]
-        kept = KeptFigures(install, (row.folder for row in rows))
+        kept = KeptFigures(install, (row.path for row in rows))
         found: list[RunFiles | MeasuredRun] = []
         for run in listed:
             log = kept.take_unchanged(run) if isinstance(run, RunRow) and window is None else None
@@ -150,28 +150,29 @@ def _without_copies(
 
     Of folders with the same run id one in the installation counts, else the first; a notice tells of each copy.
     """
-    together: dict[str, list[Path]] = {}
+    together: dict[str, list[str]] = {}
     for item in found:
         if isinstance(item, MeasuredRun) and item.row is not None:
-            together.setdefault(item.run_id, []).append(item.row.folder)
+            together.setdefault(item.run_id, []).append(item.row.path)
     for folder, record in records.items():
         if folder is not None:
-            together.setdefault(record.paths.run_id, []).append(folder)
-    own_install, copies = workspace.install_or_none, set[Path | None]()
+            together.setdefault(record.paths.run_id, []).append(str(folder))
+    own_install, copies = workspace.install_or_none, set[str]()
     for same in together.values():
         if len(same) > 1:
             first, *others = sorted(
-                dict.fromkeys(same), key=lambda folder: not (own_install and folder.is_relative_to(own_install))
+                dict.fromkeys(same), key=lambda path: not (own_install and Path(path).is_relative_to(own_install))
             )
             copies.update(others)
-            for folder in others:
-                notice(f"{folder} is a copy of {first}: the run counts once")
+            for path in others:
+                notice(f"{path} is a copy of {first}: the run counts once")
+    read_now = {str(folder) for folder in records}
     once: dict[object, RunFiles | MeasuredRun] = {}
     for item in found:
         if isinstance(item, RunFiles):
-            if item.folder not in copies:
+            if str(item.folder) not in copies:
                 once.setdefault(item, item)
-        elif item.row and item.row.folder not in records and not (copies and item.row.folder in copies):
+        elif item.row and item.row.path not in read_now and item.row.path not in copies:
             once[id(item)] = item
     return list(once.values())
 

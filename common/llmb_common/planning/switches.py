@@ -335,5 +335,6 @@ def ineffective(case: Case) -> list[str]:
         "TIME_LIMIT": request.time_limit,
     }
     if names := [name for name in traits.unheeded if requested.get(name)]:
-        notices.append(f"{', '.join(map(request.say, names))}: no effect on the {traits.name} executor")
+        said = ", ".join(request.say(name) for name in names)
+        notices.append(f"{said}: no effect on the {traits.name} executor")
     return notices

@@ -325,9 +325,9 @@ def read_results(path: Path) -> tuple[PublishedResult, ...]:
             dtype
     """
     rows = [row for row in read_published(path) if row.function is not None]
-    together: dict[str | None, list[PublishedRow]] = defaultdict(list)
+    together: dict[str | None, list[_Dated]] = defaultdict(list)
     for row in rows:
-        together[row.function].append(row)
+        together[row.function].append((release_order(row.container), row))
     return tuple(_as_result(row, together[row.function]) for row in rows)
 
 
@@ -335,7 +335,11 @@ _AS_PRINTED = tuple(name for name in PublishedResult.__struct_fields__ if name i
 """Fields of a result that are those of its printed row."""
 
 
-def _as_result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
+_Dated = tuple[tuple[int, ...], PublishedRow]
+"""A printed row with the order of its release."""
+
+
+def _as_result(row: PublishedRow, rows: list[_Dated]) -> PublishedResult:
     """Return the printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
 
     A note tells where its step time is far from those of neighboring releases: by more than 25 % from both.
@@ -355,18 +359,16 @@ def _as_result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
     )
 
 
-def _outlier_note(row: PublishedRow, rows: list[PublishedRow]) -> str:
+def _outlier_note(row: PublishedRow, rows: list[_Dated]) -> str:
     """Return a clause that the step time of ``row`` is far from the same function's in the releases next to its own.
 
     ``rows`` are the printed rows of that function. Empty where one of the two nearest in time is within ``FAR_APART``,
     or there is no other release. Two, so that an outlier does not make its neighbors look odd.
     """
-    releases = [release_order(other.container) for other in rows]
-    order = sorted(set(releases))
+    order = sorted({release for release, _ in rows})
     position = order.index(release_order(row.container))
-    steps_apart = [abs(order.index(release) - position) for release in releases]
-    in_time = sorted(zip(steps_apart, rows, strict=True), key=itemgetter(0))
-    others = [other for pairs, other in in_time if pairs]
+    steps_apart = [(abs(order.index(release) - position), other) for release, other in rows]
+    others = [other for steps, other in sorted(steps_apart, key=itemgetter(0)) if steps]
     changes = [row.step_seconds / other.step_seconds - 1 for other in others[:2]]
     if not changes or min(map(abs, changes)) <= FAR_APART:
         return ""

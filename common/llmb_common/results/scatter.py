@@ -97,6 +97,13 @@ class Squares(NamedTuple):
 NOTHING_SEEN = Squares()
 
 
+class _Repeats(NamedTuple):
+    """The runs of one configuration: how many, and their ``Squares``."""
+
+    runs: int
+    squares: Squares
+
+
 def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
     """Return ``runs`` in groups that share conditions which repeating does not average out: a day, or nodes.
 
@@ -158,10 +165,14 @@ def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
     Where these are too few (fewer than eight degrees of freedom both within and between days), it is ``STATED`` with
     the number of runs.
     """
-    groups = [(runs, squares(batches(runs))) for runs in history]
-    count = sum(len(runs) for runs, _ in groups)
-    near = [found for _, found in groups if found.within_degrees]
-    on_several_days = [found for _, found in groups if found.between_degrees]
+    return _scatter_of([_Repeats(len(runs), squares(batches(runs))) for runs in history])
+
+
+def _scatter_of(configurations: Sequence[_Repeats]) -> Scatter:
+    """How repeats differ at a site with these configurations; where they are too few, ``STATED`` and their number."""
+    count = sum(repeats.runs for repeats in configurations)
+    near = [repeats.squares for repeats in configurations if repeats.squares.within_degrees]
+    on_several_days = [repeats.squares for repeats in configurations if repeats.squares.between_degrees]
     within = [(found.within / found.within_degrees, found.within_degrees) for found in near]
     between = [(found.between / found.between_degrees, found.between_degrees) for found in on_several_days]
     within_degrees = sum(degrees for _, degrees in within)
@@ -282,14 +293,22 @@ class PastRuns:
         if len(self._by_configuration) > _MANY:
             return self._of_all
         if configuration not in self._scatter:
-            others = [runs for key, runs in self._by_configuration.items() if key != configuration]
-            self._scatter[configuration] = learn_scatter(list(runs.values()) for runs in others)
+            others = [repeats for key, repeats in self._repeats.items() if key != configuration]
+            self._scatter[configuration] = _scatter_of(others)
         return self._scatter[configuration]
 
     @cached_property
     def _of_all(self) -> Scatter:
         """How much repeats differ at this site, learned once from the runs of all configurations."""
-        return learn_scatter(list(runs.values()) for runs in self._by_configuration.values())
+        return _scatter_of(list(self._repeats.values()))
+
+    @cached_property
+    def _repeats(self) -> dict[str, _Repeats]:
+        """How the runs of each configuration differ: found once, because each is held against all others."""
+        return {
+            key: _Repeats(len(runs), squares(batches(list(runs.values()))))
+            for key, runs in self._by_configuration.items()
+        }
 
     def squares_without(self, configuration: str, than: Collection[str]) -> Squares:
         """Return the squared deviations of the configuration's runs on record, without runs whose ID is in ``than``.

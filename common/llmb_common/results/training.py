@@ -366,18 +366,26 @@ def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
     losses = [loss for _, loss in known]
     if len(losses) < _ENOUGH:
         return ""
-    far, least = _FAR * _loss_noise(losses), _LEAST_LEAP * statistics.median(losses[:3])
-    share = max(_LEAP, _FAR * _loss_noise([math.log(max(loss, _SMALLEST)) for loss in losses]))
-    odd = []
+    least = _LEAST_LEAP * statistics.median(losses[:3])
+    leaps = []
     for at in range(_FEWEST_BESIDE, len(known) - _FEWEST_BESIDE):
         index, loss = known[at]
-        if index not in window:
+        if not window.first <= index <= window.last:
             continue
         around = sorted([*losses[max(0, at - _AROUND) : at], *losses[at + 1 : at + 1 + _AROUND]])
         # Two leaps in a row are no measure of each other; between the others lies whatever falls or rises steadily.
         aside = len(around) // 4
         low, high = around[aside], around[-1 - aside]
         usual = median(around)
+        allowed = max(_LEAP * usual, least)
+        if not low - allowed <= loss <= high + allowed:
+            leaps.append((index, loss, usual, low, high))
+    if not leaps:  # nearly always, and the noise takes as long to find as all the rest
+        return ""
+    far = _FAR * _loss_noise(losses)
+    share = max(_LEAP, _FAR * _loss_noise([math.log(max(loss, _SMALLEST)) for loss in losses]))
+    odd = []
+    for index, loss, usual, low, high in leaps:
         allowed = max(share * usual, far, least)
         if not low - allowed <= loss <= high + allowed:
             odd.append((index, loss, usual))

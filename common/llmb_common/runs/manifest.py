@@ -21,7 +21,7 @@ from llmb_common import __version__
 from llmb_common.base.errors import EnvironmentLacks, RecordError
 from llmb_common.base.files import sha256_of
 from llmb_common.base.printable import printable
-from llmb_common.base.processes import Answer, run_program
+from llmb_common.base.programs import Answer, run_program
 from llmb_common.planning.job_plan import JobPlan
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from llmb_common.base import gpus
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.files import effective_user_id, user_name
-from llmb_common.base.processes import run_program
+from llmb_common.base.programs import run_program
 from llmb_install.answers.given import Given, expand_workloads, on_slurm
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmb_common.base.errors import CheckFailed
 from llmb_common.base.outcome import Result
-from llmb_common.base.processes import Answer, run_program
+from llmb_common.base.programs import Answer, run_program
 from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.runs.timing.records import iterations_in
 from llmb_install.answers.answers import complete_answers, load_recipes, stored_answers

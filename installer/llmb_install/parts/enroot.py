@@ -17,7 +17,7 @@ from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.printable import size
-from llmb_common.base.processes import run_program
+from llmb_common.base.programs import run_program
 from llmb_install.parts.credentials import cache_folder, enroot_credentials_path, enroot_setting, temporary_folder
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Step

@@ -24,7 +24,8 @@ from llmb_common.base.errors import EnvironmentLacks, LLMBError
 from llmb_common.base.files import write_json
 from llmb_common.base.packages import damaged_files
 from llmb_common.base.printable import counted, first_few, size
-from llmb_common.base.processes import is_in_use, run_program
+from llmb_common.base.processes import is_in_use
+from llmb_common.base.programs import run_program
 from llmb_install.parts import environment_build, uv
 from llmb_install.parts.environment_build import (
     Content,

@@ -22,7 +22,7 @@ from typing import Any
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.files import effective_user_id, fsync_folder, require_trusted, sha256_of, status_of, user_name
 from llmb_common.base.printable import size
-from llmb_common.base.processes import run_program
+from llmb_common.base.programs import run_program
 from llmb_install.parts import enroot
 from llmb_install.parts.credentials import cache_folder, configuration, temporary_folder
 from llmb_install.parts.squashfs import BadImage, Inspector, OtherMachines, check_superblock

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.files import open_plain
-from llmb_common.base.processes import MOST_BYTES, Answer, run_program
+from llmb_common.base.programs import MOST_BYTES, Answer, run_program
 
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}

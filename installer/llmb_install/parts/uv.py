@@ -153,15 +153,14 @@ def failure_cause(line: str) -> str:
 def install_argv(
     program: str, python: str, cache: Path, settings: IndexSettings, arguments: Iterable[str]
 ) -> List[str]:
-    """Return the command line of ``uv pip install`` for ``arguments``, with byte code and the best of all indexes.
+    """Return the command line of ``uv pip install`` for ``arguments``, with the best file of all indexes, as pip has
+    it.
 
-    ``program`` is uv, ``python`` the one to install for. Both extras are as pip does it. uv calls the latter unsafe,
-    because a package may come from another index than expected; here the hashes decide. ``cache`` lies beside the
-    environment and is not the user's: files are linked from there, not written twice, and nothing of it counts against
-    the quota of a home folder.
+    ``program`` is uv, ``python`` the one to install for. uv calls that unsafe, because a package may come from another
+    index than expected; here the hashes decide. ``cache`` lies beside the environment and is not the user's: files are
+    linked from there, not written twice, and nothing of it counts against the quota of a home folder.
     """
-    options = ["--compile-bytecode", "--index-strategy", "unsafe-best-match"]
-    options += ["--link-mode", "hardlink", "--cache-dir", str(cache)]
+    options = ["--index-strategy", "unsafe-best-match", "--link-mode", "hardlink", "--cache-dir", str(cache)]
     words = list(arguments)
     options += [option for option in settings.options if option not in words]  # uv refuses one that is given twice
     return [program, "pip", "install", "--python", python, *options, *words]

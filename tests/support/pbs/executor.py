@@ -13,7 +13,8 @@ from llmb_common.executors.pbs.words import PbsPlan
 from llmb_common.base.errors import AnswerLost, EnvironmentLacks, LLMBError, RequestError, SchedulerError
 from llmb_common.base.files import shell_part
 from llmb_common.base.hostlist import compress
-from llmb_common.base.processes import identify, is_alive, run_program
+from llmb_common.base.processes import identify, is_alive
+from llmb_common.base.programs import run_program
 from llmb_common.executors.base import PORT_BASE, PORT_COUNT, Executor, Ranks
 from llmb_common.executors.engine import check_engine
 from llmb_common.runs.finding import Finding

@@ -25,16 +25,15 @@ from llmb_common.base.errors import (
 )
 from llmb_common.base.printable import print_message, unfiltered
 from llmb_common.base.processes import (
-    Answer,
     ProcessId,
     end_processes,
     identify,
     is_alive,
     is_ours_to_end,
     loopback_problem,
-    run_program,
     with_variable,
 )
+from llmb_common.base.programs import Answer, run_program
 from llmb_common.base.sessions import noted_signals
 from llmb_common.base.talking import Conversation, talk
 from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest

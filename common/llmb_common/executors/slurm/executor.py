@@ -18,7 +18,7 @@ from llmb_common.base.errors import EnvironmentLacks, RequestError, SchedulerErr
 from llmb_common.base.files import require_trusted
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.printable import counted
-from llmb_common.base.processes import run_program
+from llmb_common.base.programs import run_program
 from llmb_common.base.words import clock_text, limit_seconds
 from llmb_common.executors.base import Executor
 from llmb_common.executors.engine import check_engine

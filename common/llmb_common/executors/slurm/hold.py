@@ -15,7 +15,7 @@ import msgspec
 
 from llmb_common.base.errors import SchedulerError
 from llmb_common.base.hostlist import compress, expand
-from llmb_common.base.processes import Answer, clean_environment, run_program
+from llmb_common.base.programs import Answer, clean_environment, run_program
 from llmb_common.base.sessions import end_session
 from llmb_common.base.talking import Conversation, talk
 from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest

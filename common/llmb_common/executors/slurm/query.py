@@ -19,7 +19,7 @@ from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.base.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.printable import print_message
-from llmb_common.base.processes import Answer, clean_environment, run_program
+from llmb_common.base.programs import Answer, clean_environment, run_program
 from llmb_common.base.run_states import STATES, is_live
 from llmb_common.executors.slurm.options import limit_of
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from llmb_common.base import gpus
 from llmb_common.base.cluster_types import LOCAL, Variable, all_traits
@@ -94,15 +94,14 @@ def _read_variables() -> dict[str, Variable]:
 VARIABLES = _read_variables()
 
 
-@dataclass(frozen=True)
-class FieldNames:
+class FieldNames(NamedTuple):
     """What a front end calls the variables of a request in its messages: command-line options, or their own names.
 
     An instance is called with a variable and, if need be, its value: ``GPU_TYPE=h100``, or ``--gpu-type h100`` where
     there is an option, which stands alone for the value ``true``.
     """
 
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = MappingProxyType({})
     """The option of the front end for a variable, by the variable; those without one are called by their own names."""
 
     def __call__(self, variable: str, value: object = None) -> str:

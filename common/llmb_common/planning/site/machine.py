@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from llmb_common.base import gpus
 from llmb_common.base.cluster_types import LOCAL, SLURM, ClusterType, Traits, all_traits, import_named, traits_of
-from llmb_common.base.processes import run_program
+from llmb_common.base.programs import run_program
 from llmb_common.planning.request.read import Request
 from llmb_common.planning.site.cluster import ClusterConfig
 
@@ -19,8 +19,7 @@ NEWEST = (9999, 0)
 """A release that has everything."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(NamedTuple):
     """The machine that a plan is for: its way of running jobs, its GPUs and its programs; ``detect_machine`` makes it.
 
     The machine that a plan is for: its way of running jobs, its GPUs and its programs.
@@ -39,7 +38,7 @@ class Machine:
     release: tuple[int, int] = NEWEST
     """First two numbers of the release of the scheduler's program; (0, 0): it does not say; ``NEWEST``: there is none
     to ask."""
-    mpi_types: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    mpi_types: Callable[[], tuple[str, ...]] = tuple
     """Asks how the scheduler can start ranks (``none``, ``pmix``), for plans that need to know; an empty answer: nobody
     says."""
 

@@ -33,7 +33,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str = ""
     name: str
-    folder: Path
+    path: str = msgspec.field(name="folder")
+    """Of the run's folder."""
     experiment_name: str
     workload: str
     variant: str = ""
@@ -55,6 +56,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """Run id of the chain's first run; empty outside a chain."""
 
     @property
+    def folder(self) -> Path:
+        """The run's folder, made of ``path`` each time: of thousands of rows, few are asked."""
+        return Path(self.path)
+
+    @property
     def log(self) -> Path:
         """The path of the run's training log, whether it exists or not."""
         stamp = self.name.removeprefix(f"{self.experiment_name}_")
@@ -63,16 +69,30 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def row_of(record: RunRecord) -> RunRow:
     """Return the index's row for the run that ``record`` describes."""
-    parts = (
-        (record.paths, ("run_id", "name", "folder", "experiment_name")),
-        (record.plan, ("workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus", "nodes")),
-        (record, ("job_id", "state", "state_time", "detail", "created")),
-        (record.submission, ("key", "chain")),
+    paths = record.paths
+    plan = record.plan
+    return RunRow(
+        run_id=paths.run_id,
+        name=paths.name,
+        path=str(paths.folder),
+        experiment_name=paths.experiment_name,
+        workload=plan.workload,
+        variant=plan.variant,
+        model_size=plan.model_size,
+        dtype=plan.dtype,
+        fp8_recipe=plan.fp8_recipe,
+        gpu_type=plan.gpu_type,
+        gpus=plan.gpus,
+        nodes=plan.nodes,
+        executor=plan.cluster_type,
+        job_id=record.job_id,
+        state=record.state,
+        state_time=record.state_time,
+        detail=record.detail,
+        created=record.created,
+        key=record.submission.key,
+        chain=record.submission.chain,
     )
-    values: dict[str, Any] = {}
-    for part, names in parts:
-        values |= {name: getattr(part, name) for name in names}
-    return RunRow(executor=record.plan.cluster_type, **values)
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +144,8 @@ def round_named(word: str) -> str:
     return f"{found[1]}:{found[2]}" if found else ""
 
 
-FIELDS = RunRow.__struct_fields__
+FIELDS = RunRow.__struct_encode_fields__
+"""The columns of a row's fields, in their order."""
 _COLUMNS = (*FIELDS, "stamp")
 _PUT = (
     f"INSERT INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
@@ -148,7 +169,7 @@ def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> 
     """
     row, root = row_of(record), record.paths.experiments
     known = roots(install).get(real(root), str(root))
-    _put(connection, msgspec.structs.replace(row, folder=Path(known) / row.folder.relative_to(root)), "")
+    _put(connection, msgspec.structs.replace(row, path=str(Path(known) / row.folder.relative_to(root))), "")
 
 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
@@ -159,17 +180,15 @@ def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
     Raises:
         sqlite3.Error: the index cannot be written
     """
-    values = [str(value) if isinstance(value, Path) else value for value in msgspec.structs.astuple(row)]
-    connection.execute(_PUT, (*values, stamp))
+    connection.execute(_PUT, (*msgspec.structs.astuple(row), stamp))
 
 
 def row_from(values: Sequence[Any]) -> RunRow:
     """Return the run that ``values``, a row of a query for all ``FIELDS`` in their order, describes."""
-    named = dict(zip(FIELDS, values, strict=True))
+    named = dict(zip(RunRow.__struct_fields__, values, strict=True))
     for name in _SHARED:  # thousands of runs share few of these words
         if named[name] is not None:
             named[name] = sys.intern(named[name])
-    named["folder"] = Path(named["folder"])
     return RunRow(**named)
 
 
@@ -253,7 +272,7 @@ def _read_run(connection: sqlite3.Connection, folder: Path, stamp: str) -> None:
         made = float(stamp.partition(".")[0]) / 1e9
         row = RunRow(
             name=folder.name,
-            folder=folder,
+            path=str(folder),
             experiment_name=folder.parent.name,
             workload=folder.parents[2].name,
             state=UNREADABLE,

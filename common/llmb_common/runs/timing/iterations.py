@@ -147,8 +147,7 @@ class Ending:
     told_to_end: bool = False
 
 
-@dataclass(frozen=True)
-class LogContent:
+class LogContent(NamedTuple):
     """What a training log tells: its iterations, and what is wrong with it.
 
     ``iterations`` are those that stand, in order of their numbers: a restart replaces those that it repeats.

@@ -42,7 +42,7 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from llmb_common.base.files import open_plain
 from llmb_common.base.printable import counted, first_few
@@ -50,7 +50,7 @@ from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES, is_waiting
 from llmb_common.base.statistics import Summary, summarize
 from llmb_common.runs.timing.iterations import Ending, LogContent, MemoryPrints, read_ending, read_log
 from llmb_common.runs.timing.job_events import JobEvents, read_events
-from llmb_common.runs.timing.log_files import RECORDS, RunFiles, open_log
+from llmb_common.runs.timing.log_files import RunFiles, open_log
 from llmb_common.runs.timing.records import OF_SPEED, Iteration, LogFormat
 from llmb_common.runs.timing.window import Window
 
@@ -93,8 +93,7 @@ class Status:
         return self.reason.startswith(("nan_", "inf_"))
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """What the files in a run's folder say of its plan and its end. The defaults stand for: they do not say.
 
     ``steps`` is the number of steps that the run was to train, counted from the start of training.
@@ -137,8 +136,7 @@ def judge(
         return unhealthy
     # What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident.
     if content.replaced:
-        earlier = replace(content, iterations=content.replaced)
-        # An empty window: replaced steps are not measured, so the optimizer may have skipped them.
+        earlier = content._replace(iterations=content.replaced)
         unhealthy = _first_unhealthy(earlier, Window(1, 0))
         if unhealthy:
             return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
@@ -325,12 +323,15 @@ class RunTiming:
         return self.iterations[-1] if self.iterations else None
 
 
-@dataclass(frozen=True)
-class RecordedState:
+class RecordedState(NamedTuple):
     """The state of a run in LLMB's or Slurm's word (``TIMEOUT``), and what more is known of it; empty: nothing."""
 
     state: str
     detail: str = ""
+    max_steps: int | None = None
+    """As planned; None: the run.json is to be asked, for this and ``resumes``."""
+    resumes: bool = False
+    """It was planned to go on from a checkpoint."""
 
 
 @contextlib.contextmanager
@@ -416,28 +417,14 @@ def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEve
     if folder is None:
         return Planned(), ()
     notices: list[str] = []
-    documents = []
-    for name in RECORDS:
-        document: object = {}
-        try:
-            with open_plain(folder / name) as stream:
-                document = json.loads(stream.read())
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, RecursionError) as error:
-            notices.append(f"{folder / name} cannot be read: {error}")
-        documents.append(document if isinstance(document, dict) else {})
-    job, record = documents
-    plan = record.get("plan")
+    job = _read_document(folder / "job.json", notices)
     train, exit_after = _integers(job.get("steps"), "train", "exit_after")
-    (max_steps,) = _integers(plan, "max_steps")
-    sections = (job.get("checkpoint"), plan.get("checkpoint") if isinstance(plan, dict) else None)
-    resumes = any(bool(item.get("load") or item.get("resume")) for item in sections if isinstance(item, dict))
-    if ended_as is None:
-        history = record.get("states")
-        last = history[-1] if isinstance(history, list) and history else None
-        detail = last.get("detail") if isinstance(last, dict) else None
-        ended_as = RecordedState(str(record.get("state")).upper(), detail if isinstance(detail, str) else "")
+    if ended_as is None or ended_as.max_steps is None:
+        recorded = _recorded_state(_read_document(folder / "run.json", notices))
+        ended_as = ended_as or recorded
+        max_steps, resumes = recorded.max_steps, recorded.resumes
+    else:
+        max_steps, resumes = ended_as.max_steps, ended_as.resumes
     alive, failure, told_to_end = _how_it_ended(ended_as, events)
     return Planned(
         steps=train if train is not None else max_steps,
@@ -446,8 +433,38 @@ def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEve
         waits=alive and is_waiting(ended_as.state),
         failure=failure,
         told_to_end=told_to_end,
-        resumes=resumes,
+        resumes=resumes or _goes_on(job.get("checkpoint")),
     ), tuple(notices)
+
+
+def _read_document(file: Path, notices: list[str]) -> dict[str, Any]:
+    """Return the JSON object in ``file``; empty where there is none, with a notice where it cannot be read."""
+    try:
+        with open_plain(file) as stream:
+            document = json.loads(stream.read())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        notices.append(f"{file} cannot be read: {error}")
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _recorded_state(record: dict[str, Any]) -> RecordedState:
+    """Return what a run.json says of its run, as far as it can be understood."""
+    plan = record.get("plan")
+    (max_steps,) = _integers(plan, "max_steps")
+    resumes = _goes_on(plan.get("checkpoint")) if isinstance(plan, dict) else False
+    history = record.get("states")
+    last = history[-1] if isinstance(history, list) and history else None
+    detail = last.get("detail") if isinstance(last, dict) else None
+    words = detail if isinstance(detail, str) else ""
+    return RecordedState(str(record.get("state")).upper(), words, max_steps, resumes)
+
+
+def _goes_on(checkpoint: object) -> bool:
+    """Whether this section of a job.json or a plan says that the run goes on from a checkpoint."""
+    return isinstance(checkpoint, dict) and bool(checkpoint.get("load") or checkpoint.get("resume"))
 
 
 _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
