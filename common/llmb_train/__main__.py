@@ -201,7 +201,9 @@ def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callabl
     """Return Megatron-Bridge's configuration for ``job``, and its function for one forward step. Imports Megatron.
 
     Raises:
-        TrainError: the job asks for what this engine or its Megatron-Bridge does not have, or nothing is left to train
+        TrainError: the job asks for what this engine or its Megatron-Bridge does not have, or nothing is left
+            to train
+        OSError: the index of the checkpoint to load cannot be read
     """
     if isinstance(job, FunctionJob):
         from llmb_train import functions, perf_recipes
@@ -229,9 +231,10 @@ def print_header(job: Job | FunctionJob, engine: Engine) -> None:
 def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
     """Return what this rank sees: host, GPU, world size, and versions of Python, torch, Megatron and others.
 
-    Others are Transformer Engine, CUDA, NCCL and the driver; the GPU is the node's first. The run's id is there, too,
-    and ``layers``: ``transformer_engine`` or ``local``, by whose modules the layers are. None as a value: there is none
-    (no GPU, no Transformer Engine), or it cannot be determined.
+    The keys are ``run_id``, ``hostname``, ``device``, ``gpu``, ``world_size``, ``layers``, ``python``, ``torch``,
+    ``megatron_bridge``, ``megatron_core``, ``transformer_engine``, ``cuda``, ``nccl`` and ``driver``. The GPU is the
+    node's first; ``layers`` is ``transformer_engine`` or ``local``, by whose modules the layers are. None as a value:
+    there is none (no GPU, no Transformer Engine), or it cannot be determined.
     """
     import torch
 
@@ -255,7 +258,8 @@ def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
 
 
 def _keep_warnings_warnings() -> None:
-    """Undo ``PYTHONWARNINGS=error`` for this process and those that it starts; without it, do nothing.
+    """Undo ``PYTHONWARNINGS=error``, or ``-W error``, for this process and those that it starts; without it, do
+    nothing.
 
     Importing torch warns, which would end the rank; the variable was exported for some other program.
     """

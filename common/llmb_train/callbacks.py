@@ -40,8 +40,8 @@ _PATIENCE = timedelta(seconds=20)
 def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
     """Return the callbacks that ``job`` needs, for Megatron-Bridge's ``train``; at least the one for evidence.
 
-    One that times waits is added where the job records them, and one for SIGTERM where it saves checkpoints. ``node``
-    is this node's record, ``folder`` the run's.
+    After it come one that times waits, where the job records them, and one for SIGTERM, where it saves checkpoints.
+    ``node`` is this node's record, ``folder`` the run's.
     """
     found: list[Any] = [EvidenceCallback(job, node)]
     if job.steps.waits_from is not None:
@@ -55,7 +55,8 @@ class EvidenceCallback(Callback):  # type: ignore[misc]
     """The training callback that checks the configuration before the first step and has GPUs looked at under load.
 
     It is made from the job, whose plan the configuration must agree with, and the record of this node, which looks at
-    the GPUs. Megatron-Bridge calls the methods.
+    the GPUs. Megatron-Bridge calls the methods: ``on_train_start`` raises a ``Contradiction`` where they disagree, and
+    ``on_train_step_start`` tells the record how many steps have ended.
     """
 
     def __init__(self, job: Job | FunctionJob, node: Node) -> None:
@@ -85,8 +86,8 @@ class EvidenceCallback(Callback):  # type: ignore[misc]
 class SigtermCallback(Callback):  # type: ignore[misc]
     """The training callback that makes SIGTERM, which announces a time limit or preemption, save a checkpoint.
 
-    The training ends then. Needed because Bridge 0.3.x makes its handler for ``exit_signal_handler`` and never installs
-    it.
+    The training ends then. ``on_train_start``, which Megatron-Bridge calls, installs the handler. Needed because Bridge
+    0.3.x makes its handler for ``exit_signal_handler`` and never installs it.
     """
 
     def on_train_start(self, context: Any) -> None:
@@ -99,11 +100,12 @@ class SigtermCallback(Callback):  # type: ignore[misc]
 class WaitsCallback(Callback):  # type: ignore[misc]
     """The training callback that times this rank's waits for collectives, from the step ``first`` on.
 
-    It is made from that step, one after the measured ones, and the run's folder. At the end the first rank writes the
-    waits of all ranks to ``waits.json`` there. Where all ranks do the same work at once, every step takes them the same
-    time: a slow one shows in that the others wait, and it does not. So each wait for a collective is timed: on a CPU
-    the call that blocks, on a GPU how long the compute stream stands still for it, by events before and after. Nothing
-    is added to what ranks say to each other, and nothing waits that did not wait before.
+    It is made from that step, one after the measured ones, and the run's folder. Megatron-Bridge calls the methods:
+    ``on_train_step_start`` begins a step of the timing, and ``on_train_end`` ends it, with the first rank writing the
+    waits of all ranks to ``waits.json`` in the folder. Where all ranks do the same work at once, every step takes them
+    the same time: a slow one shows in that the others wait, and it does not. So each wait for a collective is timed: on
+    a CPU the call that blocks, on a GPU how long the compute stream stands still for it, by events before and after.
+    Nothing is added to what ranks say to each other, and nothing waits that did not wait before.
     """
 
     def __init__(self, first: int, folder: Path) -> None:
@@ -180,10 +182,12 @@ class WaitsCallback(Callback):  # type: ignore[misc]
     def _time_collectives(self) -> None:
         """Replace PyTorch's collectives, in the whole process, by ones that record when each call begins and ends.
 
-        The originals are kept in this object, for ``on_train_end`` to restore.
+        The originals are kept in this object, for ``on_train_end`` to restore; after an error, too, when some may be
+        replaced.
 
         Raises:
             AttributeError: this PyTorch has no such collectives
+            TypeError: they cannot be replaced
         """
         group, work = torch._C._distributed_c10d.ProcessGroup, torch._C._distributed_c10d.Work
         for kind, name in [*((group, name) for name in _COLLECTIVES if name in vars(group)), (work, "wait")]:

@@ -52,10 +52,10 @@ _MIXERS = {
 def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return the catalogue's rows of the installed Megatron-Bridge's performance recipes, and why others have none.
 
-    The first dict has the row of each recipe that could be called, by name, as ``row`` makes it, with the Hugging Face
-    name of its model (``hugging_face``, or None). The second has, by name and sorted, the reason why another one was
-    left out: its name cannot be read, or calling it raised an error, which is the text, in one line. Calls all
-    functions, which takes a minute.
+    The first dict has the row of each recipe that could be called, by name and sorted, as ``row`` makes it, with the
+    Hugging Face name of its model (``hugging_face``, or None). The second has, by name and sorted, the reason why
+    another one was left out, in one line: that its name cannot be read, or type and text of the error that calling it
+    raised. Calls all functions, which takes a minute.
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
@@ -76,8 +76,8 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
 def index(names: Iterable[str]) -> list[list[Any]]:
     """Return what each recipe's name says: [name, model, task, GPUs, GPU type, precision, variant].
 
-    In the order of ``names``. The number of GPUs is an int; the variant is None where the name has none. Names of
-    another form are left out.
+    In the order of ``names``. The number of GPUs is an int, the others are texts; the variant is None where the name
+    has none. Names of another form are left out.
     """
     rows = []
     for name in names:
@@ -184,9 +184,10 @@ def _json_line(value: Any) -> str:
 def row(name: str, config: Any) -> dict[str, Any]:
     """Return the catalogue's row, of JSON values, for the recipe ``name``, whose function returned ``config``.
 
-    By name: columns, sequence length, architecture, counts of parameters and of FLOPs per token (Megatron-Bridge's and
-    LLMB's own), layers, settings, environment variables, and whether and how the recipe lays layers out by hand.
-    Changes ``config``: fills in numbers that the framework would set later.
+    The keys are ``columns``, ``sequence_length``, ``architecture``, ``parameters`` (their number), ``flops_per_token``
+    (Megatron-Bridge's count) and ``own_flops_per_token`` (LLMB's), ``by_length``, ``layers``, ``stages`` (whether the
+    recipe lays layers out by hand), ``settings``, ``env`` and, only if there are any, ``layouts``. Numbers that are not
+    counted are None. Changes ``config``: fills in numbers that the framework would set later.
     """
     _fill_in_defaults(config)
     ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
@@ -211,8 +212,9 @@ def row(name: str, config: Any) -> dict[str, Any]:
 def architecture(config: Any) -> dict[str, Any]:
     """Return the model dimensions of a recipe's ``config`` that divisibility depends on or that a reader looks for.
 
-    By LLMB's names, such as ``layers``, ``hidden`` and ``query_groups``, with the class of the ``provider``. ``moe`` is
-    None for a model without experts, ``vocabulary`` None where it is not known.
+    The keys are ``layers``, ``hidden``, ``ffn``, ``heads``, ``query_groups``, ``vocabulary`` (None where it is not
+    known), ``mtp_layers`` (0: none), ``moe`` and ``provider``, the class of the model provider. ``moe`` has
+    ``experts``, ``top_k``, ``ffn`` and ``shared_ffn``; None for a model without experts.
     """
     model = config.model
     moe = None
@@ -239,9 +241,9 @@ def architecture(config: Any) -> dict[str, Any]:
 def layers(config: Any) -> dict[str, Any] | None:
     """Return what a job's memory depends on beside ``architecture``: the model's layers, and sizes inside them.
 
-    They are what ``counts.layers`` returns, and by name sizes such as ``head_dim``, those of each kind of mixer, and
-    the image encoder's weights; sizes that a model does not have are left out. None where ``counts`` does not count the
-    model's layers.
+    They are ``order`` and ``kinds``, as ``counts.layers`` returns them, ``head_dim``, ``gated`` (whether MLPs have a
+    gate), ``expert_hidden``, a list of sizes for each kind of mixer, and ``encoder``, the image encoder's number of
+    weights; what a model does not have is left out. None where ``counts`` does not count the model's layers.
     """
     model, found = config.model, counts.layers(config.model)
     if found is None:
@@ -261,8 +263,8 @@ def layers(config: Any) -> dict[str, Any] | None:
 def settings(config: Any) -> dict[str, Any]:
     """Return the settings, other than columns, in which recipes differ, of a recipe's ``config``, by name.
 
-    Such as ``optimizer``, ``precision`` and ``tp_comm_overlap``. They are JSON values; those that are off, zero or
-    empty are left out.
+    Such as ``optimizer``, ``precision``, ``peft`` (the class of adapters) and ``tp_comm_overlap``. They are JSON
+    values; those that are off, zero, empty or the text ``none`` are left out.
     """
     model, mixed = config.model, config.mixed_precision
     found = {name: as_json_value(getattr(model, name, None)) for name in SETTINGS}
@@ -300,7 +302,8 @@ def bridge_flops_per_token(config: Any) -> float | None:
 def _by_length(config: Any) -> dict[str, Any] | None:
     """Return how Bridge's and LLMB's counts of FLOPs per token grow with sequence length; as ``lengths.growth``.
 
-    None where neither counts the model, or a count does not follow the formula.
+    The counts are called ``bridge`` and ``own``. None where neither counts the model, or a count does not follow the
+    formula. The sequence length of ``config`` is changed meanwhile and set back.
     """
     ways = {"bridge": lambda: bridge_flops_per_token(config), "own": lambda: counts.flops_per_token(config)}
     return lengths.growth(config.model, ways)
@@ -345,6 +348,8 @@ def main(arguments: list[str]) -> int:
     Raises:
         SystemExit: with status 2, the arguments are wrong; with 0 after ``--help``
         OSError: the file cannot be written, or the base catalogue not read
+        ValueError: the base catalogue is not JSON
+        KeyError: the base catalogue is none
     """
     parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=_DESCRIPTION)
     parser.add_argument("file", type=Path)

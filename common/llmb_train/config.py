@@ -90,7 +90,10 @@ def chunked(attention: type) -> type:
     """
 
     class ChunkedAttention(attention):  # type: ignore[misc]
-        """An attention module in which tokens attend only to their own chunk of ``attention_chunk_size`` tokens."""
+        """An attention module in which tokens attend only to their own chunk of ``attention_chunk_size`` tokens.
+
+        It is created like the module that it is derived from; ``forward`` returns the attention's output.
+        """
 
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
             """Return the output [sequence, batch, hidden] of attention in which each token attends to its own chunk.
@@ -197,9 +200,10 @@ def build_config(job: Job, engine: Engine) -> Any:
     Nothing is trained or written.
 
     Raises:
-        JobError: the job asks for something this engine would ignore, or for settings that cannot be combined, or the
-            checkpoint to load is missing
+        JobError: the job asks for something this engine would ignore, or for settings that cannot be combined,
+            or the checkpoint to load is missing
         NothingLeft: the job goes on from a checkpoint of its last step
+        OSError: the index of the checkpoint to load cannot be read
     """
     refusals.check(job, engine)
     start = steps.loaded(job)
@@ -249,7 +253,10 @@ def _training_config(job: Job, last: int) -> Any:
 
 
 def _scheduler_config() -> Any:
-    """Return the learning rate's section of Megatron-Bridge's configuration: cosine decay, 2 warm-up steps."""
+    """Return the learning rate's section of Megatron-Bridge's configuration: cosine decay, 2 warm-up steps.
+
+    A resumed run goes on with the schedule of its checkpoint.
+    """
     return bridge.SchedulerConfig(
         lr_decay_style="cosine",
         lr_warmup_iters=2,

@@ -36,8 +36,9 @@ _OF_LETTER = {"M": ("mamba", ""), "*": ("attention", ""), "-": ("", "dense"), "E
 def parameters(model: Any) -> int | None:
     """Return the number of parameters of the whole model, without padding of the vocabulary.
 
-    ``model`` is a model provider; no model is built. None where its architecture is not counted here (DeepSeek-V4,
-    diffusion models), or the size of its vocabulary is not known.
+    Heads for further tokens and an image encoder are included. ``model`` is a model provider; no model is built. None
+    where its architecture is not counted here (DeepSeek-V4, diffusion models), or the size of its vocabulary is not
+    known.
     """
     if (
         getattr(model, "experimental_attention_variant", None) not in (None, *_VARIANTS)
@@ -314,8 +315,8 @@ def flops_per_token(config: Any) -> float | None:
     """Return LLMB's own count of FLOPs per token of a training step, forward and backward.
 
     ``config`` is a recipe's configuration, whose sequence length counts. Matrix products count, logits and heads for
-    further tokens included; recomputation does not. None for adapters (LoRA), which train few of the weights, for
-    diffusion models, and where the size of the vocabulary is not known.
+    further tokens included; recomputation and an image encoder do not. None for adapters (LoRA), which train few of the
+    weights, for diffusion models, and where the size of the vocabulary is not known.
     """
     model = config.model
     if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
@@ -360,7 +361,8 @@ def _attended_tokens(model: Any, most: int | None = None) -> float:
 def _attention_window(model: Any, index: int) -> int | None:
     """Return the sliding window of the layer ``index`` (from 0), in tokens; None: it attends to all earlier tokens.
 
-    The window includes the token itself where the model gives it as a pair (to the left, to the right).
+    The window includes the token itself where the model gives it as a pair (to the left, to the right). Which layers
+    have one the model says by a list, or by a number n: every n-th has none.
     """
     window = getattr(model, "window_size", None)
     every = getattr(model, "window_attn_skip_freq", None)

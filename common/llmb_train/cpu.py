@@ -77,7 +77,8 @@ class DeviceName(str):
 class Stream:
     """Stands in for ``torch.cuda.Stream`` on a CPU, which runs everything in order: waiting does nothing.
 
-    It can be created with any arguments, which are ignored, and entered as a context, which changes nothing.
+    ``query`` is always True, and ``record_event`` keeps the present time in an ``Event``. It can be created with any
+    arguments, which are ignored, and entered as a context, which changes nothing.
     """
 
     cuda_stream = 0
@@ -113,10 +114,10 @@ class Stream:
 
 
 class Event:
-    """Stands in for ``torch.cuda.Event`` on a CPU: keeps the host's clock.
+    """Stands in for ``torch.cuda.Event`` on a CPU: ``record`` keeps the host's clock.
 
-    ``elapsed_time`` gives milliseconds. Work on a CPU is done when it was called, so that waiting does nothing and
-    ``query`` is always True. It can be created with any arguments, which are ignored.
+    ``elapsed_time`` gives milliseconds, from this event to another one. Work on a CPU is done when it was called, so
+    that waiting does nothing and ``query`` is always True. It can be created with any arguments, which are ignored.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -150,8 +151,8 @@ class Event:
 def _emulate() -> None:
     """Replace functions of ``torch.cuda`` in the whole process by ones that answer for the CPU.
 
-    The machine then seems to have one GPU for each local rank, without graphs, with the host's memory. Call before
-    Megatron is imported.
+    The machine then seems to have one GPU for each local rank (by ``LOCAL_WORLD_SIZE``, else one), with the host's
+    memory, and never to capture a graph. Call before Megatron is imported.
     """
     # torch.compile builds its table of the original functions when it first needs it, and fails on replaced ones.
     torch._dynamo.trace_rules.get_torch_obj_rule_map()

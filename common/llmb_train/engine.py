@@ -29,7 +29,8 @@ SWITCH = "LLMB_ENGINE_CHECK"
 class Release:
     """One minor release of Megatron-Bridge, with the megatron-core, image and CPU engine that LLMB uses with it.
 
-    Of a release that is newer than LLMB knows, only ``bridge`` is set; others are in ``RELEASES``.
+    Of a release that is newer than LLMB knows, only ``bridge`` is set, and ``is_newer`` is True; others are in
+    ``RELEASES``. ``configured`` has the minor releases of megatron-bridge and megatron-core by name.
     """
 
     bridge: str
@@ -115,7 +116,11 @@ def _release_numbers(release: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Engine:
-    """The software and device that a job's ranks train on: CPU or GPU, with or without Transformer Engine."""
+    """The software and device that a job's ranks train on: CPU or GPU, with or without Transformer Engine.
+
+    ``device`` is ``cpu`` or ``cuda``; on a CPU ``transformer_engine`` is False. ``lacking`` is a noun for messages:
+    what the ranks run on in place of a GPU with Transformer Engine.
+    """
 
     device: Device
     transformer_engine: bool
@@ -123,7 +128,7 @@ class Engine:
 
     @property
     def lacking(self) -> str:
-        """What the ranks run on in place of a GPU with Transformer Engine, for messages: ``a CPU``, or such a GPU.
+        """What the ranks run on, for messages: ``a CPU``, or ``a GPU without Transformer Engine``.
 
         Meaningful only where there is no Transformer Engine.
         """
@@ -134,10 +139,12 @@ def find_engine(device: Device, release: Release) -> Engine:
     """Return the engine that this Python has for training on ``device``, if it fits the release that the job needs.
 
     Found out without importing Megatron or Transformer Engine; whether there is such a device is not looked at. On a
-    CPU Transformer Engine does not count.
+    CPU Transformer Engine does not count. Where there is Transformer Engine, ``LLMB_ENGINE_CHECK=off`` in the
+    environment lets other releases pass.
 
     Raises:
-        EngineError: Megatron-Bridge is missing, or LLMB's patches do not fit its version or that of megatron-core
+        EngineError: Megatron-Bridge is missing, or LLMB's patches do not fit its version or that of
+            megatron-core
         WrongEngine: Megatron-Bridge is another release than the job's settings are written for
     """
     if not importable("megatron.bridge"):
@@ -174,7 +181,8 @@ def install_patches(engine: Engine) -> None:
 def _require_configured_versions(release: Release) -> None:
     """Raise if this Python's Megatron packages are not those that the job's settings are written for.
 
-    ``LLMB_ENGINE_CHECK=off`` in the environment, in upper or lower case, switches this check off.
+    ``LLMB_ENGINE_CHECK=off`` in the environment switches this check off, in upper or lower case, with or without blanks
+    around it.
 
     Raises:
         WrongEngine: a package has another release, or an unknown version; the message names both

@@ -21,8 +21,8 @@ from typing import ClassVar
 class TrainError(Exception):
     """The base class of the errors of ``llmb_train``; the rank ends with ``exit_status``. Never raised itself.
 
-    It is made from the ``message`` and, by name, the ``remedy`` (what to do; may be empty). ``str()`` gives both, ready
-    for a job's log.
+    It is made from the ``message`` and, by name, the ``remedy`` (what to do; may be empty). ``str()`` gives both, the
+    remedy on a line of its own behind ``->``, ready for a job's log.
     """
 
     exit_status: ClassVar[int]

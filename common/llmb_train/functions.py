@@ -50,11 +50,14 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
     changed to what ``engine`` can run. Notices may be printed to the log.
 
     Raises:
-        WrongEngine: this Megatron-Bridge has no such function
-        Contradiction: the function's columns are not those that the plan was made from, or, on a GPU, an environment
-            variable that it wants is not set
-        JobError: its layers cannot be placed as planned, its vocabulary is not known, or there is no checkpoint to load
+        EngineError: the function's model is not known to LLMB and its ``config.json`` cannot be had; as
+            WrongEngine, this Megatron-Bridge has no such function
+        Contradiction: the function's columns are not those that the plan was made from, or, on a GPU, an
+            environment variable that it wants is not set
+        JobError: its layers cannot be placed as planned, its vocabulary is not known, or there is no checkpoint
+            to load
         NothingLeft: the job goes on from a checkpoint of its last step
+        OSError: the index of the checkpoint to load cannot be read
     """
     config = _call_function(job)
     require_own(job, config)
@@ -79,7 +82,8 @@ def _call_function(job: FunctionJob) -> Any:
     that the plan had otherwise: the file is what NVIDIA's runner would train.
 
     Raises:
-        WrongEngine: this Megatron-Bridge has no such function
+        EngineError: the function's model is not known to LLMB and its ``config.json`` cannot be had; as
+            WrongEngine, this Megatron-Bridge has no such function
     """
     function = perf_recipes.find(job.function.name)
     perf_recipes.from_files.clear()
@@ -101,7 +105,8 @@ def _call_function(job: FunctionJob) -> Any:
 def forward_step(name: str) -> Callable[..., Any]:
     """Return the forward step with which NVIDIA's runner trains the function ``name``; imports the step's module.
 
-    Found by how the name begins: but for some models, it is Megatron-Bridge's step for GPTs.
+    Found by how the name begins; for most models it is Megatron-Bridge's step for GPTs. Of a step that is a class, an
+    object for the name's task is returned.
     """
     module, attribute = next(step[1:] for step in _STEPS if name.startswith(step[0]))
     found = getattr(importlib.import_module(module), attribute)
@@ -150,6 +155,9 @@ def require_environment(job: FunctionJob, config: Any) -> None:
 
 def set_planned(job: FunctionJob, config: Any) -> None:
     """Set in the function's ``config`` every column (parallelism, batch ...) that the plan has otherwise.
+
+    Megatron-FSDP is only ever turned on, CUDA graphs are only turned off. Also makes the optimizer's step gather no
+    parameters where the plan has no data parallelism or no interleaved stages.
 
     Raises:
         JobError: Megatron-Bridge has no layout of the layers for the plan's PP and VP
@@ -250,6 +258,7 @@ def set_launched(job: FunctionJob, config: Any) -> None:
     Raises:
         JobError: there is no checkpoint to load, or the size of the tokenizer's vocabulary is not known
         NothingLeft: the job goes on from a checkpoint of its last step
+        OSError: the index of the checkpoint to load cannot be read
     """
     if job.precision.dtype == "bf16" and config.optimizer.optimizer == "adam":
         config.optimizer.use_precision_aware_optimizer = True
@@ -270,7 +279,8 @@ def set_launched(job: FunctionJob, config: Any) -> None:
 def _set_scale(job: FunctionJob, config: Any) -> None:
     """Set in ``config`` what NVIDIA's launcher makes depend on the job's parallelism, precision and number of GPUs.
 
-    Mainly whether parameters are gathered during the optimizer's step.
+    That is whether parameters are gathered during the optimizer's step, how ranks are mapped for adapters in several
+    stages, and, without CUDA graphs, that their random state tracker is off.
     """
     from megatron.bridge.utils.cuda_graph import is_full_iteration_cuda_graph
 
@@ -298,7 +308,11 @@ def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | 
     """Set in ``config`` which checkpoint is loaded and where checkpoints are saved, and turn off what that excludes.
 
     ``start``: the checkpoint that the run goes on from; None: it starts anew. The model that adapters train on is set
-    as the pretrained one.
+    as the pretrained one. What is turned off, with any checkpoint, are the precision-aware optimizer and gathering in
+    its step.
+
+    Raises:
+        OSError: the checkpoint's index cannot be read
     """
     _set_fields(config.checkpoint, steps.checkpoint_fields(job, start))
     if job.adapters and job.checkpoint.load is not None:

@@ -51,7 +51,11 @@ class Moe:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The architecture of the model that a job trains, as job.json describes it, in Megatron's terms."""
+    """The architecture of the model that a job trains, as job.json describes it, in Megatron's terms.
+
+    ``heads`` are attention heads, ``query_groups`` the heads of keys and values; ``hidden``, ``ffn`` and ``head_dim``
+    are numbers of elements.
+    """
 
     layers: int
     hidden: int
@@ -76,7 +80,7 @@ class Architecture:
     """Part of a head that is rotated, from 0 to 1."""
     rope_interleaved: bool
     no_rope_interval: int | None
-    """4: every fourth layer has no rotary position embedding; null: every layer has one."""
+    """4: the layers 4, 8, 12 ... (from 1) have no rotary position embedding; null: every layer has one."""
     attention_chunk: int | None
     """Tokens that attend to each other in layers with rotary embedding; null: the whole sequence."""
     tied_embeddings: bool
@@ -98,7 +102,11 @@ class Precision:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How a job's ranks divide model and batch, as sizes of Megatron's parallelisms; null: not divided in that way."""
+    """How a job's ranks divide model and batch, as sizes of Megatron's parallelisms; null: not divided in that way.
+
+    In the order of the fields: tensor, pipeline, virtual pipeline (chunks of each stage), context, expert and expert
+    tensor parallelism.
+    """
 
     tp: int
     pp: int
@@ -120,7 +128,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Performance:
-    """A job's settings that make steps faster or use less memory, and how its experts get their tokens."""
+    """A job's settings that make steps faster or use less memory, and how its experts get their tokens.
+
+    ``cuda_graph``: training steps, or their layers, are captured in CUDA graphs. ``recompute_layers`` counts layers of
+    each pipeline stage, ``offload_layers`` those of the model; 0: none.
+    """
 
     cuda_graph: bool
     recompute_layers: int
@@ -163,7 +175,7 @@ class Profile:
 class Checkpoint:
     """Where a job saves its checkpoints and how often, and which one it loads.
 
-    Paths are as a job's ranks see them.
+    Paths are as a job's ranks see them. ``used``: whether it saves or loads any.
     """
 
     save: str | None
@@ -183,7 +195,8 @@ class Checkpoint:
 class Columns(Batch, Parallelism):
     """The columns of a performance recipe as shipped, at its own number of GPUs: parallelism, batch and others.
 
-    What the job itself has may differ, and is in the job's own sections.
+    Fields are as in ``Batch``, ``Parallelism`` and ``Performance``. What the job itself has may differ, and is in the
+    job's own sections.
     """
 
     cuda_graph: bool
@@ -221,7 +234,9 @@ class Function:
 class AnyJob:
     """One job.json: what a run trains, on how many ranks and how. These are the fields that every job has.
 
-    A ``Job`` also describes an architecture, a ``FunctionJob`` names a performance recipe instead.
+    A ``Job`` also describes an architecture, a ``FunctionJob`` names a performance recipe instead. ``resumed`` is the
+    path of the checkpoint to go on from, or None; ``data_parallel`` the data-parallel size of the dense layers;
+    ``release`` the Megatron-Bridge release of ``engine``, with what LLMB knows of it.
     """
 
     schema: int
@@ -288,7 +303,8 @@ class Job(AnyJob):
 class FunctionJob(AnyJob):
     """A job that names a performance recipe of Megatron-Bridge, whose function makes the configuration.
 
-    ``resumed`` is as of any job, but None for adapters, whose model is loaded separately.
+    ``adapters`` tells whether it trains adapters (LoRA) on a loaded model. ``resumed`` is as of any job, but None for
+    adapters, whose model is loaded separately.
     """
 
     family: str
@@ -412,7 +428,8 @@ def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> 
     the whole file.
 
     Raises:
-        ValueError: a key is unknown or missing, or has a wrong type; the message has the dotted key
+        ValueError: a key is unknown or missing, or has a wrong type; the message has the dotted key of the
+            first
     """
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]

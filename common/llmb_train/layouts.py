@@ -45,8 +45,9 @@ def place_layers(name: str, model: Any) -> None:
 def layers_of_chunks(model: Any) -> list[int] | None:
     """Return the number of decoder layers of each of the PP x VP chunks of ``model``, in the order of the model.
 
-    A chunk is what one pipeline stage holds of the model in one piece. Without a layout, all layers where PP is 1. None
-    where the model has no layout for its PP and VP, or one that Megatron refuses.
+    A chunk is what one pipeline stage holds of the model in one piece. Without a layout, all layers in one chunk where
+    PP is 1. None where the model has no layout for its PP and VP, or one that Megatron refuses. ``model`` is not
+    changed.
     """
     from megatron.core.transformer.enums import LayerType
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout

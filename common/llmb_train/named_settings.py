@@ -27,10 +27,12 @@ _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", list: "list", tu
 def apply(job: Job | FunctionJob, config: Any) -> None:
     """Set in ``config`` the framework's settings that the user named in the job (``--megatron``).
 
-    In the job's order. The first rank prints a notice to the log for each whose value ``config`` has already.
+    In the job's order; those before an error stay set. The first rank prints a notice to the log for each whose value
+    ``config`` has already.
 
     Raises:
         JobError: ``config`` has no such section or field, or the field takes no such value
+        AttributeError: a field takes a dtype, and torch has none of the name given
     """
     for name, value in job.megatron.items():
         section, field = _section_and_field(config, name)
@@ -52,7 +54,8 @@ def value_in(config: Any, name: str) -> Any:
 def title(config: Any, name: str) -> str:
     """Return the setting ``name``, for messages, with each section in parentheses that sets the same field later.
 
-    Such as ``model.fp8 (set mixed_precision.fp8)``; ``name`` alone where no section of ``config`` does.
+    Such as ``model.fp8 (set mixed_precision.fp8)``: the user is to set the later one instead. Later are
+    ``mixed_precision`` and ``comm_overlap``; ``name`` alone where neither has the field.
     """
     section, _, field = name.partition(".")
     later = [other for other in ("mixed_precision", "comm_overlap") if hasattr(getattr(config, other, None), field)]
@@ -94,6 +97,7 @@ def _converted(section: Any, field: str, value: Any, name: str) -> Any:
 
     Raises:
         JobError: the field takes no such value
+        AttributeError: the field takes a dtype, and torch has none of that name
     """
     hint = _field_types(type(section)).get(field, Any)
     kinds = kind_of(hint).split("|")
@@ -160,8 +164,9 @@ def as_json_value(value: Any) -> Any:
 def fields_text() -> str:
     """Return the JSON text of all fields of Megatron-Bridge's configuration: what each takes, by section and field.
 
-    The object has ``megatron_bridge``, its version, and ``sections``. Imports Megatron-Bridge. What a field takes is as
-    in ``kind_of``.
+    The object has ``megatron_bridge``, its version (null: unknown), and ``sections``. Keys are sorted; the text ends
+    with a line break. Imports Megatron-Bridge. What a field takes is as in ``kind_of``; fields that no text can set are
+    left out.
     """
     import megatron.bridge.models  # noqa: F401  the classes of all models
     from megatron.bridge.training.config import ConfigContainer
@@ -240,7 +245,10 @@ def _classes(hint: Any) -> Iterator[type]:
 
 
 def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
-    """Yield the dataclass fields of the class ``kind``, each with its resolved type."""
+    """Yield the dataclass fields of the class ``kind``, each with its resolved type.
+
+    In the order of the class. A type that cannot be resolved is as it was written, perhaps a text.
+    """
     hints = _field_types(kind)
     for field in dataclasses.fields(kind):
         yield field, hints.get(field.name, field.type)

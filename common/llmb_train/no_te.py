@@ -37,7 +37,10 @@ def install() -> None:
 
 
 class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
-    """A LayerNorm module whose weight is stored minus one, as Nemotron-4 has it; shapes as ``torch.nn.LayerNorm``."""
+    """A LayerNorm module whose weight is stored minus one, as Nemotron-4 has it; shapes as ``torch.nn.LayerNorm``.
+
+    ``forward`` normalizes over the last dimensions, and ``reset_parameters`` sets weight and bias to zero.
+    """
 
     def reset_parameters(self) -> None:
         """Set the norm's weight and bias to zero in place: the weight is stored minus one, so that it is one."""
@@ -50,7 +53,10 @@ class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
 
 
 class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
-    """An RMSNorm module whose weight is stored minus one, with the shapes of ``torch.nn.RMSNorm``."""
+    """An RMSNorm module whose weight is stored minus one, with the shapes of ``torch.nn.RMSNorm``.
+
+    ``forward`` normalizes over the last dimensions, and ``reset_parameters`` sets the weight to zero.
+    """
 
     def reset_parameters(self) -> None:
         """Set the norm's weight to zero in place: it is stored minus one, so that it is one."""

@@ -86,7 +86,8 @@ _failed: dict[str, str] = {}
 def names() -> dict[str, str]:
     """Return the installed Megatron-Bridge's performance recipes whose names LLMB can read, each with its module.
 
-    Sorted by name. Found in the source text: nothing is imported. The answer is kept: not to be changed.
+    The module is a dotted name. Sorted by recipe. Found in the source text: nothing is imported. The answer is kept:
+    not to be changed.
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
@@ -145,7 +146,8 @@ def _defined() -> dict[str, str]:
 def find(name: str) -> Function:
     """Return the function of the performance recipe ``name``, imported and ready to be called without a network.
 
-    From then on ``load`` stands in for Bridge's loader of model configurations in this process.
+    A model whose numbers LLMB does not ship is still asked for at Hugging Face. From then on ``load`` stands in for
+    Bridge's loader of model configurations in this process.
 
     Raises:
         WrongEngine: this Megatron-Bridge has no recipe of that name, or no recipes

@@ -24,7 +24,7 @@ NOTICE_PREFIX = "LLMB notice: "
 class Rank:
     """This process's place among the job's ranks: its number, how many there are, and where they meet.
 
-    ``find_rank`` makes it from the environment.
+    ``find_rank`` makes it from the environment; ``export`` sets torchrun's variables to it.
     """
 
     rank: int
@@ -52,12 +52,13 @@ class Rank:
 def find_rank(environ: Mapping[str, str]) -> Rank:
     """Return this process's place among the job's ranks, by torchrun's variables in ``environ``, else by Slurm's.
 
-    Where ``RANK`` is set, only torchrun's three count. Without ``MASTER_PORT`` the port follows from Slurm's job id, so
-    that it is the same on all ranks; without both it is a fixed one.
+    Where ``RANK`` is set, ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE`` count, and otherwise ``SLURM_PROCID``,
+    ``SLURM_LOCALID`` and ``SLURM_NTASKS``; the two are not mixed. Without ``MASTER_PORT`` the port follows from Slurm's
+    job id, so that it is the same on all ranks; without both it is a fixed one.
 
     Raises:
-        EngineError: neither is set, a variable is missing or no number, the rank is out of range, or nothing names
-            rank 0's host
+        EngineError: neither is set, a variable is missing or no number, the rank is out of range, or nothing
+            names rank 0's host
     """
     names = next((names for names in _VARIABLES if names[0] in environ), None)
     if names is None:

@@ -113,7 +113,8 @@ def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str
 def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
     """Return what the reader of the log must know about this run, one clause each; empty where nothing.
 
-    Such as software that was not tried, settings that the user changed, and times that cannot be compared.
+    Such as software that was not tried, settings that the user changed, and times that cannot be compared. They are
+    neither errors nor printed here.
     """
     lines = _untested(job, engine)
     if job.megatron:

@@ -80,7 +80,7 @@ def loaded(job: AnyJob) -> StartingPoint | None:
     """Return the checkpoint that the run goes on from; None for a run that starts from random weights.
 
     That is the job's ``resumed``. A job that continues (``LLMB_RESUME=1`` in the environment: requeued, or a later link
-    of a chain) takes the newest one in ``checkpoint.save`` instead, where there is one.
+    of a chain) takes the newest one in ``save`` of its ``checkpoint`` instead, where the tracker file names one.
 
     Raises:
         JobError: the checkpoint is missing or incomplete

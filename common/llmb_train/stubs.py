@@ -88,7 +88,9 @@ def _stub_class(name: str) -> type:
 class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """The import finder that provides stand-ins for the packages of other recipes where the real ones are absent.
 
-    It is last on ``sys.meta_path``, so that the real packages come first.
+    It is last on ``sys.meta_path``, so that the real packages come first. The import system calls its methods:
+    ``find_spec`` accepts modules of such packages, ``create_module`` makes a ``Stub``, and ``exec_module`` does
+    nothing.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:

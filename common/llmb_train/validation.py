@@ -47,7 +47,7 @@ class FusedAdam:
 class Need:
     """A package that Megatron's checks may miss on a machine without the container, and the stand-ins for it.
 
-    ``NEEDS`` lists those that LLMB knows.
+    ``NEEDS`` lists those that LLMB knows. Case matters in ``complaint``.
     """
 
     title: str
@@ -103,7 +103,12 @@ def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config:
 
     The former are in the order in which they were missed, each once; the latter is one line, None: it would train it.
     ``make`` sets WORLD_SIZE; ``also`` is called with the configuration within the job's process groups, and may raise
-    further refusals. What is missed gets a stand-in, and ``make`` is called again.
+    further refusals. What is missed gets a stand-in, and ``make`` is called again. Environment variables are as before
+    in the end.
+
+    Raises:
+        Exception: what ``make``, ``also`` or Megatron raise, but for assertions, type, value and runtime
+            errors, which are refusals
     """
     missed: list[Need] = []
     while True:

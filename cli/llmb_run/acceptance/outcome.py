@@ -43,9 +43,11 @@ def outcome(
 ) -> dict[str, Any]:
     """Return what an acceptance campaign has shown, as JSON values: conclusion, fabric, workloads and reruns.
 
-    The keys of ``conclusion`` are among its own; ``accepted`` is None while workloads have no answer yet, and True only
-    for ``outcome`` "accepted". ``frozen``: what the campaign began with; ``standings``: where each workload stands,
-    whose order stays; ``fabrics``: what was measured between its nodes before it began, as ``after_runs`` returns it.
+    Its keys are ``schema``, ``campaign`` (the id), ``suite`` (the name), ``suite_sha256``, ``llmb`` (version),
+    ``began`` (Unix time), those of ``conclusion``, ``fabric``, ``workloads`` and ``reruns``; ``accepted`` is None while
+    workloads have no answer yet, and True only for ``outcome`` "accepted". ``frozen``: what the campaign began with;
+    ``standings``: where each workload stands, whose order stays; ``fabrics``: what was measured between its nodes
+    before it began, as ``after_runs`` returns it.
     """
     workloads = [_workload_json(item) for item in standings]
     reruns: list[dict[str, Any]] = []
@@ -77,8 +79,10 @@ def _fabric_json(verdict: FabricVerdict) -> dict[str, Any]:
 def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
     """Return where a workload of a campaign stands, with its figures, runs and reruns, as JSON values.
 
-    Figures that are not known yet are None. ``performance`` and its bounds are relative to the reference: 0.97 means 3
-    % less work per second; it passes above ``performance_limit``. ``required`` is what the suite asks for.
+    Figures that are not known yet are None. ``verdict`` is its answer and ``text`` says it in words; ``performance``
+    and its bounds are relative to the reference: 0.97 means 3 % less work per second; it passes above
+    ``performance_limit``. ``required`` is what the suite asks for, None without a reference; ``more_runs`` and
+    ``further_days`` are what would decide an open answer.
     """
     progress = item.progress
     reference = item.workload.reference
@@ -113,8 +117,9 @@ def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
 def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
     """Return a rerun of a workload as JSON values; ``runs``: the workload's runs by number, from 1.
 
-    ``run_id`` is None where it has not started. ``bad_nodes`` are the nodes that the run that it ``replaces`` (a
-    number, or None) has shown to be bad; empty where it replaces none.
+    ``run`` is its own number, and ``run_id`` None where it has not started. ``bad_nodes`` are the nodes that the run
+    that it ``replaces`` (a number, or None) has shown to be bad; empty where it replaces none. ``reason`` says why it
+    is run.
     """
     # Runs are numbered from 1, so that 0 is none.
     run, replaced = runs.get(rerun.attempt), runs.get(rerun.replaces or 0)
@@ -128,10 +133,10 @@ def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
 
 
 def _run_json(run: Run) -> dict[str, Any]:
-    """Return a run of a workload as JSON values: number, id, state, step time, fault, failure and figures.
+    """Return a run of a workload as JSON values: number (``run``), id, state, step time, fault, failure and figures.
 
-    ``step_seconds`` and ``result`` are None before the run has ended, or where it has none; ``fault`` and ``failure``
-    are empty texts where there is none.
+    ``step_seconds`` and ``result`` are None before the run has ended, or where it has none; ``fault`` (not the
+    workload's, so that the run is replaced) and ``failure`` are empty texts where there is none.
     """
     attempt = run.attempt
     return {
@@ -198,10 +203,11 @@ def conclusion(
 
     ``workloads`` are as ``outcome`` has them. ``outcome`` is a ``Conclusion``: "under way" while one has no verdict,
     else "not accepted" if one fails, else "open" if one is open, else "not judged" if the speed of one was wanted and
-    has no reference. A pre-screen that did not pass ends the campaign. ``accepted`` is None while the campaign is under
-    way, else whether ``outcome`` is "accepted"; ``why`` a sentence without a period. ``indication``: a reference was
-    measured with other software, and an acceptance is no more than that; ``evening``: it holds for the day of the runs
-    only. ``slow_nodes``, which slowed down the runs, make it not accepted.
+    has no reference, or none has a reference at all. A pre-screen that did not pass ends the campaign: "not accepted"
+    if it fails, else "open". ``accepted`` is None while the campaign is under way, else whether ``outcome`` is
+    "accepted"; ``why`` a sentence without a period. ``indication``: a reference was measured with other software, and
+    an acceptance is no more than that; ``evening``: it holds for the day of the runs only. ``slow_nodes``, which slowed
+    down the runs, make it not accepted unless it is under way.
     """
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _overall_conclusion(workloads, main)
@@ -341,8 +347,9 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
 def for_report(result: dict[str, Any]) -> dict[str, Any]:
     """Return what a report on a campaign's runs says of the campaign itself, as JSON values.
 
-    It is what ``as_text`` prints, but for the fabric: headline, why, table of workloads, reruns, remarks and
-    references.
+    It is what ``as_text`` prints, but for the fabric: ``suite``, ``headline``, ``why``, ``workloads`` with the
+    ``columns`` of their table described, ``reruns``, ``remarks`` and ``references``, and the other keys of its
+    conclusion.
     """
     return {
         **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "evening", "why", "reruns")},

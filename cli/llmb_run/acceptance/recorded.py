@@ -95,7 +95,10 @@ def _refuse_unsafe(folder: Path) -> None:
 
 
 class _PackedPaths(RunPaths, frozen=True):
-    """The paths of a run in an unpacked evidence pack, where run folders lie side by side."""
+    """The paths of a run in an unpacked evidence pack, where run folders lie side by side.
+
+    ``folder`` is the run's own, directly below ``experiments``.
+    """
 
     @property
     def folder(self) -> Path:
@@ -108,6 +111,7 @@ class RecordedCampaign(Campaign):
     """A campaign that anybody may have carried out, whose runs are only read, to be judged again.
 
     ``folder`` is the one that ``CampaignFiles.campaign`` names, and ``is_pack`` as there: the runs lie beside it.
+    ``records`` gives the runs' records by arm and attempt.
     """
 
     is_pack: bool = False

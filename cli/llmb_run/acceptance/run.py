@@ -63,8 +63,10 @@ from llmb_run.under_load import look_at_fabric
 def planned_json(item: SuiteWorkload) -> dict[str, Any]:
     """Return a workload of a campaign's dry run as JSON values: its plan, and what it would be compared with.
 
-    ``limit_seconds`` is the step time below which a workload passes, ``limit_performance`` the reference's step time
-    divided by it: ``required``, or less where the reference is only an indication. They are None without a reference.
+    The keys are ``title``, ``where``, ``prescreen``, ``repeats``, ``reruns``, ``speed_wanted``, ``indication``,
+    ``reference``, ``required``, ``limit_seconds``, ``limit_performance`` and ``plan``. ``limit_seconds`` is the step
+    time below which a workload passes, ``limit_performance`` the reference's step time divided by it: ``required``, or
+    less where the reference is only an indication. They and ``required`` are None without a reference.
     """
     entry = item.entry
     reference = item.reference
@@ -109,15 +111,19 @@ def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
 
 
 def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, Any]:
-    """Return the conclusion that the campaign reaches if every workload passes, as ``outcome.conclusion`` does."""
+    """Return the conclusion that the campaign reaches if every workload passes, as ``outcome.conclusion`` does.
+
+    Its keys are ``outcome``, ``accepted``, ``indication``, ``evening`` and ``why``. Passing is not enough for
+    "accepted" where a reference is missing. ``evening``: it judges one evening alone.
+    """
     return conclusion([{**planned_json(item), "verdict": "pass"} for item in workloads], evening=evening)
 
 
 def foreseen_lines(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     """Return, before anything runs, what keeps the campaign from ending as a full acceptance even if all runs pass.
 
-    That is a missing reference, else one of other software, else ``evening``. One sentence, without a period; an empty
-    list where nothing does. The pre-screen does not count.
+    That is a missing reference, else one of other software, else ``evening`` (it judges one evening alone). One
+    sentence, without a period; an empty list where nothing does. The pre-screen does not count.
     """
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
@@ -148,9 +154,10 @@ def write_pack(
 ) -> dict[str, Any]:
     """Write the evidence pack and report of a campaign into its folder, secrets masked, replacing earlier ones.
 
-    Returns ``pack`` and ``report``, the names of the files there, and ``pack_sha256``. The pack is a ``.tar.zst``,
-    without zstd a ``.tar.gz``. Prints a notice on stderr for each file that is left out because secrets in it cannot be
-    masked.
+    ``result`` is what ``outcome`` made of ``frozen``, ``standings`` and ``fabrics``; the secrets are those stored in
+    the installation of ``workspace``. Returns ``pack`` and ``report``, the names of the files there, and
+    ``pack_sha256``. The pack is a ``.tar.zst``, without zstd a ``.tar.gz``, named like the suite. Prints a notice on
+    stderr for each file that is left out because secrets in it cannot be masked.
 
     Raises:
         RecordError: the pack cannot be written
@@ -197,9 +204,9 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
     """Begin, continue or show the campaign of the acceptance suite ``word``, a name or path; return its result.
 
     Jobs are submitted and followed to their end; a campaign that is over is shown. ``again``: begin another one.
-    ``folder``: where campaigns are kept; None: in the installation. ``dry_run``: only show what would be started.
-    ``evening``: judge the speed of a single evening, as a campaign of its own. The exit status is 0 where it is
-    accepted, 1 where not, 4 where that stays open or was not judged.
+    ``folder``: where campaigns are kept; None: in the installation. ``dry_run``: only show what would be started, with
+    exit status 0. ``evening``: judge the speed of a single evening, as a campaign of its own. The exit status is 0
+    where it is accepted, 1 where not, 4 where that stays open or was not judged.
 
     Raises:
         ConfigError: there is no such suite, or something in it is wrong or cannot be run

@@ -106,9 +106,9 @@ class _RejudgedCampaign:
     """A campaign, judged again from its logs, with everything in which it contradicts itself.
 
     It is made from the places of its files; making it reads them all, and raises whatever damaged ones cause.
-    ``found``: the outcome, as ``accept`` gives it. ``problems``: where it contradicts itself, a line each, in the order
-    in which they were found. ``notes``: what could not be checked. ``said``: its own conclusion; empty while it is
-    under way. ``workloads`` and ``frozen``: what it began with.
+    ``found``: the outcome, as ``accept`` gives it. ``problems``: where it contradicts itself, a line each, each once,
+    in the order in which they were found. ``notes``: what could not be checked. ``said``: its own conclusion; empty
+    while it is under way. ``workloads`` and ``frozen``: what it began with. ``text`` gives all this for people.
     """
 
     def __init__(self, files: CampaignFiles) -> None:
@@ -281,9 +281,9 @@ class _RejudgedCampaign:
 def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each thing in which two outcomes of a campaign differ: the recorded one, and by its logs.
 
-    ``name: recorded, by the logs found``, in the order of the recorded one. Figures may differ by 1 % (``SAME``), and
-    the bounds of intervals are not compared. ``recorded`` may have any shape: exceptions from a wrong one (KeyError,
-    TypeError ...) are not caught here.
+    ``name: recorded, by the logs found``, in the order of the recorded one, then what only the logs show; what one
+    lacks is ``none``. Figures may differ by 1 % (``SAME``), and the bounds of intervals are not compared. ``recorded``
+    may have any shape: exceptions from a wrong one (KeyError, TypeError ...) are not caught here.
     """
     before, after = _verdict_facts(recorded), _verdict_facts(found)
     for name in dict.fromkeys([*before, *after]):
@@ -349,7 +349,7 @@ def work_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line_number(where: str) -> int:
-    """The line number at the end of ``where``, a place such as ``suite.yaml:12``.
+    """Return the line number at the end of ``where``, a place such as ``suite.yaml:12``.
 
     Raises:
         ValueError: no number follows the last colon
@@ -360,6 +360,7 @@ def _line_number(where: str) -> int:
 def _demand_json(item: SuiteWorkload) -> dict[str, Any]:
     """Return what the suite demands of a workload, as JSON values: runs, reruns, performance, reference and limit.
 
+    The keys are ``title``, ``where``, ``repeats``, ``reruns``, ``required``, ``reference`` and ``limit_seconds``.
     ``reference`` is ``stated``, or whether there must be one. ``limit_seconds``, below which a step passes, is None
     where no speed is judged.
     """

@@ -63,7 +63,11 @@ FILES = Path(__file__).with_name("suites")
 
 @dataclass(frozen=True)
 class _PublishedConfiguration:
-    """A benchmark configuration of ``recipe``, represented by the best result that is published for it."""
+    """A benchmark configuration of ``recipe``, represented by the best result that is published for it.
+
+    ``same``: that was measured in the recipe's own container. ``rank`` is a sort key: of several results the one with
+    the greatest is the best.
+    """
 
     recipe: Recipe
     result: PublishedResult
@@ -267,7 +271,11 @@ class SuiteEntry:
 
 @dataclass(frozen=True)
 class Suite:
-    """An acceptance suite, complete: every workload to run, those of the pre-screen first."""
+    """An acceptance suite, complete: every workload to run, those of the pre-screen first.
+
+    ``tests`` has all of them, one entry for each workload that a sweep makes; ``sha256`` is that of ``text``, by which
+    a changed suite is noticed.
+    """
 
     path: Path
     """Absolute, or the name of a suite that comes with LLMB."""
@@ -288,7 +296,8 @@ def find_suite(word: str) -> tuple[Path, str]:
     """Return the path and the YAML text of the suite that ``word`` names: a file, or a suite that comes with LLMB.
 
     A file of that name comes first; its path is made absolute. Of a suite that comes with LLMB the path is just its
-    name; case matters. Prints a notice on stderr where a suite has another name now.
+    name; case matters. Where a suite has another name now, the earlier one is taken, too, and a notice on stderr says
+    so.
 
     Raises:
         ConfigError: there is no such suite, or the file cannot be read

@@ -44,7 +44,10 @@ from llmb_run.starting.requests import PlannedJob, plan_job, refuse_one_folder_f
 class SuiteWorkload:
     """One workload of a suite, planned, with the reference that its step times are compared with.
 
-    ``plan_suite`` makes it, or a recorded campaign, to be judged again.
+    ``plan_suite`` makes it, or a recorded campaign, to be judged again. ``arm`` is its plan as an arm of the campaign,
+    ``title`` names it for people, ``limit`` is the step time in seconds below which it passes (None without a
+    reference), and ``indication`` tells whether the reference is of other software. ``decide`` judges the step times of
+    its runs.
     """
 
     entry: SuiteEntry
@@ -216,7 +219,11 @@ class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a campaign began with, as its file keeps it: the suite and its workloads as they were then."""
+    """What a campaign began with, as its file keeps it: the suite and its workloads as they were then.
+
+    ``inputs`` has, by name, what must not change during the campaign; ``frozen`` gives copies of workloads planned now,
+    with the references and scatter of the beginning.
+    """
 
     arm_kind = FrozenWorkload
     suite: str
@@ -251,7 +258,8 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload], *, evening: bool) -> FrozenSuite:
     """Return what a campaign begins with, as of now, to be written to its file or compared; writes nothing.
 
-    ``evening``: the campaign judges one evening alone.
+    ``workloads`` are those of ``suite``, as planned now; references lose the published result behind them. ``evening``:
+    the campaign judges one evening alone.
     """
     each = [
         {
@@ -305,8 +313,8 @@ class WorkloadProgress:
 class AcceptanceStrategy:
     """Decides which runs an acceptance campaign starts next, until each workload has its answer.
 
-    It keeps no state: what it says follows from ``workloads`` and the runs. Where the pre-screen does not pass, no
-    other workload is started.
+    ``due`` gives the runs to start now, ``standings`` where each workload stands. It keeps no state: what it says
+    follows from ``workloads`` and the runs. Where the pre-screen does not pass, no other workload is started.
     """
 
     workloads: Sequence[SuiteWorkload]
@@ -326,7 +334,8 @@ class AcceptanceStrategy:
     def standings(self, runs: Runs) -> list[WorkloadProgress]:
         """Return where each workload stands by the campaign's runs so far, in the order of the suite.
 
-        ``runs`` has those of each arm, by its number from 1.
+        ``runs`` has those of each arm, by its number from 1, also for arms without any. Where nothing is queued, a
+        cancelled run uses up no rerun.
         """
         found = []
         for number, workload in enumerate(self.workloads, 1):

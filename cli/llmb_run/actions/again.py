@@ -117,7 +117,7 @@ class Compared:
 def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared]:
     """Return, for each recorded run in order, what would be different if it were started again today.
 
-    Nothing is started.
+    Compared with the recipes of ``workspace``, by the workload's name. Nothing is started.
 
     Raises:
         RequestError: the recipe of a run is not there any more
@@ -150,7 +150,8 @@ def differences_texts(compared: Sequence[Compared]) -> list[str]:
 def differences_result(compared: Sequence[Compared]) -> Result:
     """Return what ``retry --check`` shows: for each run whether it would be the same today, and what differs.
 
-    The exit status is 1 where something differs, else 0.
+    As data, under ``runs``, ``run_id``, ``same`` and ``differences`` of each, in order; the tables of what differs are
+    remarks. The exit status is 1 where something differs, else 0.
     """
     data: list[dict[str, Any]] = []
     lines: list[str] = []
@@ -201,12 +202,12 @@ def retry(
     ``runs``: ids, names or folders. ``check``: start nothing, only show what differs from then, with exit status 1 if
     anything does; ``exact``: start only where nothing differs (else an error in the result), ``anyway``: even so.
     ``resume``: continue from the checkpoint. ``without_failed``: avoid nodes that were bad; ``exclude``: a host list of
-    more. ``repeats``, ``spread``: how many jobs for each run, and over how many days. Runs must have ended, except for
-    ``check`` and ``exact``. Remarks name what differs; bad nodes are printed as notices.
+    more. ``repeats``, ``spread``: how many jobs for each run, and over how many days (None: all at once). Runs must
+    have ended, except for ``check`` and ``exact``. Remarks name what differs; bad nodes are printed as notices.
 
     Raises:
-        RequestError: options exclude each other, a run has not ended, or a checkpoint cannot be continued or is used by
-            several jobs
+        RequestError: options exclude each other, a run has not ended, or a checkpoint cannot be continued or is
+            used by several jobs
         RecordError: a run is another user's (not for ``check``), or its record cannot be read
         LLMBError: the jobs cannot be started
     """

@@ -84,10 +84,10 @@ def compare_sides(
 ) -> Result:
     """Begin, continue or show a comparison of two configurations, A and B, as ``llmb-run ab`` does.
 
-    Side A is the job of the run ``base``, or that of ``workload``, with ``settings``; B differs by ``change``
-    (``NAME=VALUE``, each name once) and the names in ``unset``. ``resolution``, a text, is in percent, ``pairs`` how
-    many pairs of runs at most, ``budget`` in GPU-hours (None: no limit), ``folder`` where campaigns are kept (None: in
-    the installation). ``again``: begin another one; ``dry_run``: start nothing.
+    Side A is the job of the run ``base``, or that of ``workload`` (exactly one is given), with ``settings``; B differs
+    by ``change`` (``NAME=VALUE``, each name once) and the names in ``unset``. ``resolution``, a text, is in percent,
+    ``pairs`` how many pairs of runs at most, ``budget`` in GPU-hours (None: no limit), ``folder`` where campaigns are
+    kept (None: in the installation). ``again``: begin another one; ``dry_run``: start nothing.
 
     Raises:
         RequestError: an option is wrong, options exclude each other, or there is no such run
@@ -138,7 +138,7 @@ def find_fastest(
     kept, None: in the installation; ``dry_run``: start nothing.
 
     Raises:
-        RequestError: an option is wrong
+        RequestError: an option is wrong, or ``only`` is given without ``vary``
         LLMBError: the search cannot be planned, begun or continued
     """
     spec = one_job(**settings)

@@ -50,13 +50,15 @@ def health(
     The nodes are those of ``runs``, or what ``settings`` name (nodes, a partition, or a job), else this machine or the
     site's default. Left out, with a notice, are those that a job cannot have now and, unless named, excluded ones.
     ``exclude_failed``: exclude those that fail from later jobs for ``days`` days. ``timeout``: a time span, how long to
-    wait for the nodes. ``sizes``: also measure other message sizes (with ``fabric``). The exit status is 1 where a node
-    or the fabric fails, or a named node was not checked.
+    wait for the nodes. ``sizes``: also measure other message sizes (refused without ``fabric``). The exit status is 1
+    where a node or the fabric fails, or a named node was not checked.
 
     Raises:
-        RequestError: options exclude each other, there is no installation, or no node can be checked
+        RequestError: options exclude each other or are wrong, there is no installation, or no node can be
+            checked
         SchedulerError: the scheduler does not give the nodes
-        CheckFailed: with ``exclude_failed``: all nodes fail of the same, which is the site's fault; none is excluded
+        CheckFailed: with ``exclude_failed``: all nodes fail of the same, which is the site's fault; none is
+            excluded
         LLMBError: the nodes cannot be measured
     """
     if sizes and not fabric:
@@ -170,7 +172,10 @@ def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, na
 
 
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
-    """Return a checked node's verdict, its remarks and its facts as JSON values."""
+    """Return a checked node's verdict, its remarks and its facts as JSON values.
+
+    The keys are ``node``, ``status``, ``remarks`` and ``facts``.
+    """
     remarks = msgspec.to_builtins(verdict.remarks)
     facts = facts_as_json(found.facts.get(verdict.node))
     return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}

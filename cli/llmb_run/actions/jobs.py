@@ -55,8 +55,9 @@ def jobs(
     """List runs and their states, as ``llmb-run jobs`` does; the scheduler is asked about those that are live.
 
     ``runs``: words that name some, listed in their order. Without words, those that match the other options, newest
-    first: ``limit`` or ``JOBS_LISTED`` of them, or all with ``live`` or ``everything``. ``state``: names of states, of
-    which any will do; it and ``live`` apply to named runs, too. Records and index are brought up to date.
+    first: ``limit`` or ``JOBS_LISTED`` (20) of them, or all with ``live`` or ``everything``. ``state``: names of
+    states, of which any will do; it and ``live`` apply to named runs, too. ``filters`` are the other options by which
+    runs are chosen. Records and index are brought up to date; a notice says if nothing matches.
 
     Raises:
         RequestError: a word names no run, an option has a wrong value, or there is no installation
@@ -140,8 +141,8 @@ def _note_differences(lines: list[dict[str, Any]]) -> None:
 def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
     """Return the runs ``rows`` as they are now, as JSON values, in order; the scheduler is asked about live ones.
 
-    Ended runs are as the index has them; for those among the first ``MOST_LOGS`` that did not complete, the cause is
-    looked up.
+    Ended runs are as the index has them; for those among the first ``MOST_LOGS`` (100) that did not complete, the cause
+    is looked up. The result has a run that ended meanwhile, too.
     """
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]

@@ -131,12 +131,12 @@ def logs(
 
     ``batch``: the log of the batch script. ``lines``: only so many last ones (of those that match, unless it follows);
     None: all, or when it follows, from the last 20 on. ``rank``, ``grep``: only lines of that rank, and in which the
-    regular expression is found. ``raw``: control characters too. Lines go to stdout, notices to stderr. Returns an
-    empty result.
+    regular expression is found. ``raw``: control characters too. Lines go to stdout, notices to stderr, also that no
+    line matches or the log is empty. Returns an empty result.
 
     Raises:
         RequestError: there is no such run, or ``grep`` is not a regular expression
-        RecordError: there is no log, or the run's record cannot be read
+        RecordError: there is no log (unless it follows), or the run's record cannot be read
         OSError: the log cannot be read
     """
     wanted = _line_filter(grep, rank)

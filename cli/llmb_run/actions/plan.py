@@ -41,8 +41,10 @@ class Outlook:
     def as_dict(self) -> dict[str, Any]:
         """Return what the job is expected to take as JSON values, for ``plan --json``.
 
-        ``job_seconds`` and ``gpu_hours`` are pairs, lowest and highest; None where they are not known. ``sources`` says
-        where each setting comes from; ``ranks`` has the place of each rank, by number, in the ``groups``.
+        The keys are ``plan``, ``sources``, ``time_from``, ``job_seconds``, ``gpu_hours``, ``most_gpu_hours``,
+        ``rank_order``, ``groups`` and ``ranks``. ``job_seconds`` and ``gpu_hours`` are pairs, lowest and highest; None
+        where they are not known. ``most_gpu_hours`` is what the time limit allows. ``sources`` says where each setting
+        comes from; ``ranks`` has the place of each rank, by number, in the ``groups``.
         """
         return {
             "plan": plan_as_dict(self.plan),

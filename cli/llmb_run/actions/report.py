@@ -139,5 +139,5 @@ def archive(
 
 
 def _size_text(size: int) -> str:
-    """The size of a file of ``size`` bytes, such as ``3.4 MiB``; a small one is ``under 0.1 MiB``."""
+    """Return the size of a file of ``size`` bytes, such as ``3.4 MiB``; a small one is ``under 0.1 MiB``."""
     return f"{size / 2**20:.1f} MiB" if size >= 2**20 / 10 else "under 0.1 MiB"

@@ -256,7 +256,8 @@ def compare(first: str, second: str) -> Result:
 def _change_answer(change: Change | None) -> str | None:
     """Return whether the second side's steps are ``faster`` or ``slower``, or ``open``: no clear difference.
 
-    Clear is a difference that the interval of the ratio of step times confirms. None where no step times are compared.
+    Clear is a difference that the interval of the ratio of step times confirms. ``change`` is the second side's step
+    time against the first's; None, which gives None: no step times are compared.
     """
     if change is None:
         return None
@@ -270,7 +271,8 @@ class _Side:
 
     It is made from the words, with commas between, and the workspace. A run that is named twice counts once; what is no
     recorded run of LLMB is left out. ``times`` has the step time of each successful run. ``seconds`` (mean step time,
-    stalls included) and ``steady`` (without) are None where no run has one; ``live``: a run has not ended.
+    stalls included) and ``steady`` (without) are None where no run has one; ``live``: a run has not ended. ``as_dict``
+    and ``row`` give the side as JSON values and as a row of the table.
 
     Raises:
         RequestError: a word names no run, or none of them is a recorded one
@@ -297,7 +299,11 @@ class _Side:
         self.steady = math.exp(known.steady) if known else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the side's run ids, number of successful runs, and mean step times in seconds as JSON values."""
+        """Return the side's run ids, number of successful runs, and mean step times in seconds as JSON values.
+
+        The keys are ``run_ids``, ``successful``, ``step_seconds`` and, without stalls, ``steady_step_seconds``; the
+        times are None where no run has one.
+        """
         times = {"step_seconds": self.seconds, "steady_step_seconds": self.steady}
         return {"run_ids": self.run_ids, "successful": len(self.times), **times}
 

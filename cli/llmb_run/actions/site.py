@@ -114,7 +114,9 @@ def _baselines_result(found: list[Baseline], install: Path) -> Result:
 
 
 def list_nodes() -> Result:
-    """Return what ``llmb-run exclude list`` shows: the nodes that jobs of the installation avoid now.
+    """Return what ``llmb-run exclude list`` shows: the nodes that jobs of the installation avoid now, by name.
+
+    A notice says if there is none.
 
     Raises:
         RequestError: there is no installation

@@ -54,7 +54,9 @@ def submit(**settings: Any) -> Result:
 def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOptions) -> Result:
     """Show which jobs of a sweep can run and which cannot, and start the former; in a dry run nothing is started.
 
-    The first repeats of all combinations start before the second ones. What is shown is printed before anything starts.
+    ``requested`` has the planned jobs and the refused ones, ``how`` the options for starting them. The first repeats of
+    all combinations start before the second ones. What is shown is printed before anything starts; the result's data
+    has it under ``planned`` and ``refused``, too.
 
     Raises:
         RequestError: no combination can be planned
@@ -107,8 +109,8 @@ def _without_repeats(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
 def _sweep_table(planned: Sequence[PlannedJob]) -> str:
     """Return the combinations of a sweep as a table: values, number of runs, and expected memory and step time.
 
-    A row for each combination, in the order of ``planned``. Columns without any value are left out; GPUs also where the
-    scale is varied.
+    A row for each combination, in the order of its first repeat in ``planned``. Columns without any value are left out;
+    GPUs also where the scale is varied.
     """
     runs = Counter(item.spec.combination for item in planned)
     names = list(dict.fromkeys(chain.from_iterable(item.spec.varied for item in planned)))
@@ -132,7 +134,8 @@ def _sweep_table(planned: Sequence[PlannedJob]) -> str:
 def _outlook_cells(plan: JobPlan) -> list[str]:
     """Return four cells on a planned job: GPUs, memory in GiB, step time in seconds, and what that is known from.
 
-    A cell is empty where nothing is known.
+    Memory is what a rank is likely to need of what its GPU has, with the verdict unless it fits. A cell is empty where
+    nothing is known.
     """
     memory, step = plan.preflight.memory, step_seconds(plan)
     room = "" if memory is None else f"{memory.likely + memory.reserve:.0f} of {memory.limit:.0f}"
@@ -143,7 +146,8 @@ def _outlook_cells(plan: JobPlan) -> list[str]:
 def _refusal_lines(refused: Sequence[Refused]) -> str:
     """Return one line, with its line break, for each reason why combinations are refused, with the first of these.
 
-    The reason is the error's message. In the order of ``refused``; empty where none is refused.
+    The reason is the error's message. Reasons are in the order in which ``refused`` first has them; empty where none is
+    refused.
     """
     together: dict[str, dict[str, None]] = {}
     for item in refused:
@@ -176,8 +180,8 @@ def sweep(**settings: Any) -> Result:
 def bulk(file: Path, **settings: Any) -> Result:
     """Start the jobs of the task file ``file``, as ``llmb-run bulk`` does; those on record are not started again.
 
-    On record is a job that an earlier ``bulk`` of this file has submitted, however its run ended. ``settings``: the
-    options; ``again`` among them starts all anew.
+    On record is a job that an earlier ``bulk`` of this file has submitted, however its run ended; the file is known by
+    its resolved path, whatever it contains. ``settings``: the options; ``again`` among them starts all anew.
 
     Raises:
         ConfigError: something in the file is wrong, or it cannot be read

@@ -87,9 +87,9 @@ def _location_prefix(file: str, number: int | None) -> str:
 def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Explain why runs failed, as ``llmb-run why`` does; with ``slow``, why they are slow instead.
 
-    ``runs``: words that name runs, logs or folders of logs; logs come first in the result. Without words, the runs that
-    match ``filters``, as a summary; without either the newest run. A run that has not failed is no error, and the exit
-    status is 0.
+    ``runs``: words that name runs, logs or folders of logs; a file, or a folder that is no run's, is taken for logs
+    even where a run has that name. Logs come first in the result. Without words, the runs that match ``filters``, as a
+    summary; without either the newest run. A run that has not failed is no error, and the exit status is 0.
 
     Raises:
         RequestError: a word names no run, a filter is wrong, no run is recorded yet, or a folder holds no log
@@ -155,7 +155,8 @@ def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, 
 def _explain_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
     """Return the runs that ``names`` name or that match ``filters``, each with why it failed (None: it did not).
 
-    Where there are names, filters do not apply; without either it is the newest run.
+    Where there are names, filters do not apply; without either it is the newest run. In the order of ``_chosen_rows``:
+    that of ``names``, else newest first.
 
     Raises:
         RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet

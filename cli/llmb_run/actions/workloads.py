@@ -75,7 +75,9 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
 def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> None:
     """Print a notice on stderr on how a job gets a configuration that is marked as not in its workload's image.
 
-    ``data``: the listed workloads as JSON values, of which at least one configuration names a release.
+    ``data``: the listed workloads as JSON values, of which at least one configuration names a release. ``cluster`` is
+    the site's configuration: for a release of which it has an image the way is ``--engine``, for others also an image
+    to name.
     """
     known = chain.from_iterable(item["configurations"] for item in data)
     releases = sorted({one["release"] for one in known if one["release"]})
@@ -117,7 +119,8 @@ class Listing:
     """One workload as ``llmb-run list`` shows it: its recipe, and each configuration with its row.
 
     A function is listed once: as the workload's image has it, else as a release that the site has adopted, else as the
-    newest shipped catalogue. ``folder`` is the recipe's; ``of`` makes the listing.
+    newest shipped catalogue. ``folder`` is the recipe's; ``of`` makes the listing. ``sizes`` are the model sizes, in
+    the recipe's order.
     """
 
     folder: Path
@@ -152,8 +155,9 @@ class Listing:
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
     """Return a hint with the command, a dry run, that plans the first listed configuration.
 
-    Empty where the first workload lists no configuration of its own image, or nothing is listed. ``wanted``: the GPU
-    type that was listed, None: all; ``site``: the site's own, for which the command needs no option.
+    ``data``: the listed workloads as JSON values. Empty where the first of them lists no configuration of its own
+    image, or nothing is listed. ``wanted``: the GPU type that was listed, None: all; ``site``: the site's own, for
+    which the command needs no option.
     """
     known = data[0]["configurations"] if data else []
     first = next((one for one in known if not one["release"]), None)
@@ -195,8 +199,9 @@ def _refuse_no_sizes(listings: Sequence[Listing], words: Sequence[str], gpu_type
 def _workload_json(listing: Listing, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
     """Return a workload as JSON values, with its configurations for ``gpu_type`` and sizes that match ``words``.
 
-    ``gpu_type`` None: all types. ``words``: parts of sizes; empty: all sizes. ``installed``: whether the installation
-    has it.
+    The keys are ``workload``, ``title``, ``installed``, ``recipe`` (its folder), ``sizes``, ``variants`` and
+    ``configurations``; sizes and variants are all of the workload's. ``gpu_type`` None: all types. ``words``: parts of
+    sizes in lower case, any of which will do; empty: all sizes. ``installed``: whether the installation has it.
     """
     recipe = listing.recipe
     return {
@@ -214,8 +219,10 @@ def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence
     """Return one JSON entry for each size, GPU type, dtype, variant and release of a workload, with all its scales.
 
     ``gpu_type`` None: all types; ``words``: parts of sizes in lower case, any of which will do; empty: all sizes.
-    Sorted by size (the listing's order), GPU type, dtype, FP8 scaling, variant and release. ``layouts`` has, for each
-    layout, its scales and the range of published step times in seconds, None where there are none.
+    Sorted by size (the listing's order), GPU type, dtype, FP8 scaling, variant and release. The keys are ``size``,
+    ``gpu_type``, ``dtype``, ``fp8_recipe``, ``variant``, ``release`` (None: the image has it), ``scales`` (numbers of
+    GPUs) and ``layouts``: each with its ``scales``, its ``layout`` as text and ``published_step_seconds``, the range,
+    None where none is published.
     """
     wanted = gpus.row_types(gpu_type) if gpu_type else None
     together: dict[Configuration, list[dict[str, Any]]] = {}
@@ -278,8 +285,10 @@ MANY = 60
 def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
     """Return the rows of the table of ``llmb-run list`` for one workload, nine cells each, from its JSON values.
 
-    What a row shares with the one above it (workload, size) is empty there. A single row that counts them where it has
-    more than ``MANY`` configurations, unless ``all_of_it`` is wanted; none without configurations.
+    The cells are workload, whether it is installed, size, GPU type, dtype, numbers of GPUs, variant, layout and
+    published seconds. What a row shares with the one above it (the first three) is empty there. A single row that
+    counts them where it has more than ``MANY`` (60) configurations, unless ``all_of_it`` is wanted; none without
+    configurations.
     """
     configurations = item["configurations"]
     state = "installed" if item["installed"] else "available"

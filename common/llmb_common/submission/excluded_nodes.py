@@ -39,9 +39,10 @@ _LIST = ("nodes", Exclusion, "an exclusion list")
 
 
 def exclusions(install: Path) -> list[Exclusion]:
-    """Return the exclusions of the installation ``install`` that are in force now, sorted by node name.
+    """Return the exclusions of the installation ``install`` that are in force now, sorted by node name as text.
 
-    Empty where nothing is excluded, or no list was ever written.
+    Empty where nothing is excluded, or no list was ever written. Nodes that were put back and lapsed entries are left
+    out.
 
     Raises:
         RecordError: the list cannot be read, is damaged, or was written by another version of LLMB
@@ -101,8 +102,8 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
     def added(items: list[Exclusion]) -> list[Exclusion]:
         """Return ``items`` with the new exclusions added, sorted by node name.
 
-        They replace earlier entries for the same nodes. Expired entries are dropped; recent notes that a node was put
-        back stay.
+        They replace earlier entries for the same nodes. Entries that have lapsed are dropped, but for notes that a node
+        was put back in the last 7 days.
         """
         # Notes of nodes that were put back stay: what runs showed of these before must not count again.
         others = [item for item in [*_in_force(items), *_put_back(items)] if item.node not in names]
@@ -129,9 +130,10 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
     back = [Exclusion(name, "put back", now, now) for name in names]
 
     def without(items: list[Exclusion]) -> list[Exclusion]:
-        """Return ``items`` with each named node noted as put back, sorted by node name, and without expired entries.
+        """Return ``items`` with each named node noted as put back, sorted by node name.
 
-        Also adds the nodes that were excluded to ``removed``.
+        Entries that have lapsed are dropped, but for notes that a node was put back in the last 7 days. Also adds the
+        nodes that were excluded to ``removed``.
         """
         in_force = _in_force(items)
         excluded = {item.node for item in in_force}

@@ -26,7 +26,9 @@ SEED = 1234
 def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
     """Return the content of a run's job.json, which tells ``llmb_train`` what to train, as plain JSON values.
 
-    It holds no secrets: those reach a job through its environment. Nothing is written.
+    Its keys are ``schema`` and those of the classes that ``llmb_train`` reads it into, such as ``run_id``,
+    ``parallelism``, ``batch``, ``steps`` and ``checkpoint``; ``function`` and ``megatron`` are there only where the
+    plan has them. It holds no secrets: those reach a job through its environment. Nothing is written.
     """
     checkpoint = plan.checkpoint
     return {
@@ -91,9 +93,9 @@ MOST_WAITS, FEWEST_WAITS = 20, 3
 def _waits_from(plan: JobPlan) -> int | None:
     """Return the first training step, from 1, in which ranks record how long they wait for one another; else None.
 
-    They do so to the end of the training, in its last ``MOST_WAITS`` steps or fewer, all of which come after the
-    measured ones. None where fewer than ``FEWEST_WAITS`` steps are left for it, where the job is profiled or ends early
-    (``exit_after``), and on one GPU.
+    They do so to the end of the training, in its last ``MOST_WAITS`` (20) steps or fewer, all of which come after the
+    measured ones. None where fewer than ``FEWEST_WAITS`` (3) steps are left for it, where the job is profiled or ends
+    early (``exit_after``), and on one GPU.
     """
     first = max(plan.measurement.last + 1, plan.max_steps - MOST_WAITS + 1)
     other = plan.profile is not None or plan.exit_after is not None or plan.gpus == 1
@@ -130,9 +132,10 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
     that, or compared it already. Nothing is written. S3 of SECURITY.md.
 
     Raises:
-        RecordError: code ``changed``: a file differs, or is missing or unreadable; code ``not-yours``: the run folder
-            or a file belongs to another user; also where the run folder cannot be opened
+        RecordError: code ``changed``: a file differs, is missing or cannot be opened; code ``not-yours``: the
+            run folder or a file belongs to another user; also where the run folder cannot be opened
         RequestError: the plan on record names a path that cannot be rendered
+        OSError: reading an opened file failed
     """
     paths, sha256 = record.paths, record.manifest.get("supervisor_sha256")
     with own_run(paths.folder) as run:

@@ -30,7 +30,11 @@ from llmb_common.submission.preflight import check_job
 
 @dataclass(frozen=True)
 class Options:
-    """How to submit one job, beyond what its plan says."""
+    """How to submit one job, beyond what its plan says.
+
+    The defaults follow no job, avoid no further nodes, have no key, and follow a run to its end where nothing queues
+    it.
+    """
 
     after: tuple[str, ...] = ()
     """Job ids, run ids or run names of this installation: the job starts when all have ended, however they end."""
@@ -42,8 +46,8 @@ class Options:
     detach: bool = False
     """Return at once where the executor would follow the run to its end."""
     left_out: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """More nodes to avoid: pairs of a node's name and the reason. Not part of the ``repr`` by which ``rounds``
-    recognizes the same request: such nodes change from one moment to the next."""
+    """More nodes to avoid: pairs of a node's name and the reason, for messages. Not part of the ``repr`` by which
+    ``rounds`` recognizes the same request: such nodes change from one moment to the next."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,12 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
     """Return how the job of ``plan`` is submitted: its key and the options for the scheduler.
 
     The options name the jobs to follow, and the nodes to avoid: those of ``options`` (``exclude``, ``left_out``) and
-    those on the installation's exclusion list. Where no scheduler can hold jobs back, ``after`` is not looked at, and
-    jobs that run on this machine avoid no nodes. Nothing is written.
+    those on the installation's exclusion list. Where no scheduler can hold jobs back, ``after`` is not looked at here
+    (``submit_job`` waits for those runs itself), and jobs that run on this machine avoid no nodes. Nothing is written.
 
     Raises:
-        RequestError: a run to follow does not exist or has no job yet, the host list of nodes to avoid cannot be read,
-            or the executor cannot express the options for this plan
+        RequestError: a run to follow does not exist or has no job yet, the host list of nodes to avoid cannot
+            be read, or the executor cannot express the options for this plan
         RecordError: the exclusion list, or the list of folders outside the installation, cannot be read
     """
     after = dependency_ids(plan, options.after) if plan.traits.dependencies else []
@@ -132,8 +136,9 @@ class SubmissionContext:
 
     It is made from all of these jobs; making it reads the runs on record under the jobs' keys, this user's interrupted
     submissions of the last day, and the training code (``folder``; ``code`` is that, packed). For each job then
-    ``check`` checks what it needs, ``run_to_continue`` gives the run on record for it, and ``refuse_like`` raises where
-    the scheduler has refused an equal one, as told to ``note_refusal``.
+    ``check`` checks what it needs, ``run_to_continue`` gives the run on record for it, ``origin`` says where its recipe
+    and code come from, and ``refuse_like`` raises where the scheduler has refused an equal one, as told to
+    ``note_refusal``.
 
     Raises:
         EnvironmentLacks: the training code is missing
@@ -248,8 +253,8 @@ class SubmissionContext:
     def origin(self, recipe_folder: Path) -> dict[str, Any]:
         """Return where the recipe and the training code come from: ``git``, ``recipe_sha256`` and ``code_sha256``.
 
-        ``git`` is None outside a clone. Looked up once for each ``recipe_folder`` and kept: the dict is not to be
-        changed.
+        ``git`` has ``commit`` and ``dirty`` (whether a tracked file was changed; None: not known); it is None outside a
+        clone. Looked up once for each ``recipe_folder`` and kept: the dict is not to be changed.
 
         Raises:
             OSError: ``recipe.yaml`` or a file of the training code cannot be read

@@ -45,9 +45,9 @@ def plan_from_variables(
 
     ``variables`` are environment variables as ``launch.sh`` takes them, of which an empty one counts as not set; others
     in the environment are ignored, but one that looks misspelled is an error. ``job_variables`` go into the job's
-    environment whatever their names, before those of the same name in ``variables``, of which only ``NCCL_*`` and other
-    tuning variables do. ``say`` gives the names of fields in messages. ``note`` (None: nobody) is called with a
-    sentence for each key of the site's configuration that no longer has an effect.
+    environment whatever their names, and win over those of the same name in ``variables``, of which only ``NCCL_*`` and
+    other tuning variables go there. ``say`` gives the names of fields in messages. ``note`` (None: nobody) is called
+    with a sentence for each key of the site's configuration that no longer has an effect.
 
     Raises:
         RequestError: a variable is wrong, or no plan is possible
@@ -83,11 +83,11 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     """Return the plan for this site, or on a machine without GPUs, in a dry run, the plan for a Slurm cluster.
 
     The latter where the request names a GPU type; where it names none, only if no plan is possible here, and then for a
-    GPU type that the recipe has.
+    GPU type that the recipe has. Outside a dry run it is never returned.
 
     Raises:
-        RequestError: the job cannot be planned; on a machine without GPUs the remedy may give the command that plans it
-            for a cluster
+        RequestError: the job cannot be planned; on a machine without GPUs the remedy may give the command that
+            plans it for a cluster
     """
     machine = detect_machine(cluster, request)
     lacking = _lacks_gpus(machine, request)

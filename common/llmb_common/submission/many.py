@@ -30,7 +30,7 @@ AT_ONCE = 4
 def submit_many(
     jobs: Sequence[JobToSubmit], on_record: Callable[[JobToSubmit, RunRecord], None] = lambda job, record: None
 ) -> list[tuple[JobToSubmit, RunRecord | LLMBError]]:
-    """Submit ``jobs``, a few at a time; return each, in order, with its run's record, or with the error.
+    """Submit ``jobs``, up to four at a time; return each, in order, with its run's record, or with the error.
 
     The error may also be that of a run that was followed to its end and failed. A refused job does not stop the others,
     but jobs that differ from it only in their key are then refused without asking the scheduler. Where not all runs are

@@ -83,7 +83,7 @@ def failure_of(record: RunRecord) -> CheckFailed:
     """Return, not raise, the error of a run that was followed to its end and failed.
 
     ``record`` is of that run, in state FAILED. The message has its exit code and the most likely cause, as diagnosed
-    from its files; the remedy what to do about that, if the cause is fairly sure, and where to see more.
+    from its files; the remedy what to do about that, unless the cause is only possible, and where to see more.
     """
     from llmb_common.causes.diagnosis import diagnose  # seldom, and all of ``causes`` comes with it
 
@@ -116,11 +116,13 @@ def wait(
     """Wait until every run has ended, asking the executors every 0.5 to 20 s; return the records, in order.
 
     Returns also when ``timeout`` seconds have passed, with runs that have not ended (None: waits without limit; 0: asks
-    once). The longer nothing changes, the longer the intervals. ``seen`` is called with the observations of each round.
-    How a run ended makes no difference. Records and index are kept up to date.
+    once). The longer nothing changes, the longer the intervals. ``seen`` is called in each round with the observations
+    of all ``records`` in order, ended ones too. How a run ended makes no difference. Records and index are kept up to
+    date.
 
     Raises:
-        SchedulerError: code ``stuck``: in two rounds in a row, none of the runs that have not ended will ever start
+        SchedulerError: code ``stuck``: in two rounds in a row, none of the runs that have not ended will ever
+            start
         AnswerLost: over 45 rounds in a row went unanswered; the jobs are not touched
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -158,7 +160,8 @@ def stuck_error(observations: Sequence[Observation]) -> SchedulerError | None:
     """Return the error, code ``stuck``, if none of the runs that have not ended can ever start; else None.
 
     Each waits in vain for something, such as nodes that do not exist, or follows in its chain a run that does. None
-    also where all runs have ended. The message names the first such run and counts the others.
+    also where all runs have ended. The message names the first run that waits in vain and counts the others; nothing is
+    raised.
     """
     stuck = [item for item in observations if item.finding.stuck]
     chains = {item.record.submission.chain for item in stuck} - {""}

@@ -43,9 +43,9 @@ def check_job(plan: JobPlan) -> None:
 def submission_doubts(plans: Iterable[JobPlan]) -> list[str]:
     """Return what the user should know before ``plans`` are submitted, as whole sentences, each once; usually none.
 
-    In the order of ``plans``. The plans' executors are asked what the checks do not refuse, which may ask the
-    scheduler; of plans for the same workload folder and scheduler options only the one on the most nodes and the one
-    with the longest time limit.
+    They come from the plans' executors, which may ask the scheduler, and are about what ``check_job`` does not refuse.
+    Of plans with the same cluster type, workload folder and scheduler options only the one on the most nodes and the
+    one with the longest time limit are asked about. Such groups are in the order of their first plans.
 
     Raises:
         RequestError: the user named a file with nodes to the scheduler, and it cannot be read
@@ -69,8 +69,9 @@ def check_disk(plan: JobPlan) -> None:
     one yet is not checked.
 
     Raises:
-        RequestError: the checkpoint to load is unfinished, not one, from the last step, of another expert parallelism,
-            or a link to where the job's container does not see it
+        RequestError: the checkpoint to load is unfinished, not one, from the job's last step or a later one,
+            saved with EP=1 where the job has more or the reverse, or a link to where the job's container does
+            not see it
         EnvironmentLacks: there is too little space (code ``no-space``), or a path cannot be looked at
     """
     try:
@@ -95,10 +96,11 @@ def check_resumable(plan: JobPlan) -> None:
     """Raise unless there is a checkpoint from which ``plan``, which resumes an earlier run, could go on right now.
 
     For a job that starts soon: its predecessor must have saved already. Only the tracker file is looked at, not whether
-    the checkpoint that it names is complete.
+    the checkpoint that it names is complete. Its step does not matter to a job that ends a number of steps after it.
 
     Raises:
-        RequestError: the run saves no checkpoints, there is none yet, or it is from the last step
+        RequestError: the run saves no checkpoints, there is none yet, or it is from the last step or a later
+            one
         OSError: the folder of checkpoints cannot be read
     """
     path = Path(plan.checkpoint.save or "")
@@ -203,7 +205,7 @@ def _checkpoint_step(path: Path) -> int | None:
     """Return the training step of the checkpoint in ``path``, by its name or by the tracker file in it.
 
     ``path`` is an ``iter_*`` folder, whose name has the step, or a folder of those. None where the tracker file is
-    missing or holds no number.
+    missing or holds anything but one to nine digits.
 
     Raises:
         OSError: the tracker file cannot be read

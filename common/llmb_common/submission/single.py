@@ -39,10 +39,10 @@ def create_run(
 ) -> RunRecord:
     """Create the complete folder of a new run; return its record, in state SUBMITTING. Nothing is submitted.
 
-    The folder holds the batch script, supervisor, job.json, training code and record. It is there complete or not at
-    all, and the record alone is synced to disk. ``code`` is the folder of the ``llmb_train`` package, or what
-    ``pack_code`` made of it. ``manifest`` goes into the record, with the supervisor's hash added; ``submission`` None:
-    no key and no options.
+    The run gets a new id. The folder holds the batch script, supervisor, job.json, training code and record. It is
+    there complete or not at all, and the record alone is synced to disk. ``code`` is the folder of the ``llmb_train``
+    package, or what ``pack_code`` made of it. ``manifest`` goes into the record, with the supervisor's hash added;
+    ``submission`` None: no key and no options.
 
     Raises:
         RequestError: the plan has a path that cannot be rendered; nothing has been written
@@ -109,9 +109,9 @@ UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Settle an interrupted submission: adopt its job or submit the run again; return the run's record.
 
-    A run that has a job, or has ended, is returned as it is. Waits, up to 6 minutes, while it is too early to be sure
-    which. A run that is submitted again gets a job of its own, also if it was a turn in a series; where there is no
-    scheduler it is followed to its end, unless ``detach``.
+    A run that has a job, or has ended, is returned as it is; one that certainly has none is submitted again at once.
+    Waits, up to 6 minutes, while it is too early to be sure which. A run that is submitted again gets a job of its own,
+    also if it was a turn in a series; where there is no scheduler it is followed to its end, unless ``detach``.
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or another process is submitting the run

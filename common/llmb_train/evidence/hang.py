@@ -31,8 +31,9 @@ class HangReporter:
     """Keeps this rank's file ``ranks/<rank>.txt``: which process it is, and its stacks when a signal asks for them.
 
     It is made from the run's folder, where that file is, the rank, and the environment variables that name node and
-    job. The supervisor sends the signal when the job seems to hang. ``start`` and ``finish`` never raise: a rank that
-    cannot write trains all the same.
+    job. ``start`` writes the file and answers the signal from then on, which the supervisor sends when the job seems to
+    hang; ``finish``, at the end of training, removes a file without stacks. Both never raise: a rank that cannot write
+    trains all the same.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -72,7 +73,7 @@ class HangReporter:
     def finish(self) -> None:
         """Remove this rank's file if no stacks were asked for, so that nobody takes it for a hang's. Never raises.
 
-        Where it was the last one, its folder goes, too. A file with stacks stays.
+        Where it was the last one, its folder goes, too, and that of details if it is empty. A file with stacks stays.
         """
         with contextlib.suppress(OSError, ValueError):
             if self._file is not None and os.fstat(self._file.fileno()).st_size == len(self._head.encode()):

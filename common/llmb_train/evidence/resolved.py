@@ -68,7 +68,8 @@ def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
 def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     """Yield the settings that decide speed or loss, each as (name, value in ``job``, value in ``config``).
 
-    The name is for messages; the last is ``_UNKNOWN`` where this release of the framework has no such field.
+    The name is for messages; the last is ``_UNKNOWN`` where this release of the framework has no such field. Sizes of
+    the model are among them only for a ``Job``, whose job.json has them; settings that the user named come last.
     """
     yield from _layout_rows(job, config)
     model, plan = config.model, job.performance
@@ -112,7 +113,11 @@ def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
 
 def _architecture_rows(job: Job, model: Any) -> Iterator[Row]:
-    """Yield the model's sizes, each as (name for messages, value in the job's architecture, value in ``model``)."""
+    """Yield the model's sizes, each as (name for messages, value in the job's architecture, value in ``model``).
+
+    They are the numbers of layers and attention heads, the hidden size and, first, for a model with experts their
+    number and how many take each token.
+    """
     a = job.architecture
     if a.moe is not None:
         yield "experts", a.moe.experts, _field_value(model, "num_moe_experts")

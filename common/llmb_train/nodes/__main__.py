@@ -14,9 +14,10 @@ from llmb_train.nodes.machine import node_name
 def main(spec: Dict[str, Any]) -> None:
     """Look at this node and print what was found, or follow orders from standard input, as ``spec`` asks.
 
-    ``spec["stage"]`` is ``look`` for the former; the rest of ``spec`` is as ``probes_for`` and ``follow_orders`` want
-    it. All output is in frames on stdout: of a look ``begun`` and ``ended`` (Unix times) and ``looks``, as ``call_all``
-    has them. If torch cannot be imported for the orders, that is printed as an error, not raised.
+    ``spec["stage"]`` is ``look`` for the former, anything else for the latter; the rest of ``spec`` is as
+    ``probes_for`` and ``follow_orders`` want it. All output is in frames on stdout: of a look ``begun`` and ``ended``
+    (Unix times) and ``looks``, as ``call_all`` has them. If torch cannot be imported for the orders, that is printed as
+    an error, not raised.
     """
     if spec["stage"] == "look":
         begun = time.time()

@@ -108,7 +108,10 @@ def _kill_group(group: int) -> None:
 
 @atexit.register
 def _kill_programs() -> None:
-    """Kill all programs that ``run_program`` has running; from then on it starts none. Runs when the process ends."""
+    """Kill all programs that ``run_program`` has running; from then on it starts none. Runs when the process ends.
+
+    Waits for programs that are just being started, for a short time at most.
+    """
     _ending.set()
     deadline = time.monotonic() + _START_SECONDS
     # A program that is just being started has no process group to kill yet.

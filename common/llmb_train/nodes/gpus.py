@@ -98,10 +98,11 @@ _COUNTERS = {
 
 
 def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
-    """Ask nvidia-smi for at most ``seconds``, and return the state of this node's GPUs now. Never raises.
+    """Ask nvidia-smi for at most ``seconds`` (10 by default), and return the state of this node's GPUs now. Never
+    raises.
 
-    Keys: ``time`` (Unix), ``driver`` and ``cuda`` (versions), ``gpus`` (facts of each), and ``missing``: None, or why
-    there is nothing; then the versions are None and ``gpus`` is empty.
+    Keys: ``time`` (Unix), ``driver`` and ``cuda`` (versions), ``gpus`` (facts of each, in nvidia-smi's order), and
+    ``missing``: None, or why there is nothing; then the versions are None and ``gpus`` is empty.
     """
     now = round(time.time(), 3)
     try:
@@ -113,7 +114,8 @@ def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
 def changing(sample: Dict[str, Any]) -> Dict[str, Any]:
     """Return the ``time`` and ``gpus`` of a ``snapshot``, each GPU with only what changes, such as clocks.
 
-    ``sample``, the snapshot, is not changed.
+    That is its index, SM clock, utilization, power, reasons of throttling, PCIe link and temperatures. ``sample``, the
+    snapshot, is not changed.
     """
     return {"time": sample["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in sample["gpus"]]}
 
@@ -142,7 +144,9 @@ def parse(answer: bytes) -> Dict[str, Any]:
 def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
     """Return what nvidia-smi says of the GPU ``number`` (from 0, in its order), by LLMB's names, which carry units.
 
-    Every GPU has all of the names; the value is None where nvidia-smi does not say it, and empty for a list or dict.
+    Such as ``index`` (that number), ``uuid``, ``sm_mhz``, ``power_w``, ``domain``, ``processes`` (their number),
+    ``uncorrected``, ``throttle`` (reasons) and ``throttled_us``. Every GPU has all of the names; the value is None
+    where nvidia-smi does not say it, and empty for a list or dict.
     """
     texts = {name: _xml_text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first_number(element, paths) for name, paths in _NUMBERS.items()}
@@ -201,7 +205,8 @@ def _throttle_reasons(element: ElementTree.Element) -> List[str]:
 def _throttle_counters(element: ElementTree.Element) -> Dict[str, float]:
     """Return the microseconds that a GPU's clocks were slowed since the driver was loaded, by reason.
 
-    A reason that nvidia-smi does not count is missing; empty where it has no such counters.
+    Reasons are named as by ``_throttle_reasons``. One that nvidia-smi does not count is missing; empty where it has no
+    such counters.
     """
     found = {}
     for name, reason in _COUNTERS.items():

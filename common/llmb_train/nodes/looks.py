@@ -37,9 +37,10 @@ ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.no
 def probes_for(spec: Dict[str, Any]) -> Dict[str, Call]:
     """Return every look at this node by name, as a function to be called, with the seconds that it may take.
 
-    Nothing is looked at yet. Names are such as ``gpus`` and ``kernel``, and ``folder PURPOSE`` for each folder.
-    ``spec`` may have ``folders`` to look into, paths by purpose; ``written``, the purposes of those in which a file is
-    tried; ``starts``, programs whose start is tried.
+    Nothing is looked at yet. Names are ``machine``, ``gpus``, ``nvlink``, ``imex``, ``services``, ``ports``,
+    ``kernel``, ``system``, ``software``, ``stuck``, and ``folder PURPOSE`` for each folder. ``spec`` may have
+    ``folders`` to look into, paths by purpose; ``written``, the purposes of those in which a file is tried; ``starts``,
+    programs whose start is tried.
     """
     found = {
         "machine": (lambda: machine.facts(os.environ, ROOT), FILE_SECONDS),
@@ -214,8 +215,9 @@ def kernel_log() -> Dict[str, Any]:
 def system() -> Dict[str, Any]:
     """Return the limits of this process, shared memory in bytes, and how the node's kernel is set, by name.
 
-    Names are such as ``memlock`` (bytes), ``shm_free``, ``cmdline`` and ``clock`` (Unix time now). None: not known, or,
-    for a limit, unlimited; a bool is False where it is not known.
+    Names are such as ``memlock`` (bytes), ``nofile``, ``shm_free``, ``shm_size``, ``governors``, ``cmdline`` (without
+    what is the node's own) and ``clock`` (Unix time now). None: not known, or, for a limit, unlimited; a bool is False
+    where it is not known.
     """
     cores = ROOT / "sys/devices/system/cpu"
     governors = [read_text(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]

@@ -40,9 +40,11 @@ class Node:
     """Writes what a node reports about itself during a run to ``nodes/<host>.json``, from the node's first rank.
 
     It is made from the run's folder, this process's rank, and the process's environment variables; call ``start`` first
-    and ``finish`` last. Other ranks only add their GPU's peak memory to a file beside it at the end. No method raises
-    or waits for longer than some seconds: what cannot be found out is recorded as missing, or not at all. Questions are
-    asked in threads of their own, because reading a broken adapter's file can hang too.
+    and ``finish`` last. ``wait`` waits for the look that ``start`` began; ``after_step``, called with the number of
+    steps that have ended, has the GPUs looked at under load. Other ranks only add their GPU's peak memory to a file
+    beside it at the end. No method raises or waits for longer than some seconds: what cannot be found out is recorded
+    as missing, or not at all. Questions are asked in threads of their own, because reading a broken adapter's file can
+    hang too.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -93,9 +95,10 @@ class Node:
         self._join(gpus.SECONDS + 2)
 
     def after_step(self, number: int) -> None:
-        """Begin to record the GPUs under load when step 5 has ended, and stop when step 10 has; else do nothing.
+        """Begin to record this node's GPUs under load when step 5 has ended, and stop when step 10 has; else do
+        nothing.
 
-        ``number``: training steps that have ended in this process.
+        ``number``: training steps that have ended in this process, to be told once for each.
         """
         if number == LOAD_STEP:
             self._in_thread(self._record_under_load)
