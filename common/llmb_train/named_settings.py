@@ -97,21 +97,24 @@ def _converted(section: Any, field: str, value: Any, name: str) -> Any:
 
     Raises:
         JobError: the field takes no such value
-        AttributeError: the field takes a dtype, and torch has none of that name
     """
     hint = _field_types(type(section)).get(field, Any)
     kinds = kind_of(hint).split("|")
+    wrong = JobError(
+        f"{name} is {value!r}, and {type(section).__name__} takes {', '.join(kinds)}",
+        remedy="correct --megatron (MEGATRON_SETTINGS), or leave it out",
+    )
     if not takes(kinds, value):
-        raise JobError(
-            f"{name} is {value!r}, and {type(section).__name__} takes {', '.join(kinds)}",
-            remedy="correct --megatron (MEGATRON_SETTINGS), or leave it out",
-        )
+        raise wrong
     if isinstance(value, list):
         return [_enum_member(hint, item) for item in value]
     if "dtype" in kinds and isinstance(value, str):
         import torch
 
-        return getattr(torch, value.removeprefix("torch."))
+        dtype = getattr(torch, value.removeprefix("torch."), None)
+        if dtype is None:
+            raise wrong
+        return dtype
     if isinstance(value, int) and not isinstance(value, bool) and "int" not in kinds and "float" in kinds:
         return float(value)
     return _enum_member(hint, value)

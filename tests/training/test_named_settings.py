@@ -34,6 +34,7 @@ REFUSED = {
     "model.attention_dropot": (0.1, 2, "has no field attention_dropot (did you mean attention_dropout?)"),
     "modl.attention_dropout": (0.1, 2, "this job has no section modl\n  -> it has checkpoint,"),
     "model.attention_dropout": ("much", 2, "model.attention_dropout is 'much', and Provider takes float"),
+    "model.params_dtype": ("bfloat17", 2, "model.params_dtype is 'bfloat17', and Provider takes dtype"),
     "ddp.grad_reduce_in_fp32": (False, 3, "ddp.grad_reduce_in_fp32 (set mixed_precision.grad_reduce_in_fp32)  off"),
 }
 
