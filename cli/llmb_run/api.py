@@ -79,8 +79,9 @@ def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: flo
 def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
     """Return each run's figures and verdict, as the list ``runs`` of ``llmb-run results --json`` has them.
 
-    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation. Runs that
-    have failed or not ended are among them. The list is never empty. docs/reference.md describes the fields.
+    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation. Those
+    named by a path come first, then the others, each in the order given; without words, the newest run is first. Runs
+    that have failed or not ended are among them. The list is never empty. docs/reference.md describes the fields.
 
     Raises:
         LLMBError: there is no run at all, or a word names none or several

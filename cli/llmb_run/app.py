@@ -115,7 +115,8 @@ def refuse_beside_json(option: str, value: str) -> None:
 class SectionedOption(click.Option):
     """An option that several commands share; their help shows it below the heading in its attribute ``section``.
 
-    With an empty ``section`` it is shown among the command's own options.
+    That is empty at first, and then the option is shown among the command's own; ``under`` of ``llmb_run.options`` sets
+    it. In all else it is a ``click.Option``.
     """
 
     section = ""
@@ -154,7 +155,9 @@ class Command(click.Command):
     """One command of ``llmb-run``, whose function returns a ``Result``, which this class prints.
 
     It is printed as text or, with ``--json``, as JSON. Created with ``as_json=False``, the command has no option
-    ``--json``. Before click parses a line, words that click would take but that cannot be meant are refused.
+    ``--json``. The methods are click's: ``parse_args`` first refuses words that click would take but that cannot be
+    meant; ``format_options`` puts shared options under headings in the help; ``invoke`` executes the command, prints,
+    and returns the exit status.
     """
 
     def __init__(self, *arguments: Any, as_json: bool = True, **settings: Any) -> None:
@@ -211,6 +214,7 @@ class Command(click.Command):
         Raises:
             RequestError: the command is such a one; the remedy names a workload like the first word, if there is one
             ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+            RecipeError: a recipe's catalogue cannot be read
         """
         takes = {parameter.name for parameter in self.params}
         if "workload" in takes and not any(isinstance(parameter, click.Argument) for parameter in self.params):
@@ -225,7 +229,8 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's options into its help text: its own ones and, in sections, those that commands share.
 
-        The sections come before the command's own options where it starts a job, else behind them.
+        The sections come before the command's own options where it is about one job (``single`` and ``plan``), else
+        behind them.
         """
         own: list[tuple[str, str]] = []
         shared: dict[str, list[tuple[str, str]]] = {}
@@ -258,8 +263,9 @@ class Command(click.Command):
 class VerbCommand(Command):
     """A command with verbs, such as ``accept show FOLDER``, that also works without one: ``accept SUITE``.
 
-    The verbs are the commands in ``verbs``, by their names. The first word is a verb if a verb has exactly that name,
-    else it is the command's own argument, also if it is an option.
+    It is created as a ``Command``, with ``verbs``, the commands of its verbs, which keep their own names. The first
+    word is a verb if a verb has exactly that name, else it is the command's own argument, also if it is an option.
+    ``make_context``, which click calls, chooses between them.
     """
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
@@ -299,7 +305,9 @@ def load_command(name: str) -> click.Command:
 class LazyGroup(click.Group):
     """The click group of all commands of ``llmb-run``, which imports a command's module only when that is asked for.
 
-    Help and completion of command names come from the table ``COMMANDS``, so that they start fast.
+    The list of commands, help and completion of command names come from the table ``COMMANDS``, so that they start
+    fast; they leave out hidden commands. ``get_command`` imports one command, a hidden one, too; None: there is none of
+    that name.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:

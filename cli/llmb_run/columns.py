@@ -46,9 +46,9 @@ class Column(Generic[Row]):
     """A column of a table of results: one figure or word of each row.
 
     ``value`` returns what JSON and CSV hold, None where there is none; ``forms`` are the outputs that show the column.
-    ``head`` and ``unit`` make the heading. ``spec`` is how people see the value: a format specification (``.3f``;
-    ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned. ``cell`` makes what tables
-    show of a row.
+    ``head`` and ``unit`` make the ``heading``. ``spec`` is how people see the value: a format specification (``.3f``;
+    ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned. ``cell`` returns what
+    tables show of a row as text, empty where it has no value.
     """
 
     key: str
@@ -75,7 +75,7 @@ class Column(Generic[Row]):
         return f"{self.head} {self.unit}".strip()
 
     def cell(self, row: Row) -> str:
-        """Return the text that tables print for ``row``: ``text`` of the row, else its value by ``spec``.
+        """Return the text that tables print for ``row``: what ``text`` makes of it, else its value by ``spec``.
 
         Empty: the row has no value.
         """
@@ -121,8 +121,8 @@ def item(name: str) -> Callable[[dict[str, Any]], Any]:
 def formatted(value: Any, spec: str) -> str:
     """Return ``value`` as text by the format specification ``spec``; empty for None.
 
-    A ``spec`` that ends with ``%``, and says how many digits, takes a share and gives the number in per cent without
-    the sign ``%``: 0.019 by ``+.1%`` is ``+1.9``, and never ``-0.0``.
+    An empty ``spec`` writes it as ``str`` does. One that ends with ``%``, and says how many digits, takes a share and
+    gives the number in per cent without the sign ``%``: 0.019 by ``+.1%`` is ``+1.9``, and never ``-0.0``.
     """
     if value is None:
         return ""
@@ -161,7 +161,8 @@ def half_interval(share: float | None) -> str:
 def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | None = None) -> list[Column[Row]]:
     """Return those of ``columns`` that the output ``form`` shows, in their order; may be empty.
 
-    With ``rows``, optional columns are left out where no row has a value; without, they stay.
+    With ``rows``, optional columns are left out where no row has a value, so all of them where there are no rows;
+    without ``rows`` they stay.
     """
     return [
         column
@@ -182,7 +183,7 @@ def as_dict(columns: Iterable[Column[Row]], row: Row) -> dict[str, Any]:
 def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Return (headings, lines) of the table that ``form`` shows, the lines being the rows' cells as text.
 
-    An empty cell: no value. Optional columns without a value in any row are left out.
+    An empty cell: no value. Optional columns without a value in any row are left out; without rows there are no lines.
     """
     shown = chosen(columns, form, rows)
     return [column.heading for column in shown], [[column.cell(row) for column in shown] for row in rows]
@@ -191,8 +192,9 @@ def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tu
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None) -> str:
     """Return the text of the terminal's table of ``rows``, with headings and a final newline; empty without rows.
 
-    Only columns that the terminal shows are in it; optional ones without a value in any row are left out. It fits the
-    terminal's width, or ``width`` characters. Columns with a ``spec`` are aligned on the right.
+    Only columns that the terminal shows are in it; optional ones without a value in any row are left out. What does not
+    fit in ``width`` characters is folded; without ``width`` that is the terminal's, and in a pipe or a file nothing is
+    folded. Columns with a ``spec`` are aligned on the right.
     """
     headings, lines = cells(columns, Form.TABLE, rows)
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec], width)
@@ -271,7 +273,7 @@ def _csv_cell(value: Any) -> Any:
 
 
 def column_descriptions(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
-    """Return for each column that the HTML page shows what the page's scripts need, as a dictionary.
+    """Return for each column that the HTML page shows, in order, what the page's scripts need, as a dictionary.
 
     Its keys: ``key``, ``head`` (heading without unit), ``unit`` and ``spec`` (format specification).
     """
@@ -285,7 +287,8 @@ def column_descriptions(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
 class View(Generic[Row]):
     """A list of rows that a command prints as a table or as CSV, with the same as ``data`` for JSON.
 
-    ``name`` is the key of ``data`` in the JSON output. ``table`` and ``csv`` make the texts.
+    ``name`` is the key of ``data`` in the JSON output. ``table`` returns the text for a terminal, and ``csv`` the rows
+    as CSV without ``conclusions``.
     """
 
     name: str
@@ -337,7 +340,9 @@ RUN_KEYS = {
 def run_as_json(run: RunRow) -> dict[str, Any]:
     """Return the fields that every command's JSON has of a run, by the names in ``RUN_KEYS``.
 
-    A new dictionary. ``folder`` is text. Times are Unix seconds. Commands add what more they know of the run.
+    They are its ids, names and folder, what it trains, its job, state and times. A new dictionary. ``folder`` is text;
+    any other value is the attribute of ``run`` by that name. Times are Unix seconds. Commands add what more they know
+    of the run.
     """
     return {name: getattr(run, name) for name in RUN_KEYS} | {"folder": str(run.folder)}
 

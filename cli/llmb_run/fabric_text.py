@@ -45,8 +45,9 @@ def measured_rows(fabric: Fabric) -> list[list[str]]:
 def _measure_row(item: Measure, measured: FabricMeasurement) -> list[str]:
     """Return one row of the table of a fabric measurement, a text for each heading in ``MEASURED``.
 
-    An empty text: not known. Figures are in the unit of ``item``; scatter is the standard deviation in per cent of the
-    median. Algorithm bandwidth is given for collectives alone.
+    The row is on the measure ``item``, in whose unit figures are; ``measured`` is the whole measurement. An empty text:
+    not known. Scatter is the standard deviation in per cent of the median. Algorithm bandwidth is given for collectives
+    alone.
     """
     scatter = f"{100 * item.deviation / item.median:.2f} %" if item.deviation is not None else ""
     slow = f"{item.limit:.4g}" if item.limit is not None else ""
@@ -66,7 +67,7 @@ def _measure_row(item: Measure, measured: FabricMeasurement) -> list[str]:
 
 
 def _count_text(item: Measure) -> str:
-    """Return what a fabric measure was taken of, as text: ``8 groups of 4 nodes``, ``16 nodes`` or ``32 GPUs``."""
+    """Return what the measure ``item`` was taken of: ``8 groups of 4 nodes``, ``16 nodes`` or ``32 GPUs``."""
     if item.name == "groups":
         return f"{counted(item.count, 'group')} of {counted(item.nodes, 'node')}"
     if item.name == "whole":

@@ -29,7 +29,12 @@ class LiveRun:
     """One run that a command follows: its state as last seen, and its progress by its log.
 
     Made from an observation of the run. ``update_runs`` brings several up to date with one question to the scheduler,
-    by replacing what each has ``seen``.
+    by replacing what each has ``seen``; everything else follows from that and from the log.
+
+    ``live``: it has not ended. ``trained``: it has ended and trained every step; ``well``: it completed, or is
+    ``trained``; both are False while it is live. ``progress`` knows the step, as of the last call of its ``look``;
+    ``seconds_left`` is None where no estimate is possible. ``remark`` returns why it waits, where it runs or how it
+    ended, ``as_dict`` all of it as JSON values.
     """
 
     seen: Observation
@@ -112,8 +117,10 @@ class LiveRun:
     def as_dict(self) -> dict[str, Any]:
         """Return the run and its progress as JSON values: ``run_as_json``, with step and seconds left.
 
-        ``start`` is when it started or is expected to, by the scheduler, as Unix time; ``step`` the step that it is at,
-        of ``steps``; ``step_seconds`` the seconds of a step. None is a value that is not known.
+        The further keys: ``live``, ``unknown`` (why the scheduler could not tell), ``reason`` (its reason for waiting),
+        ``nodes``, ``start`` (when it started or is expected to, by the scheduler, as Unix time), ``step`` (the one that
+        it is at), ``steps`` (how many it trains), ``step_seconds``, ``tflops_per_gpu`` and ``seconds_left``. None is a
+        value that is not known.
         """
         progress = self.progress
         return {
@@ -144,7 +151,8 @@ def trained_every_step(record: RunRecord) -> bool:
 class Changes:
     """Tells of each change of state in runs that are observed again and again, by calling ``say`` with a line.
 
-    One object remembers the state of every run that it has told.
+    One object remembers the state of every run that it has told. ``tell`` takes observations, and says a line for each
+    whose state is new.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -167,8 +175,8 @@ class Changes:
 def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
     """Return the runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
 
-    A state that has changed is written into the run's record. Where the scheduler does not answer, the state is the
-    last known one, and nothing is raised. Empty for no folders.
+    A state that has changed is written into the run's record, where this user may write. Where the scheduler does not
+    answer, the state is the last known one, and nothing is raised. Empty for no folders.
 
     Raises:
         RecordError: a record cannot be read
@@ -180,7 +188,8 @@ def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
 def update_runs(runs: Sequence[LiveRun]) -> None:
     """Bring those of ``runs`` that have not ended up to date, with one question to the scheduler.
 
-    Changes what each has ``seen``, and its record on disk. Without an answer, each keeps its last known state.
+    Changes what each has ``seen``, and its record on disk, where this user may write. Without an answer, each keeps its
+    last known state, and nothing is raised.
     """
     alive = [run for run in runs if run.live]
     for run, seen in zip(alive, observe([run.record for run in alive]), strict=True):

@@ -125,6 +125,8 @@ def model_instead(word: str) -> str:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
+        RecipeError: a recipe's catalogue cannot be read
     """
     from llmb_common.planning.workspace import Workspace
 

@@ -191,7 +191,8 @@ def _elsewhere(command: str, option: str) -> str:
 def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str, str] | None:
     """Return (message, remedy) for a number outside the range that ``option`` takes; None for any other bad value.
 
-    The range has a lower end.
+    The message is like ``--scale 0 is not a whole number of at least 1``, the remedy an example. The range has a lower
+    end.
     """
     import click
 

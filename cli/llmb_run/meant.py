@@ -76,6 +76,7 @@ def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str)
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     if "WORKLOAD" in lacking:
         line = [*arguments[:1], "-w", _workload_for(arguments), *arguments[1:]]
@@ -98,6 +99,7 @@ def _workload_for(arguments: Sequence[str]) -> str:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     # Nearly every workload has the size smoke, so it says nothing.
     asked = {word.partition("=")[2] or word for word in arguments} - {"smoke"}
@@ -112,6 +114,9 @@ def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | No
     The word may be a workload, a recipe, at least four letters with which only one recipe begins, a size that says its
     model or that only one workload has, or recipe and size together, however they are joined. Upper and lower case are
     the same. None: it means no workload, or several.
+
+    Raises:
+        RecipeError: a recipe's catalogue cannot be read
     """
     models: dict[str, str] = {}
     for recipe in recipes:
@@ -135,10 +140,10 @@ def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | No
 
 
 def _normalized(name: str) -> str:
-    """Return a name of a workload, recipe or size in small letters and digits.
+    """Return a name of a workload, recipe or size in small letters and digits; all else in it is dropped.
 
-    A ``pretrain`` at its beginning is dropped. Names that people spell differently, such as ``Llama-3.1``, compare
-    equal this way.
+    So is a ``pretrain`` or ``pretraining`` at its beginning. Names that people spell differently, such as
+    ``Llama-3.1``, compare equal this way.
     """
     return re.sub(r"^pretrain(ing)?|[^a-z0-9]", "", name.lower())
 
@@ -156,6 +161,7 @@ def _with_command(words: list[str], workspace: Workspace) -> list[str]:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     known = _command_names()
     if not words or words[0] in known:
@@ -187,6 +193,7 @@ def _corrected(words: list[str], workspace: Workspace) -> list[str]:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     if not words:
         return []
@@ -279,7 +286,8 @@ def _option_value(option: str, value: str, rest: list[str]) -> str:
 
     That is so for ``--zip``, whose words are joined with blanks, and for options that take NAME=VALUE, where ``value``
     is a name alone: ``tp`` with the words 1 and 2 becomes ``tp=1,2``. A word that begins with ``-`` ends them.
-    ``value``: the word that was given with the option. Words that are joined are removed from ``rest``.
+    ``value``: the word that was given with the option. ``rest``: the words behind that; those that are joined are
+    removed from it.
     """
     if option == "--zip":
         while rest and not rest[0].startswith("-"):
@@ -322,6 +330,7 @@ def _with_bare_words(
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     # Two runs that exist are compared; ab would start new ones.
     if command == "ab" and len(bare) == 2 and len(done) == 1:
@@ -357,6 +366,7 @@ def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     at = next((at for at, word in enumerate(done[:-1]) if word in ("-w", "--workload")), None)
     if at is None or "," in done[at + 1]:
@@ -383,6 +393,7 @@ def _as_option(
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     lower = word.lower()
     if command == "health":
@@ -411,6 +422,7 @@ def _option_of_word(
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     lower, recipes = word.lower(), _recipes(workspace)
     if not {"-w", "--workload"} & {*done}:

@@ -86,7 +86,7 @@ def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Call
 
     The option is called as ``VARIABLES`` says. ``names``: further names that click takes, such as a short option or the
     name of the function's parameter. ``more``: text for the end of the help, before its full stop. ``settings`` are
-    those of ``click.option``, but for ``help``.
+    those of ``click.option``, but for ``help``; a ``metavar`` in ``VARIABLES`` counts before theirs.
 
     Raises:
         KeyError: there is no such variable
@@ -100,7 +100,8 @@ def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Call
 class Number(click.FloatRange):
     """The click type of an option whose value is a finite number in a range.
 
-    Click's own type lets ``nan`` pass every range, and ``inf`` one without an upper end.
+    It is made from the bounds, as click's own type. That lets ``nan`` pass every range, and ``inf`` one without an
+    upper end; ``convert``, which click calls, refuses both.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -133,8 +134,7 @@ def _completion(
 
 
 def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
-    """Return the verbs of the command (``show`` of ``accept``) if ``parameter`` is an argument that has no value
-    yet.
+    """Return the verbs of the command (``show`` of ``accept``) if ``parameter`` is an argument without a value yet.
 
     Empty where ``parameter`` is an option, the argument has a value already, or the command has no verbs.
     """
@@ -149,6 +149,7 @@ def _configurations(context: click.Context) -> list[Configuration]:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     return list(chain.from_iterable(recipe.configurations for recipe in _chosen_recipes(context)))
 
@@ -160,6 +161,7 @@ def _scales(context: click.Context) -> list[str]:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     sizes = _values_so_far(context, "size")
     known = [known for known in _configurations(context) if not sizes or known.size in sizes]
@@ -180,10 +182,11 @@ _MOST_RUNS = 200
 
 
 def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return what a shell offers for a run: ids of the newest runs that begin with ``incomplete``.
+    """Return what a shell offers for a run: ids of the newest runs that begin with ``incomplete``, in any case.
 
-    Each is there once, the newest first. At most ``_MOST_RUNS`` runs are looked at. Names of runs, too, where more than
-    three characters are typed. Empty where none begins so or there is no installation.
+    Each is there once, the newest first, behind the command's verbs if it has any. At most ``_MOST_RUNS`` runs are
+    looked at. Names of runs follow where more than three characters are typed. Empty where none begins so or there is
+    no installation.
     """
     from llmb_common.planning.workspace import Workspace
     from llmb_common.runs.index.database import newest_runs
@@ -256,6 +259,7 @@ def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     variable = VARIABLES.get(name.upper())
     known: dict[str, Callable[[], Iterable[str]]] = {  # most need no recipe
@@ -294,7 +298,10 @@ def complete_settings(context: click.Context, parameter: click.Parameter, incomp
 
 
 def _values_so_far(context: click.Context, name: str) -> list[str]:
-    """Return the values of the option ``name`` on the command line so far; empty: it is not there."""
+    """Return the values of the option whose parameter is ``name`` on the command line so far, in order.
+
+    Empty: it is not there.
+    """
     value = context.params.get(name) or ()
     return [value] if isinstance(value, str) else [*value]
 

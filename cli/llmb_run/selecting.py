@@ -110,8 +110,9 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
 def filters_text(filters: Mapping[str, Any]) -> str:
     """Return the options that runs were chosen by, as text behind a noun: `` size 405b, dtype fp8``.
 
-    ``filters`` are arguments of ``run_filter``, in whose order they stand. The text begins with a blank. Options
-    without a value are left out; empty: there are no others.
+    ``filters`` are arguments of ``run_filter``; the text has them in the order of this mapping, and begins with a
+    blank. Several values are joined with commas. Options that are None, empty or False are left out; empty: there are
+    no others.
     """
     chosen = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
     return "".join(f" {name} {','.join(map(str, values))}," for name, values in chosen).rstrip(",")
@@ -155,6 +156,7 @@ def states_of(values: Sequence[str]) -> list[str]:
 def seconds_of(text: str, option: str) -> float:
     """Return the time span ``text`` in seconds: a number with s, m, h, d or w (``90m``, ``7d``), or ``HH:MM:SS``.
 
+    The number is whole; 0 is a span, and a number without a unit is none. Days may stand before hours (``1-00:00:00``).
     Messages name the ``option`` that it comes from.
 
     Raises:
@@ -228,7 +230,7 @@ def require_own(folders: Iterable[Path]) -> None:
 def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, LLMBError]]]:
     """Return (records, problems): the records of ``rows`` in their order, and what could not be read.
 
-    Raises nothing. The latter are pairs of run id (or, without one, name) and error.
+    Raises nothing. The problems, in order too, are pairs of run id (or, without one, name) and error.
     """
     loaded = [(row, result_or_error(load_record, row.folder)) for row in rows]
     problems = [(row.run_id or row.name, item) for row, item in loaded if isinstance(item, LLMBError)]

@@ -14,9 +14,10 @@ from llmb_common.base.printable import folded, printable, printable_lines, width
 
 
 def say(text: str) -> None:
-    """Print ``text``, lines with their ends, on stderr, folded to the terminal; no newline is added.
+    """Print ``text``, lines with their ends, on stderr, made safe to print; no newline is added.
 
-    It is what people see before a command's result.
+    On a terminal, lines are folded to its width; elsewhere they stay whole. It is what people see before a command's
+    result.
     """
     print(folded(text, sys.stderr), end="", file=sys.stderr, flush=True)
 
@@ -135,8 +136,8 @@ def local_time_text(when: float) -> str:
 def duration_text(seconds: float) -> str:
     """Return a span of time as text in fitting units: ``42 s``, ``7 min``, ``3 h 05 min``, ``4 d 2 h``.
 
-    Seconds below 100 s, minutes below 100 min, hours below 48 h; what is less than the last unit is dropped. Less than
-    0 is ``0 s``.
+    Seconds below 100 s, minutes below 100 min, hours below 48 h. Seconds are rounded first; then what is less than the
+    last unit is dropped. Less than 0 is ``0 s``.
     """
     rounded = max(0, round(seconds))
     if rounded < 100:

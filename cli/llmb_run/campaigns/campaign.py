@@ -294,6 +294,8 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     ``title`` is what messages call it. ``plan`` is without predictions and warnings. ``recipe_sha256`` is the hash of
     ``recipe.yaml``. ``image``: path, size and the installer's receipt with the digest; None outside containers.
+    ``inputs`` are the values that must not change, by the names that messages use; ``arm`` is the arm made from the
+    saved plan again, to start runs of.
     """
 
     title: str
@@ -328,7 +330,8 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     ``id`` is part of its runs' keys. ``began`` is Unix time. ``user`` is a login name, ``llmb`` LLMB's version, ``git``
     the commit (None outside a clone), ``code_sha256`` the hash of the training code. ``arm_kind`` is the class of
-    ``arms``, for commands that keep more of each arm.
+    ``arms``, for commands that keep more of each arm. ``inputs`` are the values, beside those of the arms, that must
+    not change; ``changes`` returns a line for each input, of the arms too, that differs from ``now``.
     """
 
     arm_kind: ClassVar[type[FrozenArm]] = FrozenArm

@@ -101,7 +101,8 @@ class Run:
 
     ``number`` counts the arm's runs from 1; it is the attempt in the run's key. ``measured`` (its figures) and
     ``attempt`` (how it counts) are None before its end. ``began``: when it started, as Unix time, 0 before its end;
-    runs of one allocation take turns. ``hours``: the GPU-hours that it held, 0 before its end.
+    runs of one allocation take turns. ``hours``: the GPU-hours that it held, 0 before its end. ``unsettled``: its
+    submission was interrupted, so that it has no job, or nobody knows. ``live``: it is unsettled, queued or running.
     """
 
     number: int
@@ -153,16 +154,15 @@ def with_arms(runs: Runs) -> Iterator[tuple[int, Run]]:
 class Due:
     """A run of a campaign that is to start now: the ``attempt`` of an ``arm``, both numbers from 1.
 
-    It may be on record already, with a submission that was interrupted.
+    It may be on record already, with a submission that was interrupted. With ``cancel`` it is such a one, has no job,
+    and is not to get one any more.
 
-    ``days``: how many days from now it may begin. ``plan``: another one than the arm's; None: the arm's. ``called`` and
-    ``why``: what the user reads about it, as ``called`` followed by ``why``; an empty ``called`` is ``run`` and its
-    number.
+    ``days``: how many days from now it may begin; 0: at once. ``plan``: another one than the arm's; None: the arm's.
+    ``called`` and ``why``: what the user reads about it, as ``called`` followed by ``why``, which brings its own
+    punctuation; an empty ``called`` is ``run`` and its number.
 
-    Runs of one ``block`` share an allocation, in their order. Where that cannot be, they follow each other, on
-    ``nodes``, a host list, if those are known. None: a job of its own.
-
-    ``cancel``: it has no job, and is not to get one any more.
+    Runs of one ``block``, a number, share an allocation, in their order. Where that cannot be, they follow each other,
+    on ``nodes``, a host list, if those are known. None: a job of its own.
     """
 
     arm: int
@@ -179,7 +179,7 @@ class Due:
 class Strategy(Protocol):
     """The rule by which a campaign chooses its next runs, from the runs on record alone and without side effects.
 
-    A campaign is over when nothing is due and no run is live.
+    ``due`` returns the runs to start or cancel now. A campaign is over when nothing is due and no run is live.
     """
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> Sequence[Due]:
@@ -194,7 +194,8 @@ class Conduct:
 
     It is made from the ``campaign``, its ``arms``, the ``strategy`` that chooses runs, and the ``workspace`` in which
     they run. ``say`` is called with each line that tells the user what is going on. ``attempt_of`` decides how an ended
-    run counts, in place of the function of that name. ``to_the_end`` does the work; ``recorded_runs`` only looks.
+    run counts, in place of the function of that name. ``to_the_end`` starts and waits for runs until the campaign is
+    over; ``recorded_runs`` only looks at what is on record. Both return all runs by the number of their arm.
     """
 
     def __init__(
@@ -252,7 +253,8 @@ class Conduct:
     def recorded_runs(self) -> Runs:
         """Return the campaign's runs on record by the number of their arm, each arm's in order of attempt.
 
-        An arm without runs has an empty list. A run whose training is unlike that of its repeats counts as failed.
+        States are those on record; the scheduler is not asked. Runs that have ended are measured by their logs. An arm
+        without runs has an empty list. A run whose training is unlike that of its repeats counts as failed.
 
         Raises:
             RecordError: a record cannot be read
@@ -330,8 +332,8 @@ class Conduct:
     def _submit(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Submit the runs that are ``due``, those of one block as one job where that is possible.
 
-        Returns a record or a refusal for each submitted run, not in the order of ``due``. Where runs cannot share an
-        allocation, only the first run of one block is submitted; the others wait for its end.
+        Returns a record or a refusal for each run that it submits, first of those without a block. Where runs cannot
+        share an allocation, only the first run of one block is submitted; the others wait for its end.
 
         Raises:
             LLMBError: nothing can be submitted at all
@@ -350,7 +352,7 @@ class Conduct:
     def _submit_each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Submit each run as a job of its own, off the nodes known to be bad, and tell the user.
 
-        Returns for each, in order, its record or why it was refused; nothing for nothing.
+        Returns for each, in order, its record or why it was refused; an empty list where none is due.
 
         Raises:
             EnvironmentLacks: without the bad nodes, a job's would be too few
@@ -402,7 +404,10 @@ class Conduct:
         return JobToSubmit(plan, arm.recipe_folder, options)
 
     def _report_starts(self, due: Sequence[Due]) -> None:
-        """Tell the user, a line for each, which runs start, and why."""
+        """Tell the user, a line for each run of ``due``, in order, which runs start, and why.
+
+        A line goes to ``say``; it has the arm's title, what the run is called, and the reason.
+        """
         for item in due:
             called = item.called or f"run {item.attempt}"
             self._say(f"{self._arms[item.arm - 1].title}: {called}{item.why}")
@@ -411,8 +416,9 @@ class Conduct:
 def start_and_gpu_hours(record: RunRecord) -> tuple[float, float]:
     """Return (start, hours) of an ended run: its beginning as Unix time, and the GPU-hours that it held.
 
-    All GPUs of its nodes count. Where no start is recorded, it is the time of the first record. 0 hours where the run
-    was cancelled before it started. Without a recorded end, the time of its last state counts.
+    All GPUs of its nodes count. The start is what the job itself recorded, else when the run was first seen running,
+    else when it was created. 0 hours where the run was cancelled before it started. Without a recorded end, the time of
+    its last state counts.
     """
     events, plan = read_events(record.paths.events), record.plan
     began = events.started or record.started

@@ -49,11 +49,15 @@ CONFIDENCE = 0.95
 def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the content of ``result.json`` for a comparison of sides A and B that has stopped.
 
-    Its ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``; ``why``
-    says why it failed or stopped without an answer. Changes of time are in per cent of A's: -6.1 is B 6.1 % faster.
-    ``difference`` is None where too few runs were compared, ``loss`` where the settings differ in work or no iteration
-    is in both logs. ``equal_work`` is false where settings differ in work, or losses by more than ``SAME_LOSS``.
-    ``changes`` are those of B, by dimension.
+    Its keys: ``schema``, ``rule``, ``a`` and ``b`` (titles), ``changes`` (those of B, by dimension), ``answer``,
+    ``why``, ``difference``, ``per_token`` (times are compared per token), ``equal_work``, ``unequal_work`` (names of
+    settings that differ in work), ``loss``, ``gpu_hours`` and ``blocks``.
+
+    ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``; ``why`` says
+    why it failed or stopped without an answer, else it is empty. Changes of time are in per cent of A's: -6.1 is B 6.1
+    % faster. ``difference`` is None where too few runs were compared, ``loss`` where the settings differ in work or no
+    iteration is in both logs. ``equal_work`` is false where settings differ in work, or losses by more than
+    ``SAME_LOSS``.
     """
     one, other = (arm.plan for arm in standing.arms)
     work, loss = list(unequal_work(one, other)), None
@@ -84,8 +88,9 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
 def _as_dict(found: Comparison) -> dict[str, Any]:
     """Return the statistics of a comparison for ``result.json``, by names such as ``noise_percent``.
 
-    Changes are B's step time against A's in per cent, negative where B is faster; ``low`` and ``high`` bound
-    ``difference``.
+    ``difference_percent``, ``low_percent`` and ``high_percent`` (its bounds), ``stalls_percent`` and ``drift_percent``
+    are changes of B's step time against A's, negative where B is faster. The other keys are ``noise_percent``,
+    ``pairs`` (a number), ``confidence`` and ``error_rate_each_look`` (shares).
     """
     percent = {
         name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
@@ -100,10 +105,11 @@ def _as_dict(found: Comparison) -> dict[str, Any]:
 
 
 def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
-    """Return a block of runs of sides A and B for ``result.json``: number, order of the sides, nodes and run ids.
+    """Return a block of runs of sides A and B for ``result.json``, as a dictionary.
 
-    ``runs`` are the ids of all its runs on record, in their order, ``lost`` those that do not count. ``good``: whether
-    the block counts for the answer; if not, all of its runs are lost.
+    Its keys: ``block`` (number), ``order`` (of the sides, as letters), ``counts`` (``good``), ``nodes``,
+    ``one_allocation``, ``runs`` (the ids of all its runs on record, in their order) and ``lost`` (the ids of those that
+    do not count). ``good``: whether the block counts for the answer; if not, all of its runs are lost.
     """
     runs = [run.record for run in block.runs if run is not None]
     counted = [run.record for run in block.counted if run is not None] if good else []
@@ -261,7 +267,7 @@ def ab(
     def compared(campaign: Campaign) -> dict[str, Any]:
         """Carry out the comparison in ``campaign`` to its end, and return the content of ``result.json``.
 
-        Submits jobs and waits for them, for hours or days.
+        Submits jobs and waits for them, for hours or days. The caller writes the file.
 
         Raises:
             LLMBError: something that jobs need is missing, inputs have changed since, or a run was refused
@@ -330,8 +336,9 @@ def refuse_untimed(plan: JobPlan, title: str) -> None:
 def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
     """Return the request for the same job as that of the run in ``record``, for planning it as it would be today.
 
-    ``recipe`` is that of its workload today. The request has the run's workload, size, GPUs, image, overridden settings
-    and variables. It also sets ``force``, so that planning does not refuse what has run.
+    ``recipe`` is that of its workload today. The request has the run's workload, size, dtype, GPUs, image, number of
+    steps and time limit, overridden columns and settings, and variables, those for Slurm (``SBATCH_...``) too. It also
+    sets ``force``, so that planning does not refuse what has run.
     """
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
@@ -354,7 +361,7 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
 
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
-    """Print a notice for each value in which ``planned`` is not as the run's plan was.
+    """Print a notice, on stderr, for each value in which ``planned`` is not as the run's plan was.
 
     ``planned`` is the run's job as planned today. Prints nothing where the two are alike. Predictions are not compared.
     """

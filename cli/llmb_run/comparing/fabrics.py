@@ -33,8 +33,10 @@ def are_fabrics(words: list[str]) -> bool:
 def compare_fabric_files(first: str, second: str) -> Result:
     """Return how the fabric measured in the file ``second`` compares with that in ``first``, as data and as text.
 
-    Of a file with several measurements the first counts. The exit status of the result is 1 where the second is slower,
-    or they have nothing in common, else 0.
+    Of a file with several measurements the first counts. The data has ``answer``, ``ratio`` (of the first change; None:
+    there is none), all changes in ``fabric``, and the two files as ``first`` and ``second``; its other keys, those of a
+    comparison of runs, are None or empty. The exit status of the result is 1 where the second is slower, or they have
+    nothing in common, else 0.
 
     Raises:
         RequestError: a file cannot be read, is not JSON, or is output of nccl-tests that does not say which GPUs were
@@ -76,10 +78,10 @@ def read_fabric(file: Path) -> FabricMeasurement:
 
 
 def recorded_fabrics(file: Path) -> list[Any]:
-    """Return the fabric measurements in a JSON file as plain values, at least one; they are not checked.
+    """Return the fabric measurements in a JSON file as plain values, in order, at least one; they are not checked.
 
     The file is what ``health --fabric --json`` printed, a campaign's ``health.json``, which may hold several, or a
-    measurement alone; of any other JSON the whole content is returned.
+    measurement alone. Of any other JSON the whole content is returned, as the only item unless it is a list.
 
     Raises:
         RequestError: the file cannot be read, or is not JSON

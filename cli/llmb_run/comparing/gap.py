@@ -52,9 +52,9 @@ NAMED = ("dtype", "variant", "engine", "image")
 class Other:
     """The other side of a slow run's comparison: this site's fastest run of the same work, or a published result.
 
-    ``spec`` and ``facts`` are its job and what is on record of it. ``change``: its step time over the slow run's.
-    ``run_id``: None for a published result. ``software``: where LLMB cannot plan a job in the software of a published
-    result, (that software, what it is worth or None); else None.
+    ``spec`` is the request for its job, ``facts`` what is on record of it, by name. ``change``: its step time over the
+    slow run's, below 1 where it is the faster one. ``run_id``: None for a published result. ``software``: where LLMB
+    cannot plan a job in the software of a published result, (that software, what it is worth or None); else None.
     """
 
     spec: JobSpec
@@ -219,9 +219,10 @@ class GapDifference(msgspec.Struct, frozen=True):
     """One difference between a slow run and the run or published job that it is compared with.
 
     ``name`` is the fact that differs, or several that only change together, joined with commas; ``here`` its value in
-    the slow run, ``there`` in the other (empty: something that the run's own nodes show). ``worth``: how published step
-    times changed with it, None where they do not say. ``test``: the ``llmb-run ab`` command that measures it; empty
-    where there is none, and then ``why`` says why. As text it is a line for people, without ``worth`` and ``test``.
+    the slow run, ``there`` in the other. Of something that the run's own nodes show, ``name`` is the kind of finding,
+    ``here`` its text, and ``there`` empty. ``worth``: how published step times changed with it, None where they do not
+    say. ``test``: the ``llmb-run ab`` command that measures it; empty where there is none, and then ``why`` says why.
+    As text it is a line for people, without ``worth`` and ``test``.
     """
 
     kind: DifferenceKind
@@ -251,8 +252,8 @@ class Gap(msgspec.Struct, frozen=True):
     """How much slower a run is than this site's best, and what differs between the two.
 
     ``published``: how its step time compares with its reference, as text; empty without a verdict. ``best``: run id of
-    the fastest other run of the same work; None: this one is the fastest, and ``differences`` are from the published
-    job, or what its own nodes have shown.
+    the fastest other run of the same work. None: this one is the fastest, or has no step time that counts; then
+    ``differences`` are from the published job, or only what its own nodes have shown.
 
     ``slower``: how much longer this run's steps take, as a share; negative where they are faster than the published
     job's. ``change``: the other's step time over this run's. Both are None where nothing was compared. ``unfit``: why
@@ -329,7 +330,8 @@ class _Sides:
     """The two sides of a slow run's comparison: the run, and the run or published job it is held against.
 
     Made from the run's ``record``, its job as planned today (``here``, None where it cannot be planned), the ``other``
-    side and the ``workspace`` to plan in. Finds what differs between them, and how to measure each difference.
+    side and the ``workspace`` to plan in. ``differences`` returns what differs between them, with the command that
+    measures each difference; it plans jobs and starts none.
     """
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:

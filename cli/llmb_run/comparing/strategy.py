@@ -35,7 +35,8 @@ class Rule:
     """The rule for when a comparison of two configurations stops.
 
     ``resolution``: the smallest change of the step time that matters, as a share. ``most``: how many blocks of four
-    runs may count. ``budget``: in GPU-hours; None: no limit.
+    runs may count. ``budget``: in GPU-hours; None: no limit. ``is_met`` tells whether statistics answer by this rule,
+    False for None; ``is_that_of`` whether a saved result was found under an equal rule.
     """
 
     resolution: float
@@ -84,7 +85,12 @@ class RunBlock:
     """A block of a comparison: two runs of side A and two of side B that share nodes.
 
     ``number`` counts from 1; ``letters`` is the order of the sides, such as ``ABBA``. ``runs`` are in that order; None:
-    not on record. A block is good, and counts for the answer, when it has ``ended`` and is not ``lost``.
+    not on record. A block is good, and counts for the answer, when it has ``ended`` and is not ``lost`` (too few runs
+    with a step time).
+
+    ``waits``: one of its runs has a job that has not ended. ``counted``: the runs that count, in their places, None in
+    the others. ``nodes``: a host list, empty if not known. ``due`` yields the runs to start or cancel; ``timed``
+    returns the block as the statistics take it.
     """
 
     number: int
@@ -195,7 +201,10 @@ class ComparisonProgress:
     """Where a comparison of two configurations stands, by the runs of its blocks on record.
 
     ``arms`` are side A and side B; ``blocks`` are in order of their number. It does not change: newer runs need another
-    one.
+    one. ``good`` blocks have ended and count; ``broken`` ones have ended and are lost. ``comparison`` is the statistics
+    at the last look, ``answer`` how B compares with A by them. ``failure`` says why a side cannot be timed, and
+    ``stopped`` why no more blocks are begun; each is empty where that is not so. ``lacks`` tells whether to begin one
+    more block; ``hours`` are the GPU-hours held.
     """
 
     arms: Sequence[Arm]
@@ -217,8 +226,7 @@ class ComparisonProgress:
 
     @cached_property
     def good(self) -> list[RunBlock]:
-        """The blocks of runs that have ended and are not ``lost``, in the order of ``blocks``: they count for the
-        answer.
+        """The blocks that have ended and are not ``lost``, in the order of ``blocks``: they count for the answer.
 
         At least ``ENOUGH`` runs of each block have a step time.
         """
@@ -294,17 +302,18 @@ class InTurns:
     """The strategy of a comparison: blocks of four runs, until a look at them answers.
 
     The order of a block is drawn by chance from ``seed``, the same again for the same seed and number. ``rule`` says
-    when to stop.
+    when to stop. ``due`` returns the runs to start or cancel next, ``standing`` where the comparison is, both by the
+    runs on record.
     """
 
     seed: str
     rule: Rule
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """Return what is due: the runs to start of new blocks until the next look, and what is missing of begun
-        ones.
+        """Return the runs to start: of new blocks until the next look, and what is missing of begun ones.
 
-        Where a side has failed, runs of these blocks that have no job are returned instead: they are to be cancelled.
+        Those of begun blocks come first. A block of which a run has a job that has not ended gets nothing now. Where a
+        side has failed, runs of the begun blocks that have no job are returned instead: they are to be cancelled.
         Empty: nothing to do now.
         """
         standing = self.standing(arms, runs)

@@ -43,7 +43,10 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class Differing(msgspec.Struct, frozen=True):
-    """The runs of one ``title``, such as ``grok1 314b nemo2 bf16 on 256 h100``, and what they differ in."""
+    """What the runs of one configuration differ in; ``title`` is such as ``grok1 314b nemo2 bf16 on 256 h100``.
+
+    There is at least one of ``facts``.
+    """
 
     title: str
     facts: tuple[Fact, ...]

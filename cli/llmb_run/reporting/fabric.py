@@ -25,9 +25,9 @@ _MOST_FINDINGS = 30
 class FabricGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One group of nodes in a report on the network fabric, and its bandwidth.
 
-    ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured. ``kind``: ``no figure`` without
-    a bandwidth, ``not judged`` where nothing is known to be usual. ``again``: it was measured again to find the node at
-    fault. ``why``: why it is judged so, as text.
+    ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured. ``kind``: ``slow`` or ``usual``
+    as the verdict on the measurement has it, ``no figure`` without a bandwidth, ``not judged`` where nothing is known
+    to be usual. ``again``: it was measured again to find the node at fault. ``why``: why it is judged so, as text.
     """
 
     nodes: str
@@ -42,8 +42,8 @@ class FabricGroup(msgspec.Struct, frozen=True, kw_only=True):
 class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
     """What a report says of one measurement of the network fabric.
 
-    ``answer`` is the first line, without the word ``level`` before it; ``coarseness`` says how fine a difference can be
-    seen, empty where nothing is to say. ``heads`` and ``rows`` are a table.
+    ``level`` is the verdict on it in a word; ``answer`` is the first line, without that word before it; ``coarseness``
+    says how fine a difference can be seen, empty where nothing is to say. ``heads`` and ``rows`` are a table.
     """
 
     level: Answer
@@ -114,7 +114,10 @@ def _as_fabric_group(group: GroupSpeed) -> FabricGroup:
 
 
 def _group_kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not judged"]:
-    """Return how a group of nodes did, in a word; ``no figure``: its measurement gave none."""
+    """Return how a group of nodes did, in a word, by the verdict on the measurement.
+
+    ``no figure``: its measurement gave none; ``not judged``: nothing is known to be usual.
+    """
     if group.busbw_gbps is None:
         return "no figure"
     if group.slow is None:

@@ -99,9 +99,9 @@ def _read_page_file(name: str) -> str:
 def markdown(report: Report) -> str:
     """Return the report as Markdown text.
 
-    It has answer, facts, fabrics, verdicts, runs, scaling, history, nodes and differences, in this order. A section
-    without content is left out, but for the table of runs. Campaign and tuning have no section. The text ends with a
-    newline.
+    It has answer, facts, fabrics, verdicts, runs with remarks and checkpoints, scaling, history, nodes and differences,
+    in this order. A section without content is left out, but for the table of runs. Campaign, tuning and sweeps have no
+    section. The text ends with a newline.
     """
     return "\n".join(_markdown_lines(report)) + "\n"
 
@@ -229,9 +229,9 @@ def _runs_lines(report: Report) -> Iterator[str]:
 
 
 def _verdict_cell(found: dict[str, Any]) -> str | None:
-    """Return the verdict on a run, or for a run that was not measured why; None where there is neither.
+    """Return the verdict on a run, or for a run that was not measured its message and cause.
 
-    ``found`` is the run as JSON.
+    The latter are joined with a semicolon. None where there is nothing to say. ``found`` is the run as JSON.
     """
     parts = (found["verdict_text"],) if found["outcome"] == "measured" else (found["message"], found["cause_text"])
     return "; ".join(filter(None, parts)) or None
@@ -345,8 +345,9 @@ def junit(report: Report) -> str:
 def _cases(report: Report) -> Iterator[_Case]:
     """Yield the test cases of a JUnit file: the campaign, each configuration, each run without a step time.
 
-    A configuration has a case where a run of it counts, or it has a verdict; a run that was measured has none of its
-    own. Failed runs and configurations that the report leaves out are in one more case each.
+    They are in this order. A configuration has a case where a run of it counts, or it has a verdict; a run that was
+    measured has none of its own. Failed runs that the report leaves out are in one more case, and so are
+    configurations.
     """
     if campaign := report.campaign:
         message = f"{campaign['headline']}: {campaign['why']}"

@@ -67,7 +67,8 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
 def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLine:
     """Return what is known of the node ``host`` by ``runs``, at least one, all of which it was in.
 
-    Whether it is slow is left open: ``slower`` stays None.
+    ``repeats``: the timed runs on every node, beside the mean of their configuration. Whether the node is slow is left
+    open: ``slower`` stays None.
     """
     known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
     by_run = [_problems(host, run) for run in runs]

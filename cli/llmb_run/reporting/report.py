@@ -91,8 +91,9 @@ class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a report says, whatever its form: HTML, Markdown or JUnit. ``build`` makes it.
 
-    ``groups`` are the configurations as ``results --group --json`` has them, the worst first. ``references`` are lines
-    on what the verdicts were compared with.
+    ``version`` is LLMB's. ``groups`` are the configurations as ``results --group --json`` has them, the worst first,
+    ``hosts`` the nodes, slow ones first. ``references`` are lines on what the verdicts were compared with. The lists
+    are cut to what there is room for; ``counts`` are of all runs. ``ok``: none of all runs failed.
     """
 
     title: str
@@ -148,6 +149,8 @@ class _Choice:
 
     Made from all measured runs, which then drop what they hold in memory. ``made`` has all configurations, ``every``
     these as JSON, ``groups`` those that are shown, the worst first, and ``runs`` the runs that are shown.
+    ``shown_groups`` returns those of ``every`` that are shown; ``named`` keeps the ids of shown runs; ``deciding``
+    returns the worst configuration, with what to do about it.
     """
 
     def __init__(self, found: Sequence[MeasuredRun]) -> None:
@@ -215,11 +218,13 @@ class _Choice:
 def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
     """Return the report on the measured runs ``found``, in their order; there may be none.
 
-    Fabrics, campaign and tuning stay empty: callers add them, by a copy. Each run drops what it holds in memory and can
-    read again.
+    Fabrics, campaign and tuning stay empty: callers add them, by a copy. Finds out why failed runs failed. Each run
+    drops what it holds in memory and can read again.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError: a file of a run's recipe cannot be read
     """
     seen = seen_runs(found)
     choice = _Choice(found)
@@ -278,6 +283,9 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
     """Yield what the report has of each run in ``shown``, with fewer steps of each the more runs there are.
 
     All have about ``MOST_POINTS`` steps together. Each run then drops what it holds in memory.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     most = MOST_POINTS // max(1, len(shown))
     for item in shown:

@@ -25,8 +25,10 @@ class SeenRun:
     """What a report keeps in memory of a run that LLMB recorded. Two are equal only where they are the same object.
 
     Texts and facts that many runs share are held once. ``title`` is the configuration's; ``started`` Unix time; ``day``
-    the date of the run, YYYY-MM-DD; ``hosts`` the names of its nodes; ``driver``, ``cuda`` and ``nccl`` are versions;
-    ``owner`` is a login name. An empty text: not known.
+    the day of the run, which begins at six in the morning, as YYYY-MM-DD; ``hosts`` the names of its nodes; ``gpus``
+    what its nodes reported of theirs; ``driver``, ``cuda`` and ``nccl`` are versions; ``owner`` is a login name. An
+    empty text: not known. ``observed`` is the run as the history of its configuration takes it; None: it has no step
+    time to compare.
     """
 
     run: MeasuredRun
@@ -67,7 +69,11 @@ class SeenRun:
 
 
 class _SharedTexts:
-    """A store that holds equal facts and texts of many runs once, to save memory; empty at first."""
+    """A store that holds equal facts and texts of many runs once, to save memory; empty at first.
+
+    ``facts`` returns what may explain the speed of a recorded run, ``texts`` a tuple of given texts; for equal ones
+    both return the object of the earlier call.
+    """
 
     def __init__(self) -> None:
         self._facts: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
@@ -91,6 +97,9 @@ def seen_runs(found: Sequence[MeasuredRun]) -> list[SeenRun]:
     """Return what a report keeps of those of ``found`` that LLMB recorded, in their order.
 
     Finds out why failed runs failed. Each run then drops what it holds in memory and can read again.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     words = _SharedTexts()
     seen = []
@@ -135,7 +144,8 @@ def _as_seen_run(item: MeasuredRun, record: RunRecord, words: _SharedTexts) -> S
 def _cause_text(item: MeasuredRun) -> str:
     """Return why a run failed, in words that are the same for failures of one kind: without rank and node.
 
-    A fragment, safe to print. Empty where the run did not fail or nothing is known of the cause.
+    ``item`` is the measured run. A fragment, safe to print. Empty where the run did not fail, nothing is known of the
+    cause, or it was not looked for before.
     """
     if item.why is None:
         return ""

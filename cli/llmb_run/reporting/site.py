@@ -16,8 +16,9 @@ _MOST = 4
 def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[str, str], ...]:
     """Return (name, text) pairs for the head of a report: cluster, GPUs, software, dates and people of its runs.
 
-    The names are ``Cluster``, ``GPUs``, ``Software``, ``Measured`` and ``By``, in this order; dates are in UTC. The
-    texts are safe to print. A pair about which nothing is known is left out.
+    The names are ``Cluster``, ``GPUs``, ``Software``, ``Measured`` (the first and the last date, in UTC) and ``By``
+    (the cluster's operator if the configuration names one, else the runs' owners), in this order. The texts are safe to
+    print. A pair about which nothing is known is left out.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted

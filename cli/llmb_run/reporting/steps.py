@@ -18,9 +18,10 @@ _QUANTILES = (0.05, 0.5, 0.95)
 class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of a run for a report's page, as lists of equal length but for ``quantiles``.
 
-    ``index`` (the iteration's number), ``seconds`` and ``loss`` have an item for each step. The lists may be thinned
-    out; ``total`` is how many steps the log has. ``loss`` is None where the log has no finite one. ``quantiles`` are
-    step times in seconds, of all steps after warm-up: 5 %, the median, 95 %; empty without such steps.
+    ``index`` (the iteration's number), ``seconds`` and ``loss`` have an item for each step, rounded to ``_DIGITS``
+    significant digits. The lists may be thinned out; ``total`` is how many steps the log has. ``loss`` is None where
+    the log has no finite one. ``quantiles`` are step times in seconds, of all steps after warm-up: 5 %, the median, 95
+    %; empty without such steps.
     """
 
     total: int
@@ -67,7 +68,7 @@ def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
 def stretches(count: int, number: int) -> list[range]:
     """Return the positions 0 to ``count`` - 1 in ``number`` consecutive ranges, as equal as can be.
 
-    Some are empty where ``number`` is greater than ``count``.
+    ``number`` is at least 1. Some ranges are empty where it is greater than ``count``.
     """
     return [range(count * at // number, count * (at + 1) // number) for at in range(number)]
 

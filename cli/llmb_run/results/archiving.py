@@ -62,10 +62,11 @@ class Archive:
 
 
 def check_archive(path: Path, *, overwrite: bool) -> None:
-    """Refuse ``path`` as the name of a new archive.
+    """Refuse ``path`` if it cannot be the name of a new archive.
 
-    Its ending may be neither ``.tar.zst`` nor ``.tar.gz`` (in small letters), a file be there already, or its folder be
-    missing. ``overwrite``: a file that is there may be replaced. Writes nothing, and does not check permissions.
+    So it is if it ends neither in ``.tar.zst`` nor in ``.tar.gz`` (in small letters), if a file is there already, or if
+    its folder is missing. ``overwrite``: a file that is there may be replaced. Writes nothing, and does not check
+    permissions.
 
     Raises:
         RequestError: no archive can have that name
@@ -285,9 +286,10 @@ def _open_compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 
 def _files_to_pack(folder: Path, *, profiles: bool) -> Iterator[Path]:
-    """Yield the regular files below a run folder, by name; no checkpoints, and ``profiles`` only if asked for.
+    """Yield the regular files below a run folder; no checkpoints, and ``profiles`` only if asked for.
 
-    Compiled Python and lock files are left out, and links: they may lead anywhere.
+    Each folder's entries are sorted by name, and a folder's files come in its place. Compiled Python and lock files are
+    left out, and links: they may lead anywhere.
 
     Raises:
         OSError: a folder cannot be listed
@@ -314,11 +316,11 @@ def _is_planned_code(folder: Path) -> bool:
 
 
 class Mask:
-    """Replaces secrets in files by ``****``.
+    """Replaces secrets in files by ``****``; made from ``secrets``, the values to mask besides what it finds itself.
 
-    Secrets are given values, those of environment variables with a secret's name, what looks like a token, and what is
-    assigned to a variable with such a name. Values of fewer than 8 characters are left alone. Calling it with bytes, a
-    line, masks these; ``text`` does so with many lines, and ``value`` with JSON values.
+    That is the values of environment variables with a secret's name, what looks like a token, and what is assigned to a
+    variable with such a name. Values of fewer than 8 characters are left alone. Calling it with bytes, a line, returns
+    these masked; ``text`` does so with many lines, and ``value`` with JSON values, of which it returns a copy.
     """
 
     _ASSIGNED = re.compile(rb"\b([A-Za-z][A-Za-z0-9_]*)(=['\"]?)([^\s'\";,]{8,})")

@@ -23,6 +23,7 @@ def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) 
     Raises:
         RecordError: the record of one of the runs cannot be read
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     if callable(started.data):  # a dry run
         return started

@@ -51,6 +51,10 @@ class Group:
     ``runs`` are those on which every figure and the verdict rest: successful, by date, up to the last look; ``seconds``
     their steady step times. Without a reference there are no looks, and all successful runs count. ``key`` and
     ``title`` are the configuration's. ``verdict`` is None where no run was measured.
+
+    ``word`` says how the configuration stands; ``outcomes`` counts what became of ``members``. ``mean`` is that of
+    ``seconds``, ``spread`` their standard deviation as a share of it; ``shown_seconds`` is the mean with stalls, as
+    compared with the reference. Each of these three is None without enough times.
     """
 
     key: str
@@ -273,7 +277,8 @@ class RankedConfiguration:
     ``place`` counts from 1; None: no run has a step time, and ``outcome`` says why. ``shared``: others have the same
     place, as these runs do not tell them apart. ``behind``: its time for a token over that of the fastest; None for the
     first in the list, and without a place. ``values`` are its settings named in ``Board.names``, in that order, ``-``
-    for one that it lacks.
+    for one that it lacks. ``seconds`` is the mean step time of its successful runs, stalls included; None: there is
+    none.
     """
 
     group: Group
@@ -299,7 +304,8 @@ class Board:
     """A ranking of configurations that do the same work, whatever their batch size, the fastest first.
 
     ``title`` names the work. ``names`` are the settings in which the configurations differ; empty for a single one.
-    Configurations without a step time stand last.
+    Configurations without a step time stand last. ``live``: a run of any of them has not ended. ``columns`` are those
+    of the ranking's table.
     """
 
     title: str
@@ -358,6 +364,7 @@ def rank_runs(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecordError: the record of a configuration's first run is gone, or cannot be read
+        RecipeError: a recipe's catalogue cannot be read
     """
     explain(found)
     return rank_groups(group_runs(found), workspace)
@@ -371,6 +378,7 @@ def rank_groups(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecordError: the record of a configuration's first run is gone, or cannot be read
+        RecipeError: a recipe's catalogue cannot be read
     """
     return [_rank_groups(items, workspace) for items in of_the_same_work(groups)]
 
@@ -400,6 +408,7 @@ def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecordError: the record of a group's first run is gone, or cannot be read
+        RecipeError: a recipe's catalogue cannot be read
     """
     plans = [_first_record(item).plan for item in items]
     differing = differing_settings(plans)
@@ -441,6 +450,7 @@ def _command_of(plan: JobPlan, workspace: Workspace) -> str:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     from llmb_run.starting.command_line import command_for  # of no other table
 
@@ -574,8 +584,9 @@ def _ranking_sentence(board: Board) -> str:
 def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
     """Return the rankings as JSON values, in their order: times in seconds, differences and spreads as shares.
 
-    Each has ``title``, ``window`` (None: the documented one), ``differing`` (names of settings), ``lines`` (its
-    configurations, the fastest first) and ``command`` (None: there is none).
+    Each has ``title``, ``window`` (with ``first`` and ``last``; None: the documented one), ``differing`` (names of
+    settings), ``lines`` (its configurations, the fastest first) and ``command`` (None: there is none). A line has
+    ``values``, by the names in ``differing``, and the figures by the keys of ``Board.columns``.
     """
     return [
         {

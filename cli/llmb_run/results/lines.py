@@ -31,7 +31,10 @@ class Line:
     """One line of the summary of ``results``: a configuration with its runs, or one log that LLMB did not write.
 
     ``name`` is what people read; ``runs`` are all of them, whatever became of them. ``group`` is None for such a log.
-    ``why_slow`` is for a line that has a ``slow_node``.
+    ``word`` says how it stands, in capitals. ``seconds`` is its mean step time; ``difference`` is that over the
+    reference's, less 1; each is None where there is none. ``indication``: it was compared with other software.
+    ``outcomes`` counts what became of the runs; ``count`` is the text of their number and of those without a time.
+    ``slow_node`` is the node that slows some of them down, or None; ``why_slow`` returns the reason for such a node.
     """
 
     name: str
@@ -45,7 +48,7 @@ class Line:
 
     @cached_property
     def slow_node(self) -> SlowNode | None:
-        """The node that slows down some of the line's runs, or several nodes of which one does.
+        """The node that slows down some of the line's runs, or several nodes of which one does; excluded ones, too.
 
         They are several where they were always in the same runs. None where none is known to.
         """
@@ -130,7 +133,8 @@ def names_of(groups: Sequence[Group]) -> list[str]:
     """Return a name for each configuration, in order: recipe, size, dtype, GPUs, and what sets it apart.
 
     That is the settings in which the configurations differ, or, where they are of several jobs, those that are not the
-    recipe's. Variant, precision, software and at last the configuration's key follow only where names would be equal.
+    recipe's. Variant, precision, software and at last the configuration's key follow only where names would be equal;
+    those of one configuration in two images may still be.
 
     Raises:
         RecordError: the record of a configuration's first run is gone, or cannot be read

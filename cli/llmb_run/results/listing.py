@@ -37,7 +37,8 @@ class Step(NamedTuple):
     """What to do next about runs, with the command for it; of several steps, the smallest ``urgency`` comes first.
 
     There is always a step, also where all is well. ``words`` are the command's, behind ``llmb-run``, not quoted;
-    ``why`` the reason in a few words. ``of``: the configuration that it is about; None: no single one.
+    ``command`` is the whole line, quoted for a shell. ``why`` is the reason in a few words. ``of``: the configuration
+    that it is about; None: no single one.
     """
 
     urgency: int
@@ -58,6 +59,9 @@ def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
 
     Excluding a slow node comes before all else. ``found`` are all runs, ``groups`` their configurations. Without
     groups: list what can be run.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     return _most_urgent(groups, Summary(found, groups, (), 0, _install_of(found)))
 
@@ -75,6 +79,9 @@ def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
 
     Only where it is known which node is the slow one. Of equally urgent steps the first group's. Without groups: list
     what can be run. ``summary`` is that of the same runs.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     for nodes, slowed in summary.slow_nodes.items():
         if len(nodes) == 1:
@@ -106,7 +113,7 @@ def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
 
 
 def _next_step_of(item: Group) -> Step:
-    """Return what to do next about one configuration, by how its runs stand; there is always a step.
+    """Return what to do next about the configuration ``item``, by how its runs stand; there is always a step.
 
     Live runs come first, then a failed verdict, runs without a result, an open answer, and a baseline to make; if all
     is well, it is to look at the history.
@@ -152,8 +159,8 @@ def _next_step_of(item: Group) -> Step:
 def _step_for_open(item: Group, verdict: Verdict) -> Step:
     """Return what to do about a configuration whose answer is open: run it again, or look at it.
 
-    It is run again on other days if need be. If its baseline has too few runs to decide, the step is to make a larger
-    one.
+    ``verdict`` is that on ``item``, the configuration. It is run again on other days if need be. If its baseline has
+    too few runs to decide, the step is to make a larger one.
     """
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
@@ -213,8 +220,9 @@ class Parts:
     """The parts of a listing of runs that are printed beside the summary; by default none.
 
     ``runs``: a table of the runs. ``timing``: a table of their step times. ``notes``: all notes, not only the
-    weightiest. ``everything``: every configuration, however many. ``full_names``: names of runs are not shortened.
-    ``most``: how many of the newest runs are listed in the tables, and looked at for notes; None: all.
+    weightiest. ``everything``: every configuration, however many. ``full_names``: names of runs are not shortened, and
+    the table of runs has all columns. ``most``: how many of the newest runs are listed in the tables, and looked at for
+    notes, ``MOST`` by default; None: all.
     """
 
     runs: bool = False
@@ -230,6 +238,9 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
 
     Between notes and next step come the tables that ``parts`` ask for, with repeats together. Made for the terminal's
     width. The text ends with a newline. Reads logs and records, and finds out why failed runs failed.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     groups = group_runs(found)
     shown = list(found)
@@ -290,6 +301,9 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
 
     All runs are there, in their order. ``next`` is the next step: its ``command``, and ``why``. Finds out why failed
     runs failed.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     groups = group_runs(found)
     step = next_step(found, groups)
@@ -305,6 +319,9 @@ def _runs_table(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) ->
 
     ``found`` are the runs to list, at least one, in the table's order; ``summary`` is that of all. Finds out why failed
     runs failed.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     explain(found)
     baselines = found[0].baselines if found else ()
@@ -360,7 +377,8 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
     """Return what each listed run differs in from most others of its group: ``driver 580.95; on n12``.
 
     The keys are the runs' ``id()``. The facts are those of ``comparison.facts``, the first few. Only listed runs are
-    compared. Empty text: nothing; a run that is the only one listed of its group is left out.
+    compared. Empty text: nothing. Logs without a record, and a run that is the only one listed of its group, are left
+    out.
     """
     wanted = {id(item) for item in listed}
     found: dict[int, str] = {}

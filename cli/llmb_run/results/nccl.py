@@ -76,8 +76,9 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
 def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:
     """Return (data, table, csv, status) for output files of nccl-tests.
 
-    The files are read at once, in order; the first three are functions that make these. The exit status is 1 if a test
-    is not good, or there is none, else 0.
+    The files are read at once, in order. The first three are functions without arguments: they return a dictionary with
+    the list ``nccl_tests``, the text for people, and CSV text. The exit status is 1 if a test is not good, or there is
+    none, else 0.
 
     Raises:
         RequestError: a file cannot be read
@@ -119,9 +120,9 @@ def answer(test: NcclTest) -> str:
 
 
 def _wrong_values_text(test: NcclTest) -> str:
-    """Return at which message sizes the test found wrong values, as text.
+    """Return at which message sizes the test found wrong values, as text, the first four; empty where it found none.
 
-    It names the first four. Empty where it found none.
+    Where the output tells no sizes of them, how many values are out of bounds.
     """
     sizes = [_size_text(item.bytes) for item in test.wrong]
     if sizes:
@@ -227,9 +228,10 @@ def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[obje
 
 
 def _as_dict(word: str, test: NcclTest) -> dict[str, Any]:
-    """Return a test of nccl-tests as JSON values, with its answer and what was published for such a machine.
+    """Return a test of nccl-tests as JSON values: its fields, and what is known of it beside them.
 
-    ``word`` names its file.
+    The further keys: ``file`` (``word``), ``answer`` (a line), ``good`` and ``published`` (bandwidths that others have
+    published of such a machine, the fastest first).
     """
     return {
         "file": word,

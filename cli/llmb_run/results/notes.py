@@ -36,6 +36,9 @@ def notes_on(
         looked_at: those runs of which logs and records are read
         found: all runs; what their references are is noted, too
         excluded: nodes that jobs are kept off already, on which notes have less weight
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     explain(looked_at)
     known = {id(run) for run in looked_at}
@@ -56,7 +59,10 @@ def notes_on(
 
 
 def group_remarks(items: Sequence[Group]) -> list[str]:
-    """Return the remarks of the verdicts on the configurations ``items``, each as ``TITLE: sentence``; empty: none."""
+    """Return the remarks of the verdicts on the configurations ``items``, in order, each as ``TITLE: sentence``.
+
+    Empty: there are none, also where nothing was decided.
+    """
     found: list[str] = []
     for item in items:
         found += [f"{item.title}: {text}" for text in _verdict_remarks(item)]
@@ -135,7 +141,7 @@ def _unusable_reason(run: MeasuredRun) -> str:
 
 
 def _notes_on_runs(runs: Sequence[MeasuredRun], slow_nodes: Iterable[str]) -> Iterable[Note]:
-    """Yield notes on what single runs tell of their steps, their logs and their nodes.
+    """Yield notes on what single runs tell of their steps and their logs, run by run, and then of their nodes.
 
     Equal problems of nodes are one note, with the names of the first two runs. Problems that name one of ``slow_nodes``
     are left out: another note has these.

@@ -10,7 +10,8 @@ from llmb_run.columns import seconds_of
 def result_line(measured: MeasuredRun) -> str:
     """Return a run's result as one line: step time in seconds, tokens per second, MFU where known, and the verdict.
 
-    For a run without figures the line is its outcome, and the reason where there is one. It has no newline.
+    The tokens are those of all its GPUs. For a run without figures the line is its outcome, and the reason where there
+    is one. It has no newline.
     """
     values, seconds = measured.figures, measured.step_seconds
     if values is None or seconds is None:

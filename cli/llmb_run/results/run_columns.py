@@ -278,9 +278,9 @@ def _iso_date(when: float) -> str | None:
 
 
 def _published_json(result: PublishedResult) -> dict[str, Any]:
-    """Return a published result as JSON values: ``step_seconds``, figures, source.
+    """Return a published result as JSON values: ``step_seconds``, each of ``FIGURES`` by name, and ``source``.
 
-    Figures are corrected where the document is wrong.
+    Figures are corrected where the document is wrong. None: not published.
     """
     figures: dict[str, float | None] = {name: result.value(name) for name in FIGURES}
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
@@ -372,6 +372,9 @@ def as_dicts(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
     """Return the runs for JSON, as ``as_dict`` makes them, in their order.
 
     Why failed ones failed is found out first, for all at once.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     explain(runs)
     return [as_dict(run) for run in runs]

@@ -19,6 +19,9 @@ def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> lis
     That is done where no run of the same work is longer, over the second half of the steps that all of them have. Short
     runs beside others that were measured stay as they are: they are tries, and would change what is ranked. ``found``
     itself stays.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     again: dict[str, MeasuredRun] = {}
     for together in of_the_same_work(group_runs(found)):

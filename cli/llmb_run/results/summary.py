@@ -86,6 +86,12 @@ class Summary:
     ``found`` are all runs, ``groups`` their configurations; ``looked_at`` those runs whose logs and records are read
     for notes, the newest. ``width`` is in characters. ``install``: the installation, whose list of excluded nodes
     counts; None: there is none. What it finds out is kept: later changes on disk do not show.
+
+    ``text`` returns all of that part, ``conclusion`` its first line. ``lines`` are the configurations and logs, the
+    most urgent first, and ``notes`` all notes, the weightiest first. ``names`` are the configurations' full names,
+    ``shared`` the beginning that these have in common, ``jobs`` the rest by ``id()`` of the run. ``excluded`` are nodes
+    that jobs are kept off, ``slow_nodes`` others that slow down lines. ``short`` drops the domain of slow nodes from a
+    text.
     """
 
     found: Sequence[MeasuredRun]
@@ -101,7 +107,11 @@ class Summary:
 
     @cached_property
     def names(self) -> list[str]:
-        """The full names of the configurations, in the order of ``groups``."""
+        """The full names of the configurations, in the order of ``groups``.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
+        """
         return names_of(self.groups)
 
     @cached_property
@@ -115,7 +125,11 @@ class Summary:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """One line for each configuration, the most urgent first, then one for each log that LLMB did not write."""
+        """One line for each configuration, the most urgent first, then one for each log that LLMB did not write.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
+        """
         return lines_of(self.found, self.groups, [without_shared(name, self.shared) for name in self.names])
 
     @property
@@ -133,9 +147,9 @@ class Summary:
 
     @cached_property
     def slow_nodes(self) -> dict[tuple[str, ...], list[Line]]:
-        """The configurations that are slowed down by a node, by the name of that node, a tuple of one.
+        """The lines that are slowed down by a node, by the name of that node, a tuple of one.
 
-        The most urgent come first. Where it is one of several nodes, by the names of all of them. Nodes that are
+        Where it is one of several nodes, by the names of all of them. The most urgent lines come first. Nodes that are
         excluded already are left out. Empty: no other node is known to be slow.
         """
         together: dict[tuple[str, ...], list[Line]] = {}
@@ -149,6 +163,9 @@ class Summary:
         """Everything to know of the configurations as notes, the weightiest first, each text once.
 
         The first use reads logs and records.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
         """
         return notes_on(self.lines, self.looked_at, self.found, self.excluded)
 
@@ -206,6 +223,9 @@ class Summary:
             all_notes: all notes, else as many as the screen has room for: at least one if there is any, at most
                 ``MOST_NOTES``
             below: the lines that the caller prints at the end of the screen, for which room is left
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
         """
         conclusion = wrapped(self.short(self.conclusion()), self.width)
         shown = self.lines

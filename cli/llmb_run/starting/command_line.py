@@ -56,8 +56,8 @@ def check_job_variable(name: str, value: str, where: str) -> None:
     """Refuse a variable that cannot be passed to a job; ``where`` is what messages call its place.
 
     Raises:
-        RequestError: ``name`` is no variable's name, looks like a secret (code ``secret``), or is one that LLMB or
-            Slurm sets; or ``value`` has a line break
+        RequestError: ``name`` is no variable's name, looks like a secret (code ``secret``), is ``DRY_RUN`` or ``PATH``,
+            or begins with ``LLMB_`` or ``SLURM_``; or ``value`` has a line break
     """
     if is_secret_name(name):
         raise RequestError(
@@ -178,12 +178,19 @@ def command_for(plan: JobPlan, recipe: Recipe) -> str:
 
     ``recipe`` is its workload's. The command is quoted for a shell. It has the recipe's own number of steps, whatever
     the plan has, and neither time limit nor options for Slurm.
+
+    Raises:
+        RecipeError: a recipe's catalogue cannot be read
     """
     return f"llmb-run single {shlex.join(_command_words(plan, recipe))}"
 
 
 def _command_words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
-    """Yield the words behind ``llmb-run single`` that ask for the configuration of ``plan``, not quoted."""
+    """Yield the words behind ``llmb-run single`` that ask for the configuration of ``plan``, not quoted.
+
+    Raises:
+        RecipeError: a recipe's catalogue cannot be read
+    """
     yield from ("-w", plan.workload, "-s", plan.model_size, "--dtype", plan.dtype, "--scale", str(plan.gpus))
     yield from ("--gpu-type", plan.gpu_type, "--variant", plan.variant)
     if plan.engine != recipe.engine:

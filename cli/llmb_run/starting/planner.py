@@ -44,10 +44,10 @@ def plan_options(
     """Plan every job that the options of ``options.planned_jobs`` ask for, and return them planned or refused.
 
     Starts nothing; prints notices on what planning chose. The lists of workloads, sizes and so on are combined;
-    ``vary`` (``tp=1,2``) and ``zipped`` (``tp=1,2 pp=4,2``) are values of further dimensions. ``repeats``: runs of
-    each; ``spread``: over how many days, 1 for none. ``settings`` are those of ``job_spec``. Of combinations that are
-    the same job, all but the first are refused. A chain of more than one job (``how.chain``) writes checkpoints where
-    the settings do not say otherwise.
+    ``vary`` (``tp=1,2``) and ``zipped`` (``tp=1,2 pp=4,2``) are values of further dimensions. ``how``: how the jobs are
+    to be started. ``repeats``: runs of each; ``spread``: over how many days, 1 for none. ``settings`` are those of
+    ``job_spec``. Of combinations that are the same job, all but the first are refused. A chain of more than one job
+    (``how.chain``) writes checkpoints where the settings do not say otherwise.
 
     Raises:
         RequestError: an option has a wrong value, a dimension is both varied and set, or nothing can be planned here
@@ -113,6 +113,7 @@ def combined_specs(
     Raises:
         RequestError: a name or a number is wrong, no scale is within the bounds, or there is no installation
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     scales = dimensions.get("scale", [])
     bounded = bool(min_scale or max_scale)
@@ -163,7 +164,8 @@ def check_spread(repeats: int, apart: bool) -> None:
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
     """Return ``plan`` once for each of ``repeats`` more runs, to begin on ``days`` days, as evenly as can be.
 
-    They are in order of their days. The first day is today; or tomorrow, where the run of ``record`` was today's.
+    They are in order of their days, which begin at six in the morning. The first day is today; or tomorrow, where the
+    run of ``record`` was today's.
 
     Raises:
         RequestError: the plan's jobs start at once
@@ -230,6 +232,7 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
     Raises:
         RequestError: a workload, size or dtype is in no recipe that is asked for, or there is no workload
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     if "workload" not in given and not base.workload:
         raise RequestError("no workload is given", complete={"WORKLOAD": ""})
@@ -262,6 +265,7 @@ def _requested_scales(
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     if scales and not _means_all_scales(scales):
         return [*scales]
@@ -280,6 +284,7 @@ def _planning_input(spec: JobSpec, workspace: Workspace) -> PlanningInput:
     Raises:
         RequestError: there is no such workload, or the request is wrong
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     recipe = workspace.workload(spec.workload).recipe
     request = read_request(variables_for(spec.with_settings({"scale": None}), workspace), names_for(spec))

@@ -27,7 +27,11 @@ class JobSpec:
     """The request for one job, as a command line or a task file asks for it, before anything is planned.
 
     ``job_spec`` and ``combined_specs`` make it; it is never changed, only copied. Two specs are equal where they ask
-    for the same job, repeat and day, in a dry run or not, wherever they come from.
+    for the same job, repeat and day, and both or neither for a dry run, wherever they come from.
+
+    ``with_settings`` returns a copy with other settings. ``workload`` is its name as given; ``options`` are the
+    variables of ``launch.sh`` that options and columns set, ``environment`` all other variables. ``digest`` is equal
+    for equal jobs. ``title`` is the job for messages, ``combination`` the dimensions that vary, as text.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -137,7 +141,7 @@ def job_spec(
     """Return the request for one job, made of the options of ``options.job_settings`` and further ``fields``.
 
     Empty fields, and False, say nothing. Without a workload the request is to be completed with ``with_settings``.
-    Names are checked, and values only as far as they can be without a recipe.
+    Names are checked, and values only as far as they can be without a recipe; one of ``columns`` has no comma.
 
     Args:
         env: ``NAME=VALUE`` for variables of the job

@@ -51,6 +51,7 @@ class StartOptions:
 
     ``after``: runs or job ids to wait for. ``again``: start jobs anew that are on record. ``detach``: do not follow a
     run that starts at once. ``skip_unsupported``: leave out jobs that cannot be planned. ``dry_run``: start nothing.
+    ``take_from`` makes one of a command's arguments, and removes these options from them.
     """
 
     after: tuple[str, ...] = ()
@@ -94,6 +95,9 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
 
     def data() -> dict[str, Any]:
         """Return the planned jobs with their batch scripts, as JSON values.
+
+        The keys: ``dry_run`` (true), ``jobs`` (each with ``plan`` and ``script``), and ``chain``, the number of jobs in
+        a row, only where it is above 1.
 
         Raises:
             RequestError: a path of a plan cannot be expressed in a script
@@ -148,7 +152,10 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
 def say_doubts(plans: Iterable[JobPlan]) -> None:
     """Print a notice for each thing that may go wrong with the jobs of ``plans``, which are about to be submitted.
 
-    None where nothing is in doubt. It stops no submission.
+    Prints nothing where nothing is in doubt. It stops no submission.
+
+    Raises:
+        RequestError: the user named a file with nodes to the scheduler, and it cannot be read
     """
     for doubt in submission_doubts(plans):
         notice(doubt)
@@ -167,7 +174,8 @@ def announce(record: RunRecord, differing: str = "") -> None:
 def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
     """Return what a command prints of its submissions: started runs, refusals, the next step.
 
-    The exit status is the greatest of the errors', 0 without one. The data has a job for each of ``results``, in order.
+    The exit status is the greatest of the errors', 0 without one. The data has ``dry_run`` (false), ``jobs``, one for
+    each of ``results``, in order, and ``skipped``, an empty list for the caller to replace.
 
     Args:
         results: the title of each job, with its record or the error that refused it
@@ -206,9 +214,10 @@ def _started_lines(record: RunRecord, *, old: bool) -> str:
 
 
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
-    """Return what became of the job ``title``, a record or an error, as JSON values; ``error`` is None for a run.
+    """Return what became of the job ``title``, a record or an error, as JSON values.
 
-    A run has the fields of ``run_as_json``, and ``extras``, None while it has not ended.
+    Of an error: ``job`` (the title) and ``error``. A run has ``job``, the fields of ``run_as_json``, ``extras``, None
+    while it has not ended, and ``error``, which is None.
     """
     if isinstance(item, LLMBError):
         return {"job": title, "error": item.as_dict()}
@@ -348,6 +357,7 @@ def start_round(
 
     The same command goes on with a round that was interrupted: what is on record is not started again, unless
     ``options.again``. Waits while another process works on the same round. The state of the round is kept in a file.
+    Its name is ``round`` in the data of the result, unless it is ``lasting``.
 
     Args:
         command: the name of the command

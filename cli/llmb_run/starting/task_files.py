@@ -184,8 +184,9 @@ SettingValues = dict[str, SettingValue | tuple[SettingValue, ...]]
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of jobs that a YAML task file may have on each level: defaults, task, override.
 
-    The later level wins. None or an empty mapping: not said on this level. Several values, where they are allowed, make
-    a job for each. ``slurm`` holds options for Slurm by name; None: the option is a flag.
+    The later level wins, setting by setting. None or an empty mapping: not said on this level. Several values, where
+    they are allowed, make a job for each. ``env``, ``set`` (columns) and ``megatron`` hold values by name; ``slurm``
+    holds options for Slurm by name; None: the option is a flag. ``preflight`` is what to do with jobs that may not fit.
     """
 
     profile: bool | None = None
@@ -206,7 +207,8 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings in a YAML task file for some of a task's jobs: those that meet every condition of ``when``.
 
-    A condition is a dimension with its wanted values, of which the job has one. ``use`` has single values alone.
+    A condition is a dimension with its wanted values, of which the job's request has one; a dimension that the request
+    leaves to the recipe fits none. ``use`` has single values alone.
     """
 
     when: SettingValues
@@ -217,7 +219,7 @@ class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The settings of a task in a YAML task file, or of all tasks, whose values may be lists; None: not given.
 
     ``scale`` is in GPUs, or ``all``; ``min_scale`` and ``max_scale`` are bounds, which are included, for the documented
-    numbers of GPUs.
+    numbers of GPUs. ``repeats``: how many runs of each job; None: one.
     """
 
     size: Words | None = None
@@ -231,7 +233,8 @@ class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One task of a YAML task file: workloads, and the values of settings that their jobs combine.
 
-    The dimensions in ``zip`` change together. Of several ``overrides`` that fit a job, the last wins.
+    The dimensions in ``zip`` change together. All ``overrides`` that fit a job apply to it, in order: of two that set
+    the same, the last wins.
     """
 
     workload: Words
@@ -249,8 +252,8 @@ class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
     """Return (content, place): the YAML ``text`` of a task file or a suite as a ``kind``, and a finder.
 
-    The finder takes a path such as ``$.tasks[3]``, and returns file and line of what is there. ``where`` is the file's
-    name.
+    ``kind`` is the struct to return. The finder takes a path such as ``$.tasks[3]``, counted from 0, and returns file
+    and line of what is there. ``where`` is the file's name.
 
     Raises:
         ConfigError: something in the text is wrong or empty; the message has file and line
@@ -286,9 +289,9 @@ def _empty_values(value: Any, path: str) -> Iterator[str]:
 def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, at: At) -> list[JobSpec]:
     """Return the request for every job of one task in a YAML task file, in the order of ``combined_specs``.
 
-    ``defaults`` and the task's overrides are applied, the task over the defaults and the overrides, in order, over
-    both; a task with a scale or bounds of its own takes neither from the defaults. ``path`` (``$.tasks[3]``) and
-    ``at``, which makes file and line of a path, tell messages where the task stands.
+    Values of the task win over ``defaults``, and those of its overrides, in order, over both; a task with a scale or
+    bounds of its own takes neither from the defaults. ``path`` (``$.tasks[3]``) and ``at``, which makes file and line
+    of a path, tell messages where the task stands.
 
     Raises:
         ConfigError: something in the task or the defaults is wrong, or an override fits no job; the message has file

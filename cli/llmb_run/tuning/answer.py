@@ -23,9 +23,11 @@ from llmb_run.tuning.strategy import Tuning, TuningState, ended_in_order, is_ful
 def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
     """Return what a tuning that is over has found, as JSON values: winner, proof, candidates, runs.
 
-    ``id`` is the campaign's, ``runs`` those of every arm by its number. ``winner`` is the leading configuration, the
-    base if nothing is faster; ``found`` whether whole runs prove it. Times are in seconds, costs in GPU-hours, gains
-    and ratios are shares.
+    ``id`` is the campaign's, ``kept`` what it began with, ``tuning`` its strategy, ``runs`` those of every arm by its
+    number. ``winner`` (title, changes, command, ids of its whole runs) is the leading configuration, the base if
+    nothing is faster; ``found`` whether whole runs prove it. ``ended`` says why the tuning did, ``conclusion`` all of
+    it in a sentence, ``next`` what to do. ``arms``, ``crashed`` and ``trials`` are rows of configurations and runs;
+    ``baseline`` is None here. Times are in seconds, costs in GPU-hours, gains and ratios are shares.
     """
     state = tuning.state(runs)
     search, proof = state.search, state.proof
@@ -66,8 +68,8 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
 def _end_reason(state: TuningState, *, found: bool) -> str:
     """Return why the tuning ended: ``base failed``, ``found``, ``budget``, ``unproved`` or ``nothing faster``.
 
-    ``found``: whether whole runs have proved that the leading candidate is faster. ``unproved``: such runs were made,
-    and did not.
+    The first of these that holds. ``found``: whether whole runs have proved that the leading candidate is faster.
+    ``budget``: the GPU-hours did not suffice. ``unproved``: whole runs were made, and did not prove it.
     """
     if state.search.base_fails:
         return "base failed"
@@ -95,7 +97,10 @@ def _gain_and_bounds(proof: ComparisonProgress | None) -> dict[str, float | None
 
 
 def _full_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
-    """Return the whole runs of the candidate at position ``leader`` that have a step time and did the base's work."""
+    """Return the whole runs of the candidate at position ``leader`` that have a step time and did the base's work.
+
+    Position 0 is the base. ``runs``: those of every arm by its number, which is the position plus 1.
+    """
     number = leader + 1
     return [run for run in runs[number] if is_full(run) and outcome_of(number, run, runs) == "timed"]
 
@@ -141,7 +146,8 @@ def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
 def _failed_runs(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
     """Return the ended runs of the configuration at position ``at`` that have no step time that counts.
 
-    Position 0 is the base. Runs that did other work than the base are among them.
+    Position 0 is the base. ``runs``: those of every arm by its number, which is the position plus 1. Runs that did
+    other work than the base are among the failed, which are in order of their numbers.
     """
     return [run for run in runs[at + 1] if not run.live and outcome_of(at + 1, run, runs) != "timed"]
 
@@ -169,7 +175,8 @@ def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[d
 def _trial_rows(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
     """Return a row for every run of the tuning that has ended, in the order in which they started, as JSON values.
 
-    ``started`` is Unix time, ``hours`` the GPU-hours; ``step_seconds`` is None where no step time counts.
+    The keys: ``run_id``, ``configuration`` (title), ``full`` (a whole run, no short trial), ``started`` (Unix time),
+    ``outcome``, ``step_seconds`` (None where no step time counts) and ``hours`` (GPU-hours).
     """
     rows = []
     for number, run in ended_in_order(runs):

@@ -136,7 +136,8 @@ def _trial_order(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequ
     """Return the candidates ``due`` in round ``number`` in the order in which to run them.
 
     The very first trial is the base alone. The order is drawn by chance from ``seed``, and turned round in every second
-    round, so that no candidate is always late. Those that are tried again come last.
+    round, so that no candidate is always late. Those that are tried again come last. ``runs``: the trials of the base
+    and of each candidate so far.
     """
     if 0 in due and number == 1:
         return [0]
@@ -149,8 +150,9 @@ def _trial_order(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequ
 def _elimination_reason(known: Sequence[Trial]) -> str:
     """Return why a candidate with the trials ``known`` is not tried again; empty: it is still in the search.
 
-    It is out after one trial that ran out of memory or did other work, after two failures one after the other, or after
-    ``CRASHES`` failures. Trials without an answer do not count.
+    It is out after one trial that ran out of memory or did other work (``out of memory``, ``other work``), after two
+    failures one after the other, or after ``CRASHES`` failures; the words for these two are in ``CRASHED``. Trials
+    without an answer do not count.
     """
     for trial in known:
         if trial.outcome in ("out of memory", "other work"):

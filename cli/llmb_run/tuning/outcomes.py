@@ -17,8 +17,9 @@ _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
 def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
     """Return how an ended run of the arm ``number`` counts for the tuning, as one of ``Outcome``; arm 1 is the base.
 
-    A run with a step time that did other work than the base is ``other work``, however fast. ``no answer``: a fault
-    that is not the configuration's. ``runs``: those of every arm.
+    ``timed``: its step time counts. A run with a step time that did other work than the base is ``other work``, however
+    fast. ``no answer``: a fault that is not the configuration's. Any other run is ``out of memory`` or ``failed``.
+    ``runs``: those of every arm.
     """
     if run.attempt is not None and run.attempt.time is not None:
         return "other work" if number != 1 and other_work(run, runs[1]) else "timed"

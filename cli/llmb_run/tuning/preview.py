@@ -44,8 +44,12 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
     """Return what a tuning is going to do, as JSON values: candidates, refusals, number of runs.
 
     Nothing is started. ``trial_steps``: training steps of a trial. ``budget``: in GPU-hours, infinite where there is
-    none, which is None in the answer. ``trials`` counts all runs of the search if none fails, ``whole_runs`` are the
-    fewest and the most whole ones.
+    none, which is None in the answer.
+
+    The keys: ``base`` (title), ``values`` (by setting), ``combinations``, ``looked_at`` and ``candidates`` (numbers of
+    them), ``may_not_fit`` (how many candidates are predicted not to fit the memory), ``refused`` (how many, by reason),
+    ``example`` (of a refusal), ``trials`` (all runs of the search if none fails), ``trial_steps``, ``whole_runs`` (the
+    fewest and the most), ``budget``, and ``first`` (the commands of the base and the first four candidates).
     """
     candidates = len(space.arms) - 1
     return {
@@ -93,5 +97,8 @@ def _candidates_text(preview: dict[str, Any]) -> str:
 
 
 def budget_text(budget: float | None) -> str:
-    """Return a budget in GPU-hours as text, four digits at most: ``12 GPU-hours``; ``without limit`` for None."""
+    """Return a budget in GPU-hours as text, with at most four significant digits: ``12 GPU-hours``.
+
+    ``without limit`` for None.
+    """
     return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"

@@ -46,9 +46,10 @@ from llmb_run.tuning.strategy import Tuning
 class TuneRequest:
     """What a user asked of ``llmb-run tune``: from which job, which values are tried, and at what cost.
 
-    ``values`` are those to try by setting, in place of found ones; ``only``: no other setting varies. ``budget``: in
-    GPU-hours, infinite without one. ``trial_steps``: training steps of a trial. ``set_baseline``: make the winner's
-    runs this site's reference at the end.
+    ``spec`` is that job, the base. ``values`` are those to try by setting, in place of found ones; ``only``: no other
+    setting varies. ``budget``: in GPU-hours, infinite without one. ``trial_steps``: training steps of a trial.
+    ``set_baseline``: make the winner's runs this site's reference at the end. ``about`` is a text that is equal for
+    requests for the same tuning, whatever the budget.
     """
 
     spec: JobSpec

@@ -57,12 +57,13 @@ Values = Mapping[str, Sequence[str]]
 class Space:
     """The configurations that a tuning tries: the base, and the candidates that may be faster.
 
-    Made by ``find_space``.
+    Made by ``find_space``. ``base`` is the job from which the tuning starts; ``reasons`` counts the combinations that
+    were refused, by reason; ``example`` is one refused for a reason without a name, empty if none was.
 
     Args:
         values: the values of each setting
         arms: the base first, then the candidates
-        refused: what cannot be planned
+        refused: what cannot be planned, or is the same job as an earlier one
         impossible: how many divide nothing, and were not even planned
         combinations: how many there are, beside the base
         drawn: how many of these were looked at, in an order drawn by chance where there are many
@@ -259,7 +260,10 @@ def _may_divide(plan: JobPlan, changes: Mapping[str, str]) -> bool:
 def _documented_rows(base: PlannedJob) -> list[Row]:
     """Return the recipe's documented rows of the same model, variant and GPU type as the base.
 
-    Empty for the smoke size.
+    Their GPUs and dtype do not matter. Empty for the smoke size.
+
+    Raises:
+        RecipeError: a recipe's catalogue cannot be read
     """
     plan = base.plan
     if plan.model_size == "smoke":
