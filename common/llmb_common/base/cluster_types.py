@@ -25,7 +25,8 @@ class Variable(NamedTuple):
     """One documented environment variable of a request to ``launch.sh``, and the option of ``llmb-run`` for it.
 
     READMEs, help texts and the reader of requests are made from it. ``meaning`` is a phrase without a period ("training
-    steps") or, as a tuple, at least two values that the variable can have, as users write them (``("bf16", "fp8")``).
+    steps") or, as a tuple, at least two values that the variable can have, as users write them (``("bf16", "fp8")``);
+    ``in_table`` and ``in_help`` are the meaning as text for READMEs and for help texts.
     """
 
     meaning: str | tuple[str, ...]
@@ -51,9 +52,9 @@ class Variable(NamedTuple):
 
     @property
     def in_help(self) -> str:
-        """The variable's meaning for help texts: ``Training steps``, its phrase capitalized, or ``bf16 or fp8``.
+        """The variable's meaning for help texts: ``Training steps``, or its values, ``bf16, fp8 or nvfp4``.
 
-        Without a period. Values keep their case.
+        A phrase is capitalized. Without a period. Values keep their case.
         """
         if isinstance(self.meaning, str):
             return self.meaning[:1].upper() + self.meaning[1:]
@@ -65,6 +66,7 @@ class Traits(NamedTuple):
     """What one way of running jobs (Slurm, or this machine alone) can do.
 
     Asked by all that plans, renders and shows jobs. Each folder of ``llmb_common.executors`` has one, ``TRAITS``.
+    ``settings_type`` is the class that ``settings`` names.
     """
 
     name: ClusterType

@@ -47,7 +47,7 @@ def order(release: str) -> tuple[int, ...]:
     """Return the first three numbers of a release, or the fewer that it has, as a tuple to compare releases by.
 
     (0, 6) of ``0.6`` and (0, 7, 0) of ``0.7.0rc1``; so ``0.6`` comes before ``0.6.0``, and 0.7.0rc1 equals 0.7.0. Other
-    characters only separate; empty of a text without digits.
+    characters only separate, so ``0.7rc1`` gives (0, 7, 1); empty of a text without digits.
     """
     return tuple(int(part) for part in re.findall(r"[0-9]+", release)[:3])
 
@@ -64,8 +64,8 @@ def is_of(release: str, name: str) -> bool:
 def is_newer(release: str) -> bool:
     """Return whether ``release`` of Megatron-Bridge is of a later minor release than all that LLMB has settings for.
 
-    A later patch of the last known release is not newer; a candidate such as 0.7.0rc1 counts as its release. False of a
-    text that is not a release.
+    Those are in ``ENGINES``. A later patch of the last known release is not newer; a candidate such as 0.7.0rc1 counts
+    as its release. False of a text that is not a release.
     """
     # A later patch of the last known release (0.6.9) uses the same settings, so it is not newer.
     return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
@@ -74,7 +74,8 @@ def is_newer(release: str) -> bool:
 def image_file_name(image: str) -> str:
     """Return Enroot's default file name of an image: what follows the last ``#``, with ``+`` for slashes and colons.
 
-    For ``nvcr.io#nvidia/nemo:26.02.01`` it is ``nvidia+nemo+26.02.01.sqsh``.
+    For ``nvcr.io#nvidia/nemo:26.02.01`` it is ``nvidia+nemo+26.02.01.sqsh``. Without a ``#`` all of ``image`` is used,
+    a registry's address before the first slash included.
     """
     path = image.rpartition("#")[2]
     return path.replace("/", "+").replace(":", "+") + ".sqsh"
@@ -84,10 +85,11 @@ _IMAGE = re.compile(r"(?:^|[/+#])nemo[:+]([0-9]{2}\.[0-9]{2}(?:\.[0-9]{2})?)(?!\
 
 
 def container_release(image: str | None) -> str | None:
-    """Return the release of a container called ``nemo`` in an image's name or path, such as ``26.02.01`` or ``26.02``.
+    """Return the release of a container called just ``nemo`` in an image's name or path, such as ``26.02.01``.
 
-    As in ``nvcr.io#nvidia/nemo:26.02.01`` or ``/images/nvidia+nemo+26.02.01.sqsh``; who publishes it is not looked at.
-    None without an image, and where the name has no such part, as of an image that a site has built itself.
+    As in ``nvcr.io#nvidia/nemo:26.02.01`` or ``/images/nvidia+nemo+26.02.01.sqsh``; who publishes it is not looked at,
+    and letters behind the release do not count. None without an image, and where the name has no such part, as of an
+    image that a site has built itself.
     """
     found = _IMAGE.search(image or "")
     return found[1] if found else None

@@ -44,8 +44,9 @@ class LLMBError(Exception):
     """The base class of all errors that LLMB raises on purpose; never raised itself.
 
     Made from ``message``, what is wrong, and by keyword ``remedy``, what the user can do about it (empty: nothing to
-    add), and ``code``, a stable word for programs (empty: the class's own). They are its attributes; ``str()`` gives
-    message and remedy, ready to print.
+    add), and ``code``, a stable word for programs (empty: the class's own). They are its attributes. ``str()`` gives
+    the message and, on a second line behind an arrow, the remedy; ``as_dict`` all of these and the exit status, for
+    JSON.
     """
 
     exit_status: ClassVar[int] = 1
@@ -82,7 +83,7 @@ class RequestError(LLMBError):
     Beside what every error has, two keywords make it. ``field`` is the variable of ``launch.sh`` that is wrong,
     whatever option the user wrote instead; empty: no single one is. ``complete`` maps variables to values with which
     the same request would be complete, so that a command can show the whole line to type; empty: nothing is known to be
-    missing.
+    missing. ``as_dict`` has the former, not the latter.
     """
 
     exit_status = 2
@@ -240,10 +241,9 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return the word in ``known`` that is most like the mistyped ``word``; empty where none is close enough.
 
-    Where ``word`` differs from one in ``known`` only by capital letters, it is that one. Otherwise empty where ``word``
-    is a GPU or a number format that exists, which nobody writes by mistake. ``cutoff``, from 0 to 1, is how similar the
-    two must be; case counts. The dashes before an option do not count as letters: ``--output`` is not close to
-    ``--group``.
+    Where ``known`` has ``word`` in lower case only, it is that one. Otherwise empty where ``word`` is a GPU or a number
+    format that exists, which nobody writes by mistake. ``cutoff``, from 0 to 1, is how similar the two must be; case
+    counts. The dashes before an option do not count as letters: ``--output`` is not close to ``--group``.
     """
     known = list(known)
     # Wrong only in its case, which is a slip in a real GPU's name, too.

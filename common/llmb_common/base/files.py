@@ -47,7 +47,7 @@ def write_atomic(
     file system, is written, synced to disk and renamed, and the folder is synced; after a failure the temporary file is
     removed. ``mode`` is that of the new file from the beginning, whatever the umask and the mode of the old one. Where
     ``path`` is a symbolic link, the link is replaced, not the file it leads to. Without ``sync_folder`` a power cut may
-    bring back the old content.
+    bring back the old content. No folder is created.
 
     Raises:
         RecordError: the file cannot be written, as when its folder is missing
@@ -218,9 +218,10 @@ def remedy_for(error: OSError) -> str:
 
 
 def read_json(path: Path, content: bytes | None = None) -> Any:
-    """Return the value of the JSON file ``path``, links followed; where the caller has read it already, of ``content``.
+    """Return the value of the JSON file ``path``, links followed.
 
-    NaN and infinities are accepted, and of a key that comes twice the last value counts.
+    Where the caller has read the file already, ``content`` has its bytes: then it is not opened, and ``path`` is only
+    for messages. NaN and infinities are accepted, and of a key that comes twice the last value counts.
 
     Raises:
         RecordError: the file is missing, cannot be read, is not a regular file or is not JSON in UTF-8; the message
@@ -328,11 +329,11 @@ def user_name(user: int) -> str:
 def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> str:
     """Return why the content of file ``name`` in ``folder`` may come from anybody; empty where it can be trusted.
 
-    Trusted is a regular file of this user, of root or of one of the user ids ``others``, in a folder of one of them,
-    where neither is writable by everybody (a folder with the sticky bit, such as /tmp, may be); group write permission
-    is accepted. Folders further up are not looked at. The answer is a clause such as ``it belongs to bob``, ``the
-    folder is world-writable`` or ``it cannot be opened: No such file or directory``; a symbolic link is among what
-    cannot be opened.
+    Trusted is a regular file of this process's effective user, of root or of one of the user ids ``others``, in a
+    folder of one of them, where neither is writable by everybody (a folder with the sticky bit, such as /tmp, may be);
+    group write permission is accepted. Folders further up are not looked at. The answer is a clause such as ``it
+    belongs to bob``, ``the folder is world-writable`` or ``it cannot be opened: No such file or directory``; a symbolic
+    link is among what cannot be opened. Never raises.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -134,8 +134,9 @@ def row_types(gpu_type: str) -> tuple[str, ...]:
 def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
     """Return which of the GPU types ``types`` is most like ``gpu_type``; of equals the first.
 
-    The same generation counts first, then the same number of GPUs in a node, then how close the memory is. Unknown
-    names in ``types`` are left out; None where LLMB does not know ``gpu_type``, or none of ``types``.
+    The same generation counts first, then the same number of GPUs in a node, then how close the memory is; ``gpu_type``
+    itself is not left out. Unknown names in ``types`` are; None where LLMB does not know ``gpu_type``, or none of
+    ``types``.
     """
     own = GPUS.get(gpu_type)
     known = [name for name in types if name in GPUS]
@@ -180,7 +181,10 @@ def differences(gpu_type: str, other: str) -> str:
 
 
 def generation_of(gpu_type: str) -> Generation | None:
-    """Return the generation of a GPU type, such as ``hopper``; None for the CPU and unknown types."""
+    """Return the generation of a GPU type, such as ``hopper`` of ``h100``; None for the CPU and unknown types.
+
+    Types are in lower case; ``H100`` is unknown.
+    """
     known = GPUS.get(gpu_type)
     return known.generation if known else None
 

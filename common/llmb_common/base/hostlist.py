@@ -21,8 +21,8 @@ def expand(text: str) -> list[str]:
     """Return the host names in Slurm's host list ``text``: n01 and n02 of ``n[01-02]``.
 
     In the order of the text and without duplicates. Commas separate names; blanks may stand around them only. A name
-    can have several brackets. Empty for what Slurm writes where there are no hosts: ``(null)``, ``None``, ``None
-    assigned``, ``N/A`` or blanks.
+    can have several brackets, of which the last varies fastest. Empty for what Slurm writes where there are no hosts:
+    ``(null)``, ``None``, ``None assigned``, ``N/A`` or blanks.
 
     Raises:
         RequestError: part of ``text`` is not a host list (the message shows that part), as where a range runs backward;

@@ -9,10 +9,10 @@ recorded_notices: list[str] = []
 
 
 def notice(text: str) -> None:
-    """Print ``note: TEXT`` for the user on stderr, and keep ``text`` for the envelope of ``--json``.
+    """Print ``note: TEXT`` for the user on stderr, with ``--json``, too, and keep ``text`` for the JSON envelope.
 
-    A text that was given before in this process is neither printed nor kept again. Kept texts are in
-    ``recorded_notices``.
+    It is printed with non-printable characters escaped and folded to the terminal's width, and kept as it is, in
+    ``recorded_notices``. A text that was given before in this process is neither printed nor kept again.
     """
     if text not in recorded_notices:
         recorded_notices.append(text)

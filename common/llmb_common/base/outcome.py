@@ -72,11 +72,12 @@ class Result(NamedTuple):
 
 
 def print_result(command: str, result: Result, *, as_json: bool, notices: Sequence[str] = ()) -> int:
-    """Print a command's result on stdout, then its remarks, its error and its hint on stderr; return its exit status.
+    """Print a command's result on stdout, then its remarks, error and hint on stderr; return its exit status.
 
-    With ``as_json`` stdout gets the JSON envelope, else the text. ``notices`` are what the command has printed on
-    stderr meanwhile; only the envelope repeats them. The hint is printed without ``as_json`` only, and where stderr is
-    a terminal.
+    With ``as_json`` stdout gets the JSON envelope, error included, else the text, made printable and folded to the
+    terminal's width; a script (``for_programs``) reaches a file or a pipe unchanged. ``notices`` are what the command
+    has printed on stderr meanwhile; only the envelope repeats them. Remarks and the error are printed on stderr with
+    ``as_json``, too; the hint only without it, and where stderr is a terminal.
 
     Raises:
         OSError: nobody reads the output, or its disk is full
@@ -152,9 +153,11 @@ _BROKEN_PIPE = 1
 def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
     """Run ``work`` as the whole of a command and return its exit status, or that of its error, which is printed.
 
-    As ``run_to_status``, and meanwhile standard output and error escape what a terminal might act on and what their
-    encoding lacks. ``notices`` are texts that the JSON envelope of an error repeats. Errors of the program itself, such
-    as a KeyError, pass.
+    An LLMBError, an OSError (exit status 3) or an interruption (130: Ctrl-C, SIGTERM, SIGHUP) is printed on stderr and,
+    with ``as_json``, also as the JSON envelope of ``command`` with ``notices`` on stdout. A reader that has gone gives
+    status 1 and no message. Where standard output was closed from the start, ``work`` is not run: an error. Meanwhile
+    standard output and error escape what a terminal might act on and what their encoding lacks. Errors of the program
+    itself, such as a KeyError, pass.
     """
     work = _with_streams(work)
     with printable_output():
@@ -175,11 +178,11 @@ def run_to_status(
 ) -> int:
     """Run ``work`` and return its exit status, or that of its error: 130 for Ctrl-C, SIGTERM and SIGHUP.
 
-    An LLMBError or OSError (exit status 3) is printed on stderr and, with ``as_json``, also as the envelope of
-    ``command`` with ``notices`` on stdout. ``os_remedy`` is what to do about a file that cannot be read or written,
-    ``again`` about an interruption (empty: nothing). A reader that has gone (``head``, ``less``) gives status 1 and no
-    message. Where standard output was closed from the start, ``work`` is not run: an error. Errors of the program
-    itself, such as a KeyError, pass.
+    An LLMBError, an OSError (exit status 3) or such an interruption is printed on stderr and, with ``as_json``, also as
+    the envelope of ``command`` with ``notices`` on stdout. ``os_remedy`` is what to do about a file that cannot be read
+    or written, ``again`` about an interruption (empty: nothing). A reader that has gone (``head``, ``less``) gives
+    status 1 and no message. Where standard output was closed from the start, ``work`` is not run: an error, status 3.
+    Errors of the program itself, such as a KeyError, pass.
     """
     error: LLMBError
     work = _with_streams(work)

@@ -89,7 +89,7 @@ def print_message(text: str) -> None:
 
 
 def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[str]:
-    """Return the line ``text`` broken into lines of at most ``width`` characters.
+    """Return the line ``text`` broken into lines of at most ``width`` characters; unchanged where it fits.
 
     All but the first are begun by ``indent``. The indentation counts, and blanks at the ends of broken lines are
     removed. Breaks come only after a character of ``ends``, so a longer piece without one makes a longer line. A ``%``
@@ -128,7 +128,8 @@ def counted(number: int, noun: str) -> str:
 def first_few(items: Sequence[object], most: int = 3, between: str = ", ") -> str:
     """Return the first ``most`` items as one text, and how many more there are: ``n1, n2, n3 and 4 more``.
 
-    ``between`` separates them; without more items only these are named. An empty text of no items.
+    ``most`` is at least 1. ``between`` separates them; without more items only these are named. An empty text of no
+    items.
     """
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return between.join(map(str, items[:most])) + more
@@ -153,9 +154,10 @@ _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 
 
 def size(number: float) -> str:
-    """Return a number of bytes in the largest unit of which it has at least one: B, kB, MB, GB or TB, by steps of 1000.
+    """Return a number of bytes in the largest unit of which it has at least one: B, kB, MB, GB or TB.
 
-    Whole numbers up to MB (``15 MB``), one decimal above (``1.8 GB``).
+    They go by steps of 1000. Whole numbers up to MB (``15 MB``), one decimal above (``1.8 GB``). 0 is ``0 B``, and what
+    is more than 1000 TB stays in TB.
     """
     for unit in ("B", "kB", "MB"):
         if round(number) < 1000:

@@ -176,8 +176,8 @@ def end_processes(
 
     The leader gets SIGTERM first, and alone: it passes the signal on and records the outcome. Once it has ended the
     others get SIGTERM; ``members`` is asked again and again for those that still run. All that are left ``patience``
-    seconds after the beginning, or as soon as ``hurry`` returns true, get SIGKILL; what does not end even then, within
-    5 s, is given up without an error.
+    seconds after the beginning, or as soon as ``hurry``, which is asked again and again, returns true, get SIGKILL;
+    what does not end even then, within 5 s, is given up without an error. Processes of another machine count as ended.
 
     Raises:
         PermissionError: a process belongs to somebody else

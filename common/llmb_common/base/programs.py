@@ -35,7 +35,8 @@ class Answer(NamedTuple):
     ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer. ``problem``
     then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or ``too-long`` (it
     was ended because it printed too much); else ``problem`` and ``why`` are empty. What was printed before it was ended
-    is kept.
+    is kept. ``ok`` tells whether the status is 0, ``output`` and ``errors`` are the two streams as text, and
+    ``complaint`` is one line on what went wrong.
     """
 
     status: int | None
@@ -81,8 +82,8 @@ def run_program(
 
     Never raises for what goes wrong with the program: the ``Answer`` says it. The program runs in a session of its own
     and is ended, with everything in that session, after ``seconds``, after more than ``most`` bytes on one of its two
-    streams, and when the caller is interrupted, whose exception then passes. ``env`` is its whole environment, in whose
-    PATH the program is looked for; None: ``clean_environment()``.
+    streams, and when the caller is interrupted, whose exception, such as KeyboardInterrupt, then passes. ``env`` is its
+    whole environment, in whose PATH the program is looked for; None: ``clean_environment()``.
     """
     environment = clean_environment() if env is None else dict(env)
     # A signal that arrives before the program's end is provided for would leave it running, with nobody who knows it. A

@@ -60,16 +60,16 @@ _ALL = STATES | {name: kind for name, (kind, _) in OWN_STATES.items()}
 def is_live(state: str) -> bool:
     """Return whether a run whose record or scheduler says ``state``, such as ``RUNNING``, may still change.
 
-    False of what has ended, such as ``COMPLETED``, ``PREEMPTED`` or ``NOT_SUBMITTED``. True also of an unknown state,
-    as of a newer Slurm: the run is asked about again.
+    ``state`` is the bare word in capitals. False of what has ended, such as ``COMPLETED``, ``PREEMPTED`` or
+    ``NOT_SUBMITTED``. True also of an unknown state, as of a newer Slurm: the run is asked about again.
     """
     return _ALL.get(state, "running") != "ended"
 
 
 def is_waiting(state: str) -> bool:
-    """Return whether a run in ``state`` still waits for nodes: ``PENDING``, ``SUBMITTING``, ``SUBMITTED`` and the like.
+    """Return whether a run in ``state`` still waits for nodes: ``PENDING``, ``SUBMITTING`` and the like.
 
-    False of an unknown state.
+    ``state`` is the bare word in capitals. False of an unknown state.
     """
     return _ALL.get(state) == "waiting"
 

@@ -55,9 +55,10 @@ def noted_signals() -> Iterator[list[int]]:
 def end_session(leader: int, patience: float, reap: Callable[[], object] = lambda: None) -> None:
     """End every process of the session that process ``leader`` leads, except the calling one, and wait for that.
 
-    The leader may have ended already; processes that have begun a session of their own are not ended. SIGTERM first,
-    then SIGKILL for those left after ``patience`` seconds; what survives that, or belongs to another user, is left
-    without an error. ``reap`` is called again and again meanwhile; the leader's parent passes one that reaps it.
+    The leader is among them, or has ended already; processes that have begun a session of their own are not ended.
+    SIGTERM first, then SIGKILL for those left after ``patience`` seconds; what survives that for 5 s, or belongs to
+    another user, is left without an error. ``reap`` is called again and again meanwhile; the leader's parent passes one
+    that reaps it.
     """
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, KILL_SECONDS)):
         deadline = time.monotonic() + seconds

@@ -177,7 +177,7 @@ def trigamma(x: float) -> float:
 def trigamma_inverse(value: float) -> float:
     """Return the ``x`` between 0.001 and 10,000 at which ``trigamma`` has ``value``.
 
-    Where there is none between them, nearly the one of these bounds that comes closest.
+    Where there is none between them, nearly the one of these bounds that comes closest: 10,000 for 0 and less.
     """
     # By the logarithm of x, which spans seven orders of magnitude.
     return math.exp(_bisect_root(lambda log: trigamma(math.exp(log)) - value, math.log(1e-3), math.log(1e4)))

@@ -262,8 +262,8 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 def value_on_line(text: str, key: str) -> Any:
     """Return the plain value of the top-level ``key`` in the YAML ``text``, where a line ``key: value`` has it.
 
-    The first such line counts; ``key`` is a plain word, and a comment may follow the value. None where no line does, or
-    the value is null, a list or a mapping. Nothing else in the text is checked; never raises.
+    The first such line counts; ``key`` is a plain word, the value may be quoted, and a comment may follow it. None
+    where no line does, or the value is null, a list or a mapping. Nothing else in the text is checked; never raises.
     """
     found = re.search(rf"^{key}: +(.*)$", text, re.MULTILINE)
     try:
@@ -359,7 +359,7 @@ def _scalar_value(text: str) -> Any:
 def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
     """Return the UTF-8 text of the file ``path``, which may also be a FIFO or a device, of at most 16 MiB.
 
-    Links are followed.
+    Links are followed. Line breaks and a byte order mark stay as they are.
 
     Raises:
         LLMBError: the class ``error``: the file is missing, cannot be read, is larger, or is not UTF-8 (with the line)

@@ -57,8 +57,9 @@ def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
 def misfit_text(error: Exception, kind: Any, value: Any) -> str:
     """Return why ``value`` is not a ``kind``: ``plan.gpus is text ('many'), but a whole number is expected``.
 
-    A clause without a remedy. ``error`` is what msgspec raised; the text of any other error is returned as it is.
-    ``value`` is the plain data, or the JSON text as bytes; a text that is no JSON just leaves the wrong value out.
+    A clause without a remedy, which names the wrong value by its path in ``value``. ``error`` is what msgspec raised;
+    the text of any other error is returned as it is. ``value`` is the plain data, or the JSON text as bytes; a text
+    that is no JSON just leaves the wrong value out.
     """
     import msgspec
 
@@ -79,7 +80,7 @@ def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any
     """Return the content of a generated JSON file of a recipe, at ``path``, as an instance of ``kind``.
 
     ``remedy`` says how to get the file back; ``what`` stands before its path in the message (``cannot read WHATPATH``)
-    and should end with a blank.
+    and ends with a blank, unless it is empty.
 
     Raises:
         RecipeError: the file is missing, cannot be read, is not JSON or does not fit ``kind``
@@ -112,10 +113,11 @@ T = TypeVar("T")
 
 
 def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
-    """Return the items of type ``kind`` in the list ``name`` of the JSON file ``file``; empty where there is no file.
+    """Return the items of type ``kind`` in the list ``name`` of the JSON file ``file``, in its order.
 
-    ``name`` is a key of the file's object, whose key ``schema`` must be the version of such files. No lock is needed.
-    ``what`` says in messages what such a file is, as in "is not a list of nodes".
+    Empty where there is no file. ``name`` is a key of the file's object, whose key ``schema`` must be the version of
+    such files. No lock is needed. ``what`` is what messages call such a file, as "a list of nodes" in "is not a list of
+    nodes".
 
     Raises:
         RecordError: the file cannot be read, is damaged, or is of another version of LLMB
@@ -145,9 +147,11 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
 def change_list(file: Path, name: str, kind: type[T], what: str, change: Callable[[list[T]], Iterable[T]]) -> None:
     """Replace the list ``name`` in the JSON file ``file`` by what ``change`` returns for its present items.
 
-    A missing file counts as an empty list; it is created, and so is its folder, but not a folder above that. Under a
-    lock from reading to writing, so that processes do not overwrite each other's changes. Written also where nothing
-    has changed; where ``change`` raises, nothing is. ``kind`` and ``what`` are as in ``read_list``.
+    ``change`` gets a new list of them, which it may alter, and returns all items that are to stay. A missing file
+    counts as an empty list; it is created, and so is its folder, but not a folder above that. Under a lock from reading
+    to writing, so that processes do not overwrite each other's changes. Written also where nothing has changed; where
+    ``change`` raises, nothing is. ``kind`` is the items' type, and ``what`` is what messages call such a file, such as
+    "a list of nodes".
 
     Raises:
         RecordError: the file cannot be read or written, is damaged or of another version, or is locked for 20 s; or

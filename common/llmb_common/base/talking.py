@@ -23,7 +23,7 @@ class Conversation:
     """A conversation with a running program: lines are sent to its input, and the lines that it prints are received.
 
     ``talk`` makes it. After ``send``, call ``receive`` again and again, which alone reads and writes; ``over`` is True
-    once the program's output has ended. For one thread at a time.
+    once the program's output has ended. ``complaint`` has what it wrote to standard error. For one thread at a time.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -51,8 +51,8 @@ class Conversation:
         """Return the whole lines that the program has printed since the last call, without line breaks.
 
         Waits up to ``seconds`` for the first one; queued lines are written to the program meanwhile. Bytes that are not
-        UTF-8 are replaced; a last line without a line break is dropped, and so is one of over 1 MiB. Empty: no line
-        came in that time, or its output has ended (``over`` is then True).
+        UTF-8 are replaced; a last line without a line break is dropped, and of one of over 1 MiB only its end is
+        returned. Empty: no line came in that time, or its output has ended (``over`` is then True).
         """
         deadline = time.monotonic() + seconds
         lines: list[str] = []
@@ -99,7 +99,8 @@ class Conversation:
         """Read the program's standard output once, waiting for it, and return the lines that are whole.
 
         Empty where none is whole yet, or the output has ended, which sets ``over``. The unfinished rest is kept for the
-        next call, or dropped where it is over 1 MiB or the output ends.
+        next call, or dropped where it is over 1 MiB or the output ends. What follows a dropped rest, up to its line
+        break, counts as a line.
         """
         block = os.read(self._from.fileno(), 1 << 16)
         if not block:

@@ -153,8 +153,9 @@ def check_argument(name: str, text: str) -> None:
 def span_seconds(text: str) -> int | None:
     """Return a span of time in seconds: ``90m``, ``2h``, ``7d``, ``HH:MM:SS`` or ``D-HH:MM:SS``.
 
-    Units are s, m, h, d and w, in capital letters too, after a whole number. Hours may have one to three digits; blanks
-    around it are allowed, and 0 is a span. None where ``text`` has none of these forms, as ``90`` and ``1:30``.
+    Units are s, m, h, d and w, in capital letters too, after a whole number of at most six digits. Hours may have one
+    to three digits; blanks around it are allowed, and 0 is a span. None where ``text`` has none of these forms, as
+    ``90`` and ``1:30``.
     """
     if found := re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower()):
         return int(found[1]) * _UNITS[found[2]]
@@ -231,8 +232,9 @@ def job_variable_problem(name: str, value: str) -> str:
     """Return why ``name=value`` may not be set in a job's environment, as a clause that begins with the name.
 
     Such as ``LLMB_RUN_DIR is set by the job script``; empty where it may. Refused are what is no variable's name,
-    Bash's own variables and values of more than one line; secrets, for they would be written into scripts; and
-    lower-case names, which the job script uses for itself (except ``http_proxy`` and others that end so).
+    Bash's own variables and values of more than one line; secrets, for they would be written into scripts; variables
+    that the job script sets; and all lower-case names, which it uses for itself (except ``http_proxy`` and others that
+    end so).
     """
     if not is_variable_name(name):
         return f"{name!r} is not a variable name"

@@ -25,7 +25,8 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     signature: str
     """The id of the kind of line, as in ``signatures.yaml``."""
     role: Role
-    """What the line is to the failure: its beginning (``root``), a consequence (``cascade``) and so on."""
+    """What the line is to the failure: its beginning (``root``), a consequence (``cascade``), of a rank that waits
+    (``witness``) or ends (``killed``, ``ended``, ``teardown``), or no evidence (``noise``)."""
     line: str
     file: str = ""
     number: int | None = None
@@ -52,7 +53,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     say."""
     what: str
     fault: Fault
-    """Whose fault it is: the ``run`` (its configuration, code or data), a ``node``, the ``network`` and so on."""
+    """Whose fault it is: the ``run`` (its configuration, code or data), a ``node``, the ``network``, the ``storage``,
+    the ``site`` (a setting) or the ``scheduler``."""
     sure: Sure
     """How surely this is the cause: ``certain``, ``likely``, ``possible``."""
     cause: str
@@ -61,11 +63,11 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["root"] = "root"
     rank: int | None = None
     ranks: tuple[int, ...] = ()
-    """All of them where it is of several; 64 at most."""
+    """All ranks that it is of, as far as known, sorted; 64 at most."""
     node: str | None = None
     gpu: str | None = None
     step: int | None = None
-    """The last iteration before it that the log has."""
+    """The last iteration before it that the log has; None: it has none."""
     time: str | None = None
     line: str = ""
     file: str = ""
@@ -112,8 +114,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     def summary_with_line(self) -> str:
         """The summary of why the run failed, followed by a colon and the log line that it rests on.
 
-        That is the cause's line, else the suspect's. Without the line where there is none, or the summary holds it
-        already.
+        That is the cause's line or, where the summary is not the job's own account of its end, the suspect's. Without
+        the line where there is none, or the summary holds it already.
         """
         line = ""
         if self.cause:
@@ -162,7 +164,7 @@ class Counts(msgspec.Struct, frozen=True):
     """What several failed runs have in common: how often each cause and each node came, and what to do about it.
 
     ``count_causes`` makes it. ``keep_out`` is a host list of nodes to keep jobs off; empty where nothing speaks for
-    one.
+    one. ``as_dict`` gives all but ``advice``, for JSON.
     """
 
     kinds: tuple[CauseCount, ...]
@@ -185,10 +187,10 @@ def count_causes(found: Sequence[Diagnosis]) -> Counts:
     """Return what the diagnoses of failed runs have in common: how often each cause came, and nodes to avoid.
 
     Failures without a cause are counted as the kind ``unknown``; of equally frequent kinds or nodes the first found
-    comes first. A node is to be avoided where a line says that it is bad, or where it was the root's in at least
-    ``FEW`` (2) failures that its hardware may cause and in more than half of those. What is only possibly the cause, or
-    came after a signal, does not count against a node, nor does a link, which has two ends. All is empty where
-    ``found`` is.
+    comes first. A node is to be avoided (``keep_out``, a sorted host list) where a line says that it is bad, or where
+    it was the root's in at least ``FEW`` (2) failures that its hardware may cause and in more than half of those. What
+    is only possibly the cause, or came after a signal, does not count against a node, nor does a link, which has two
+    ends. All is empty where ``found`` is.
     """
     causes = [item.cause for item in found if item.cause is not None]
     nodes = Counter(cause.node for cause in causes if cause.node)

@@ -21,7 +21,7 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
 
     That is by the time limit, a preemption or a cancellation. "May have" where the line that says so stands in another
     log, for lines of two files have no order. Where no log says it, ``state`` alone decides: the id of the signature
-    that the job's own state stands for, or empty.
+    that the job's own state stands for, such as ``time-limit``, or empty.
     """
     ends = [item for item in complaints_in(readings) if item.signature.id in INTERRUPTIONS]
     if not ends:
@@ -45,8 +45,8 @@ def is_certain_of_node(kind: str) -> bool:
 def went_on_after(item: Complaint, reading: Reading) -> bool:
     """Return whether the job went on after the log line ``item`` of a kind that may be harmless.
 
-    Later lines of the same log say so: ranks still waited for each other, or lost each other, then. False for lines of
-    all other kinds.
+    Later lines of the same log, of which ``reading`` is, say so: ranks still waited for each other, or lost each other,
+    then. False for lines of all other kinds.
     """
     return "harmless" in item.signature.traits and any(
         other.offset > item.offset and other.signature.role in ("witness", "cascade") for other in reading.complaints
@@ -122,6 +122,9 @@ _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)
 
 
 def peer_of(item: Complaint) -> str | None:
-    """Return the address of the other end of a failed link, from the log line that names it; else None."""
+    """Return the other end of a failed link, from the log line that names it, such as ``10.0.0.7``; else None.
+
+    It is a host name or an address, as the line has it, but without a port in angle brackets.
+    """
     found = _PEER.search(item.line.text)
     return found[1] if found else None

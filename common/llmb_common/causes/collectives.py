@@ -78,7 +78,7 @@ def missing_ranks(known: Begun, how: str) -> Missing | None:
     """Return the ranks of a hanging job that others wait for and that wait for nobody themselves.
 
     None where there are none, or more than half of as many as have told something. ``where`` is the collective that
-    most of them are late for. ``how`` says where ``known`` comes from, for ``Missing.how``.
+    most of them are late for, of equals the first found. ``how`` says where ``known`` comes from, for ``Missing.how``.
     """
     blamed: dict[int, list[tuple[str, int, str]]] = {}
     waiting: set[int] = set()
@@ -138,9 +138,9 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
 class TimedOutCollectives:
     """What a log says of collectives that timed out, gathered line by line with ``note``.
 
-    Made empty; ``missing`` and ``waiting`` answer by the lines noted so far. The line that names the operation does not
-    always name the process group; the next lines of the same rank do. ``names`` are descriptions of the groups, by
-    their names in the log.
+    Made empty. By the lines noted so far ``missing`` tells which ranks others waited for, and ``waiting`` which have
+    said that they wait; ``forget`` drops them all. The line that names the operation does not always name the process
+    group; the next lines of the same rank do. ``names`` are descriptions of the groups, by their names in the log.
     """
 
     begun: dict[int, dict[tuple[str, int], BegunCollective]] = field(default_factory=dict)

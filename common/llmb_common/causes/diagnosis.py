@@ -71,9 +71,9 @@ _STATES = {
 class Outcome(NamedTuple):
     """How a job ended, by the word of its scheduler and of the supervisor that runs in the job.
 
-    ``kind`` is the id of the failure signature that its state stands for, empty where it stands for none.
-    ``state_text`` is the state in words; ``problem`` what the supervisor noticed, as a clause, empty: nothing;
-    ``nodes`` are the names of those that failed.
+    ``kind`` is the id of the failure signature that its state stands for, such as ``time-limit``, empty where it stands
+    for none. ``state_text`` is the state in words; ``problem`` what the supervisor noticed, as a clause, empty:
+    nothing; ``nodes`` are the names of those that failed.
     """
 
     kind: str = ""
@@ -87,7 +87,8 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
 
     Only what its last start left counts, and nothing is written; whether it ended badly is not asked. The diagnosis has
     no cause where these do not tell; files that are missing or damaged count as empty. ``not_finite`` is the sentence
-    that says at which iteration a figure was not a number; empty where none was.
+    that says at which iteration a figure was not a number, which then counts as how the job ended; empty where none
+    was.
     """
     paths, plan = record.paths, record.plan
     events = read_events(paths.events)
@@ -115,8 +116,8 @@ def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
     """Return why the run behind ``logs`` ended badly, where LLMB did not make them.
 
     The caller puts the ranks' own log first. Rank files and flight recorder dumps in the folder of the first log are
-    read too. A log that cannot be read counts as empty; without a cause in them, or without logs, the diagnosis has
-    none.
+    read too. Whether the run ended badly is not asked. A log that cannot be read counts as empty; without a cause in
+    them, or without logs, the diagnosis has none.
     """
     folder = logs[0].parent if logs else None
     ranks = read_ranks(folder) if folder else []

@@ -189,7 +189,8 @@ class RankFile:
     """What one rank wrote about itself in its rank file, with the stack of its main thread when it was asked.
 
     ``read_ranks`` makes it. ``frames`` are (file, line, function), all as text, the innermost first; empty: it was not
-    asked, or did not answer.
+    asked, or did not answer. ``waits`` tells whether the stack stands where a rank waits for others, ``where`` is the
+    place in the code as text.
     """
 
     rank: int
@@ -282,10 +283,10 @@ def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
 def outlier_ranks(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
     """Return the few ranks whose stacks differ from most, with where the first of them stands, as (missing, text).
 
-    Few are less than half of ``ranks``. Those that do not wait while others do come first, then those that did not
-    answer, then those that wait elsewhere: the first of these groups that is few. ``missing.where`` is where another
-    rank waits. The text is empty where that is not known. None where there are no such ranks, and where half of the
-    ranks or more gave no stack.
+    Few are less than half of ``ranks``, and come in their order. Those that do not wait while others do come first,
+    then those that did not answer, then those that wait elsewhere: the first of these groups that is few.
+    ``missing.where`` is where another rank waits. The text is empty where that is not known. None where there are no
+    such ranks, and where half of the ranks or more gave no stack.
     """
     answered = [item for item in ranks if item.frames]
     if 2 * len(answered) <= len(ranks):

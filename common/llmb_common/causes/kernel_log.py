@@ -97,7 +97,7 @@ def _count_by_device(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
 def _trouble_in_line(age: float, text: str) -> _Trouble | None:
     """Return what a line of a node's kernel log, ``age`` seconds old, says against the node; None where nothing.
 
-    A GPU's error that is over two hours old is only a warning, or nothing where it was a mere warning before.
+    A GPU's error that is over two hours old is only a warning, or nothing where its error number is a mere warning.
     """
     known = signature_of(text)
     if known is None:

@@ -172,7 +172,8 @@ def location_of(text: str) -> Location:
     """Return the ranks, node, GPU and process that the text of a log line names; each empty or None where none is.
 
     ``text`` is the line without its prefixes. Several ranks only from lines of srun and of failed barriers, in the
-    order of the text; of other lines the first that is a rank of the job.
+    order of the text; of other lines the first one named, and none where the line counts ranks within a process group.
+    A GPU's PCIe address only from lines of the driver (Xid, NVRM).
     """
     tasks, on = _TASKS.match(text), _ON.search(text)
     bus = _BUS.search(text) if "Xid" in text or "NVRM" in text else None

@@ -26,8 +26,9 @@ _COMMUNICATOR = re.compile(r"\brank (\d{1,6}) nranks (\d{1,6}).*?\bbusId ([0-9a-
 class Places:
     """On which host, as which process and with which GPU each rank of a run ran, as far as logs and records tell.
 
-    Made with what the plan says (``world``, ``per_node``) or empty, then filled by ``add_nodes``, ``add_log`` and the
-    like; hosts are names, as logs and records write them.
+    Made with what the plan says (``world``, ``per_node``) or empty, then filled by the methods ``add_...``; hosts are
+    names, as logs and records write them. ``host_of`` gives a rank's node, ``rank_at`` and ``rank_of_bus`` the rank at
+    a place: None where nothing tells. ``several`` tells whether the job is known to have had more than one node.
     """
 
     world: int | None = None
@@ -72,8 +73,8 @@ class Places:
     def rank_at(self, host: str | None, local: int) -> int | None:
         """Return the rank, among all of the job, with number ``local`` on node ``host``; None where it is not known.
 
-        Without a host (None) it is known only for a job on one node, where it is ``local``. Whether the node has so
-        many ranks is not checked.
+        ``local`` counts from 0. Without a host (None) it is known only for a job on one node, where it is ``local``.
+        Whether the node has so many ranks is not checked.
         """
         if host is None:
             alone = len(self.order) == 1 or (self.world is not None and self.world <= (self.per_node or 0))
@@ -161,8 +162,9 @@ def short_bus(bus: str) -> str:
 def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
     """Return (rank, node, GPU) that a log line is about, each None where neither the line nor ``places`` tells.
 
-    What the line's prefixes say comes before what its text names, and both before ``places``. The GPU is its PCIe
-    address, or its index on the node as text.
+    Of rank and node, what the line's prefixes say comes before what its text names, and both before ``places``; of
+    kinds of lines whose text names the rank that is meant, the prefixes do not count. The GPU is its PCIe address, or
+    its index on the node as text, as the line's text names it, else its prefix.
     """
     line, location = item.line, item.location
     if "named" in item.signature.traits and location.ranks:

@@ -106,8 +106,8 @@ _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing
 class Complaint(NamedTuple):
     """One log line that matches a failure signature, with the places that it names and where it stands.
 
-    ``survived``: exactly one iteration was printed after it. ``raised``: it ends a traceback that nobody caught.
-    ``logged``: the same of a traceback that a logger printed; it counts unless its rank raises another later.
+    ``survived``: exactly one iteration was printed after it. ``raised``: it ends a traceback that nobody caught, or
+    that a logger printed. ``logged``: it was a logger, so that the line counts unless its rank raises another later.
     ``begins``: the offset at which the error begins whose last line this is; None: at this line.
     """
 
@@ -132,8 +132,9 @@ class Complaint(NamedTuple):
 class Reading:
     """What one log complains of since its last iterations: the lines that match failure signatures, in their order.
 
-    ``read_complaints`` makes it. ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that
-    tells. What is kept by signature has its id as the key.
+    ``read_complaints`` makes it: ``note`` adds a line, and ``forget`` drops all so far, because training went on.
+    ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that tells. What is kept by signature
+    has its id as the key.
     """
 
     log: Path
@@ -158,9 +159,9 @@ class Reading:
     """The last line that is not empty."""
 
     def note(self, complaint: Complaint) -> None:
-        """Add a log line that matches a signature: count it, and keep its rank, host and what it says of collectives.
+        """Count a log line that matches a signature, and keep its rank, host and what it says of collectives.
 
-        The line itself is kept while there are at most 64 of its signature.
+        The line itself is kept only where it is among the first 64 of its signature.
         """
         kind = complaint.signature.id
         self.counts[kind] += 1

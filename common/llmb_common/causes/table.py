@@ -61,9 +61,10 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One error number (Xid) of NVIDIA's GPU driver and what it means for a job.
 
-    ``role`` is what it is to a job's failure: ``context`` where it never fails a job by itself, and ``depends`` where
-    the severity in the line, or the table of NVLink 5 events, decides. ``fault`` says whose fault it is, ``remedy``
-    what to do (empty: what NVIDIA says).
+    ``role`` is what it is to a job's failure: ``root`` where it begins one and ``either`` where it only may;
+    ``context`` where it never fails a job by itself; ``cascade`` or ``teardown`` where it comes of another failure or
+    of the end; and ``depends`` where the severity in the line, or the table of NVLink 5 events, decides. ``fault`` says
+    whose fault it is, ``remedy`` what to do (empty: what NVIDIA says).
     """
 
     xid: int
@@ -160,7 +161,7 @@ def _signature_of_number(found: FailureSignature, text: str) -> FailureSignature
     """Return a copy of ``found``, the signature of Xids or SXids, for the error number that ``text`` names.
 
     ``found`` itself where it names none. The id becomes ``xid-NUMBER`` or ``sxid-NUMBER``. A known Xid gets its
-    meaning, role, certainty and remedy; one that the table does not know is only possibly a cause.
+    meaning, role, fault, certainty and remedy; one that the table does not know is only possibly a cause.
     """
     match = _XID.search(text)
     if match is None:

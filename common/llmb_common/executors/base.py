@@ -97,7 +97,9 @@ class Held(Protocol):
     """Nodes that are held for this command, on which it can run programs until they are given back.
 
     ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this process
-    is part of. ``run`` waits for a program's end, ``talk`` is for one that takes orders.
+    is part of. ``run`` waits for a program's end, ``talk`` is for one that takes orders, and ``unreached`` tells on
+    which nodes a program was not started. ``addresses`` and ``port`` are for programs on the nodes that talk to each
+    other.
     """
 
     @property
@@ -106,7 +108,7 @@ class Held(Protocol):
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The address by which other nodes reach each node that is held, by the node's name.
+        """The address, a host name or an IP address, by which other nodes reach each node that is held, by its name.
 
         Raises:
             SchedulerError: a scheduler that is asked for them does not answer
@@ -119,11 +121,11 @@ class Held(Protocol):
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
-        """Run the program ``argv`` once on each of ``nodes`` (empty: on all that are held) and return what they print.
+        """Run the program ``argv`` once on each of ``nodes`` (empty: on all held ones) and return what they print.
 
         One answer for all, whose status is 0 only where all succeed; the lines of several nodes come in any order.
-        ``nodes`` are held ones. In the container ``inside``, or without one (None); after ``seconds`` all are ended.
-        What goes wrong is in the answer, never raised.
+        ``nodes`` are held ones. In the container ``inside``, or without one (None); after ``seconds`` all are ended,
+        and the answer has no status (``no-answer``). What goes wrong is in the answer, never raised.
         """
 
     def talk(
@@ -171,7 +173,8 @@ class JobScript(ABC):
     def job_script(self) -> str:
         """Return the Bash text that sets the variables which ``submission/supervise.sh`` needs from a scheduler.
 
-        It also defines the functions ``step_status``, ``end_step``, ``ask_step`` and ``on_nodes``.
+        It also defines the functions ``step_status`` (how the ranks ended), ``end_step`` (tell them to end),
+        ``ask_step`` (ask them for their stacks) and ``on_nodes`` (run a command on each node).
         """
 
     @abstractmethod
@@ -188,8 +191,10 @@ class JobScript(ABC):
 class Executor(JobScript):
     """One way of running jobs (Slurm, or this machine alone): checks, starts, observes and ends them.
 
-    ``executor_for`` makes it. Its default methods are for a way without a scheduler. An executor keeps no state;
-    records on disk do.
+    ``executor_for`` makes it. ``check``, ``doubts`` and ``options`` look at a plan before it is submitted; ``start``
+    and ``start_series`` submit runs, ``poll`` tells what has become of them, and ``cancel`` ends them; ``hold`` and
+    ``own_nodes`` give nodes to run programs on; the others tell of nodes. Its default methods are for a way without a
+    scheduler. An executor keeps no state; records on disk do.
     """
 
     @abstractmethod
@@ -225,8 +230,9 @@ class Executor(JobScript):
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         """Start the run, which is on record as SUBMITTING; return its record, saved, with the job's id if any.
 
-        A job that no scheduler keeps is followed to its end, unless ``detach``: the record is then COMPLETED, or FAILED
-        where the job failed, which raises nothing. Otherwise it is RUNNING or, with a scheduler, SUBMITTED.
+        With a scheduler it is then SUBMITTED, and ``detach`` has no effect. Without one the job is followed to its end,
+        and the run is COMPLETED, or FAILED where the job failed, which raises nothing; with ``detach`` it is not
+        followed, and is RUNNING.
 
         Raises:
             AnswerLost: nobody knows whether there is a job; the run stays on record until that is settled
@@ -260,8 +266,8 @@ class Executor(JobScript):
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         """Return what has become of runs, a finding for each by run id; their records are not changed.
 
-        The finding is empty where there is nothing new. Nothing is raised where the scheduler does not answer: the
-        finding's ``unknown`` then says why.
+        The finding has no ``state`` where there is nothing new. Nothing is raised where the scheduler does not answer:
+        the finding's ``unknown`` then says why.
         """
 
     def failed_nodes(self, nodes: str) -> list[str]:
@@ -280,7 +286,7 @@ class Executor(JobScript):
 
         The nodes are those of the host list ``nodes``, or of ``partition``; with both None those of the scheduler's
         default partition. With both given they are those of the list, of which the ones outside of the partition count
-        as unknown.
+        as unknown; an unknown node is in the result, with that as the reason.
 
         Raises:
             RequestError: there are no such nodes, or no scheduler here that knows of nodes

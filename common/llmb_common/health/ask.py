@@ -160,7 +160,9 @@ DAYS = 1.0
 class Health:
     """The result of a health check: a verdict and the facts of each node, and the fabric where it was measured.
 
-    ``check_nodes`` and ``check_nodes_under_load`` return one.
+    ``check_nodes`` and ``check_nodes_under_load`` return one. ``failed`` are the verdicts on nodes that failed or are
+    silent, ``shared_fault`` is what all fail of alike, so that no node is at fault, and ``drift`` tells in what nodes
+    differ.
     """
 
     verdicts: Sequence[NodeVerdict]
@@ -170,7 +172,7 @@ class Health:
     seconds: float = 0.0
     """How long the check took, without the wait in the queue."""
     fabric: Fabric | None = None
-    """What was measured under load; None: it was not asked for."""
+    """What was measured under load; None: it was not asked for, or no node was fit for it."""
     complaint: str = ""
     """The scheduler's message, if not all nodes answered."""
 
@@ -220,9 +222,9 @@ def choose_nodes(
 ) -> tuple[list[str], dict[str, str]]:
     """Return (nodes to check, why not the others, by node): those in ``nodes``, else those of ``partition``.
 
-    In the scheduler's order. Left out are nodes that a job cannot have now and, unless ``nodes`` names the nodes, those
-    on the installation's list of excluded ones and in ``avoided``, a host list of what the job in question excludes by
-    itself.
+    In the scheduler's order. Left out are nodes that a job cannot have now or that the scheduler does not know and,
+    unless ``nodes`` names the nodes, those on the installation's list of excluded ones and in ``avoided``, a host list
+    of what the job in question excludes by itself.
 
     Raises:
         RequestError: code ``no-nodes``: none can be checked; or there are no such nodes, or no scheduler
@@ -258,8 +260,9 @@ def check_nodes(
 ) -> Health:
     """Hold ``nodes`` in a job, check their health, and return the verdicts with the seconds that it took.
 
-    ``wait`` is in seconds, for the job to start; ``minutes`` is its time limit. ``continuation`` gets the nodes while
-    they are held, with what was found, and what it returns is the result; its time counts, too.
+    ``needs`` is what jobs need of a node, and how the job is asked for; it has the nodes to itself. ``wait`` is in
+    seconds, for the job to start; ``minutes`` is its time limit. ``continuation`` gets the nodes while they are held,
+    with what was found, and what it returns is the result; its time counts, too, the wait does not.
 
     Raises:
         RequestError: there is no scheduler, or no partition has all of the nodes
@@ -279,7 +282,8 @@ def check_nodes(
 def check_held_nodes(held: Held, needs: Needs) -> Health:
     """Check the health of nodes that are held, without load; a node that does not answer gets the status ``silent``.
 
-    Verdicts come in the order of the held nodes; ``seconds`` stays 0.
+    Nodes are held against ``needs``, what jobs need of them. Verdicts come in the order of the held nodes; ``seconds``
+    stays 0.
 
     Raises:
         SchedulerError: none could start anything
@@ -338,7 +342,8 @@ def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
 def exclude_unfit(install: Path, unfit: Mapping[str, str], days: float = DAYS) -> None:
     """Put nodes on the installation's list of excluded nodes for ``days`` days, or parts of days, from now on.
 
-    ``unfit`` says by node what it fails of, which becomes the reason; one that is on the list already gets the new one.
+    ``unfit`` says by node what it fails of, which becomes the reason, after ``health:``; a node that is on the list
+    already gets the new one.
 
     Raises:
         RequestError: ``days`` is not above 0 and at most 3650

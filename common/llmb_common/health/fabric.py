@@ -50,10 +50,11 @@ SIZES = {
 def check_nodes_under_load(
     executor: Executor, needs: Needs, nodes: Sequence[str], install: Path, *, wait: int = 60, sizes: bool = False
 ) -> Health:
-    """Hold ``nodes`` in a job, check their health, and put those that do not fail to work; return verdicts and fabric.
+    """Hold ``nodes`` in a job, check their health, and put those that do not fail to work; return the results.
 
-    ``wait`` is in seconds, for the job to start. With ``sizes`` all nodes together also reduce buffers of several
-    sizes. Without a fabric where all nodes fail.
+    They are verdicts and the fabric, without a fabric where all nodes fail. ``needs`` is what jobs need of a node, with
+    the image to work in. ``wait`` is in seconds, for the job to start. With ``sizes`` all nodes together also reduce
+    buffers of several sizes. ``install`` has the site's settings and baselines.
 
     Raises:
         RequestError: the nodes work in an image and none is named, or there is no scheduler or no such partition
@@ -86,8 +87,9 @@ def with_fabric(
 ) -> Health:
     """Return ``found``, the health of held nodes, with what those that did not fail give under load.
 
-    Their verdicts are judged anew with what is found. Unchanged where all failed. ``topology`` is the switch or block
-    of each node, as far as known. With ``sizes`` all nodes together also reduce buffers of several sizes.
+    ``needs`` is what jobs need of a node, with the image to work in. The verdicts are judged anew with what is found.
+    Unchanged where all nodes failed or are silent. ``topology`` is the switch or block of each node, as far as known.
+    With ``sizes`` all nodes together also reduce buffers of several sizes.
 
     Raises:
         ConfigError: the site's configuration cannot be read
@@ -142,8 +144,8 @@ class _FabricRun:
     def run(self, *, sizes: bool) -> None:
         """Measure GPUs, nodes, groups of nodes and all together, in this order; the result is in ``measurement``.
 
-        No further groups are measured once time runs out. With ``sizes`` all nodes together also reduce buffers of
-        several sizes.
+        Then halves of the nodes, where all together are slow. No further groups are measured once time runs out. With
+        ``sizes`` all nodes together also reduce buffers of several sizes.
         """
         begun = time.monotonic()
         self._update_measurement()

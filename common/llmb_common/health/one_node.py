@@ -31,7 +31,8 @@ _SAID_INSIDE = ("started=", "root=", "workloads=", "gpu=", "hung=")
 class ContainerProbe:
     """What the container that jobs run in showed on a node, where ``probe.sh`` was started in it.
 
-    Empty, without ``status``, where no container was to be started.
+    Empty, without ``status``, where no container was to be started. ``started`` tells whether the container started,
+    whatever became of it then.
     """
 
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -53,7 +54,8 @@ class ContainerProbe:
 class NodeReport:
     """What one node of the site reported of itself, for ``llmb-install doctor``.
 
-    ``ask_one_node`` makes it; with an ``error`` all else is empty.
+    ``ask_one_node`` makes it; with an ``error`` all else is empty. ``folder`` tells what the node sees of one of the
+    folders that were asked for.
     """
 
     error: str = ""
@@ -78,10 +80,11 @@ class NodeReport:
 def ask_one_node(
     executor: Executor, needs: Needs, folders: Mapping[str, str], container: Container | None = None
 ) -> NodeReport:
-    """Return what any one node of the site reports of itself, as for ``llmb-run health``, and of ``container`` on it.
+    """Return what any one node of the site reports of itself, and of ``container`` on it.
 
-    The node is held in a job, with GPUs where jobs ask for them. ``folders`` are the paths to look into, by a name for
-    each; ``installation`` must be among them. Nothing is written but files in a folder of their own among the
+    It reports as for ``llmb-run health``. The node is held in a job, with GPUs where jobs ask for them; ``needs`` is
+    what jobs need of it. ``folders`` are the paths to look into, by a name for each; ``installation`` must be among
+    them. Without a ``container`` none is started. Nothing is written but files in a folder of their own among the
     installation's runs, which is removed again. Where no node is given or answers, the report's ``error`` says so.
 
     Raises:

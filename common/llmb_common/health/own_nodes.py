@@ -132,12 +132,13 @@ def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
 
 
 def main(words: Sequence[str]) -> int:
-    """Check a job's own nodes before it trains; return what the job is to do: an exit status as in ``Decision``.
+    """Check a job's own nodes before it trains; return what the job is to do, as an exit status.
 
-    1 where nothing could be judged: the job trains. Prints the host list of the nodes that fail on standard output (an
-    empty line: none do), writes ``fabric-<restart>.json`` to the run's folder, and keeps later jobs off these nodes for
-    some days; what cannot be written is only logged, on standard error. ``words`` are the run's folder, the job's id,
-    the number of the restart, and the host list of the nodes. SIGTERM ends the process.
+    0: train; 10 (``WITHOUT``): queue itself again without the nodes that fail; 11 (``END``): end; 1: train, as nothing
+    could be judged. Prints the host list of the nodes that fail on standard output (an empty line: none do), writes
+    ``fabric-<restart>.json`` to the run's folder, and keeps later jobs off these nodes for a day; what cannot be
+    written is only logged, on standard error. ``words`` are the run's folder, the job's id, the number of the restart,
+    and the host list of the nodes. SIGTERM ends the process.
     """
     folder, job_id, restart, nodes = words
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # whatever was started ends, too

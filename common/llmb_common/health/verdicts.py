@@ -58,7 +58,8 @@ def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], ne
     """Return a health verdict on each node that was asked, ``hosts``, in their order, by what nodes recorded.
 
     ``node_answers`` has None for a node on which nothing could run, and lacks those that did not answer: both are
-    ``silent``. Nodes are also compared with each other, and each node's kernel log counts.
+    ``silent``. Nodes are held against ``needs``, what jobs need of them, and compared with each other, and each node's
+    kernel log counts.
     """
     answers = [node_answers.get(node) for node in hosts]
     nodes = tuple(facts for facts in answers if facts is not None)

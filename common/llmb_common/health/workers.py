@@ -52,16 +52,20 @@ Measured: TypeAlias = list[list[GroupMeasurement]]
 
 
 def ranks_of(needs: Needs) -> int:
-    """Return the number of ranks that measure on one node: one for each GPU; 1 on CPUs, or if that is not known."""
+    """Return the number of ranks that measure on one node of ``needs``: one for each GPU; 1 on CPUs.
+
+    Also 1 where the number of GPUs in a node is not known.
+    """
     return (needs.gpus_per_node or 1) if needs.device == "cuda" else 1
 
 
 class Workers:
     """The nodes on which the measuring program runs, and takes orders, one after the other.
 
-    ``start_workers`` makes it and returns it ready; it takes orders only within that context. Nodes that fail to answer
-    one are in ``lost`` from then on, with the reason, and no longer in ``nodes``. ``logs`` has lines of NCCL's log, by
-    node.
+    ``start_workers`` makes it and returns it ready; it takes orders only within that context: ``measure_gpus``,
+    ``all_reduce`` and ``all_reduce_by_rail`` return what was measured. Nodes that fail to answer one are in ``lost``
+    from then on, with the reason, and no longer in ``nodes``. ``logs`` has lines of NCCL's log, by node.
+    ``require_step`` raises once the program has ended on all nodes.
     """
 
     def __init__(self, conversation: Conversation, needs: Needs, nodes: Sequence[str], port: int) -> None:
@@ -105,9 +109,9 @@ class Workers:
     def all_reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
         """Measure all-reduces in disjoint groups of nodes, all at the same time, for at most ``seconds``.
 
-        Return for each group a list with one measurement for each of ``sizes``, in bytes, both in their order; a group
-        of which a rank gave no time has measurements with an error. Groups whose port another program has are measured
-        once more. Nodes that do not answer are noted in ``lost``.
+        ``groups`` are lists of node names. Return for each group a list with one measurement for each of ``sizes``, in
+        bytes, both in their order; a group of which a rank gave no time has measurements with an error. Groups whose
+        port another program has are measured once more. Nodes that do not answer are noted in ``lost``.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -348,9 +352,9 @@ def _rank_problem(result: Mapping[str, Any] | None) -> str:
 def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
     """Return which of a group's ranks, counted from 0, hold up the others in a collective that did not end.
 
-    ``results`` are by rank; None: its node said nothing of it. Those of which there is no word, which died, or whose
-    process does nothing; else those that are behind. Sorted; empty where all wait at the same place, so that it cannot
-    be told for whom.
+    ``results`` are by rank; None: its node said nothing of it. Those hold up the others of which there is no word,
+    which died, or whose process does nothing; without such, those that are behind. Sorted; empty where all wait at the
+    same place, so that it cannot be told for whom.
     """
     gone = [at for at, result in enumerate(results) if result is None or _is_stopped_or_dead(result)]
     if gone:
@@ -372,8 +376,9 @@ def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
 def start_workers(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]:
     """Return a context in which the measuring program runs on ``nodes`` and is ready for orders.
 
-    It ends with the context. It runs in the jobs' image and with their variables. Nodes that the scheduler cannot
-    reach, or on which it does not start, are noted in the ``lost`` of what the context gives; all may be.
+    It ends with the context. It runs in the jobs' image and with their variables, as ``needs`` has them. Nodes that the
+    scheduler cannot reach, or on which it does not start, are noted in the ``lost`` of what the context gives; all may
+    be.
 
     Raises:
         SchedulerError: the program cannot be started at all, or the scheduler does not answer

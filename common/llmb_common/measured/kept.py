@@ -64,7 +64,8 @@ _NO_FILES = RunFiles("", None, None)
 class LogSummary(msgspec.Struct, frozen=True, array_like=True):
     """What a run's log says in short: as much as tables of many runs need of each.
 
-    ``KeptFigures`` reads it, and the index keeps it.
+    ``KeptFigures`` reads it, and the index keeps it. ``is_comparable`` tells whether it says how fast the run's
+    configuration is.
     """
 
     status: Status
@@ -331,8 +332,9 @@ def diagnoses(
     """Return why those of the runs that have ended badly did, by run id; empty where none has.
 
     From the index of ``install`` (None: none), or found now from the logs and kept there. ``judged`` are the runs'
-    statuses by run id, as far as known: a run that its scheduler calls complete may have failed all the same. Without a
-    status any state but COMPLETED is bad. Live runs are left out; records are taken as they are.
+    statuses by run id, as far as known: a run that its scheduler calls complete may have failed all the same. A status
+    ``Failed`` or ``Trained`` (what came after the last step failed) is bad; without a status any state but COMPLETED
+    is. Live runs are left out; records are taken as they are.
     """
     statuses = judged or {}
     failed = []

@@ -43,10 +43,10 @@ def measure(
 
     A folder stands for all runs in it at any depth, sorted by path, and may also be a log. Measured are the iterations
     that its document measures, or those of ``window``. Each run comes once: a copy of a run is left out. Of a row of
-    the index nothing is read if the run has not changed; what is read is kept in the index. ``known`` are up-to-date
-    records by folder; of other live runs the scheduler is asked, and their records are updated. A log that LLMB did not
-    write is measured by itself. Copies and records that cannot be read are told by notices, and nothing is raised for
-    them.
+    the index nothing is read if the run has not changed and there is no ``window``; what is read is kept in the index.
+    ``known`` are up-to-date records by folder; of other live runs the scheduler is asked, and their records are
+    updated. A log that LLMB did not write is measured by itself. Copies and records that cannot be read are told by
+    notices, and nothing is raised for them.
     """
     install = workspace.install_or_none
     with no_garbage():

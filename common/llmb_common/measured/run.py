@@ -93,7 +93,8 @@ class Judge:
     """What the runs of one command are held against: recipes, baselines and the site's past runs.
 
     Made from the command's workspace, whose ``baselines`` it reads at once; ``past`` is empty until ``measure`` sets
-    it. Repeats share a reference, so that it is found once for each kind of run.
+    it. ``recipe`` is that of a run, ``reference`` what its speed is compared with, and ``work`` the TFLOP that one GPU
+    does in a step as planned. Repeats share a reference, so that it is found once for each kind of run.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -123,7 +124,8 @@ class Judge:
         """Return the reference that the run's speed is compared with; its own baseline does not count.
 
         That is one that the run is part of. None where the run is compared with nothing, did not succeed, or has no
-        step time that counts; also of a log that LLMB did not make. Found once for all repeats of a run and kept.
+        step time over the whole window; also of a log that LLMB did not make. Found once for all repeats of a run and
+        kept.
 
         Raises:
             RecordError: the run's record cannot be read
@@ -170,9 +172,11 @@ def _baselines(workspace: Workspace) -> list[Baseline]:
 class MeasuredRun:
     """One run, or one log that LLMB did not make, with what was measured of it.
 
-    ``measure`` makes it; two are equal only if they are the same object. Of thousands, tables show few: what a run's
-    record, the rest of its log, its reference and its nodes say is found out when it is first asked for, and kept until
-    ``forget``.
+    ``measure`` makes it; two are equal only if they are the same object. ``outcome`` says in a word for tables what
+    became of it; ``good`` is its step time if that may be compared, else ``unfit`` says why not; ``verdict`` judges it,
+    ``figures`` follow from its speed, ``findings`` come from its nodes, and ``why`` says why it failed. ``earlier``
+    tells how its repeats scatter. Of thousands, tables show few: what a run's record, the rest of its log, its
+    reference and its nodes say is found out when it is first asked for, and kept until ``forget``.
     """
 
     summary: LogSummary
@@ -251,10 +255,7 @@ class MeasuredRun:
 
     @property
     def status(self) -> Status:
-        """What became of the run, by its log and its record: whether it succeeded, and if not, why.
-
-        It is the status in the run's ``summary``, and fails where that does.
-        """
+        """What became of the run, by its log and its record: whether it succeeded, and if not, why."""
         return self.summary.status
 
     @property
@@ -269,7 +270,10 @@ class MeasuredRun:
 
     @property
     def past(self) -> PastRuns:
-        """The step times of the newest runs on record at this site that succeeded, those of this command included."""
+        """The step times of the newest runs on record at this site that succeeded, those of this command included.
+
+        At most 2000 come from the index.
+        """
         return self.judge.past
 
     @property
@@ -355,10 +359,10 @@ class MeasuredRun:
         return f"{self.configuration.partition(' ')[2]}{self.image}"
 
     def earlier(self, judged: Sequence[str]) -> Squares:
-        """Return how the step times of the run's repeats on record scatter, without the runs with ids in ``judged``.
+        """Return how the step times of the run's repeats on record scatter, as sums of squares.
 
-        The run itself counts unless it is in ``judged``. Runs of baselines are left out, too, for they may be of
-        another speed. Nothing is in it where there are no repeats.
+        Runs with ids in ``judged`` are left out; the run itself counts unless it is in ``judged``. Runs of baselines
+        are left out, too, for they may be of another speed. Nothing is in it where there are no repeats.
         """
         of_baselines = chain.from_iterable(item.runs for item in self.baselines)
         others = [run.run_id for run in of_baselines]
@@ -427,7 +431,8 @@ class MeasuredRun:
     def figures(self) -> Figures | None:
         """The figures that follow from the run's step time, such as tokens per second.
 
-        None where it did not succeed, has no step time that counts, its recipe is gone, or LLMB did not make the log.
+        None where it did not succeed, has no step time, its recipe is gone, or LLMB did not make the log. Whether it
+        trained is not asked.
 
         Raises:
             RecordError: the run's record cannot be read

@@ -62,7 +62,7 @@ def other_gpus(fleet: Fleet) -> Iterator[Found]:
 def slow_clocks(fleet: Fleet) -> Iterator[Found]:
     """Yield a finding for each GPU whose clock under load is far below the median GPU's.
 
-    That is below 90 % of it, and further below than healthy GPUs come (``OUTLIER`` standard deviations). All GPUs of
+    That is below 90 % of it, and further below than healthy GPUs come (``OUTLIER``, 5 standard deviations). All GPUs of
     all nodes are compared; those without a known clock are left out.
     """
     clocks = [(run, run.clock) for run in fleet.gpus]
@@ -116,8 +116,8 @@ def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
 def power_capped(fleet: Fleet) -> Iterator[Found]:
     """Yield one finding, how many GPUs were held at their power limit for long, and how long at most; else nothing.
 
-    For long is at least ``LONG_SHARE`` of the time that they were watched; how long is a percentage of that time. It is
-    of no node in particular.
+    For long is at least ``LONG_SHARE`` (1 %) of the time that they were watched; how long is a percentage of that time.
+    It is of no node in particular.
     """
     shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
     long = [share for share in shares if share >= gpu_run.LONG_SHARE]

@@ -65,8 +65,8 @@ def processes_of(record: RunRecord) -> list[ProcessId]:
 def _finding_of(record: RunRecord) -> Finding:
     """Return what has become of a run on this machine, by its events and processes.
 
-    Its ``unknown`` says so where the run is on another machine; the finding is empty while the start is under way. A
-    run whose processes are gone without an end record is FAILED.
+    Its ``unknown`` says so where the run is on another machine; the finding has no ``state`` while the start is under
+    way. A run whose processes are gone without an end record is FAILED.
     """
     events = read_events(record.paths.events)
     if events.exit_code is not None:
@@ -207,11 +207,12 @@ def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, sig
 
 
 def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
-    """End a run on this machine and return its record, saved, now of an ended run, or the error why it was not ended.
+    """End a run on this machine and return its record, saved, or the error why it was not ended.
 
     Its script is told to end first, which ends the ranks and records that, then whatever is left. Waits up to
-    ``END_SECONDS`` (30) for them to save, then kills them. A run that had ended by itself keeps its outcome. Not ended
-    is a run that is being started, is on another machine, or belongs to another user.
+    ``END_SECONDS`` (30) for them to save, then kills them. The record is CANCELLED; that of a run that had ended by
+    itself keeps its outcome. Not ended is a run that is being started, is on another machine, or belongs to another
+    user.
     """
     name, process = record.paths.name, record.process
     if process is None:
@@ -232,7 +233,8 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
     """This machine in the role of a held node: it is always there, and need not be given back.
 
-    Made without arguments; as a context it yields itself.
+    Made without arguments; as a context it yields itself. ``run`` and ``talk`` start programs on it, without a
+    container; ``nodes`` and ``addresses`` have it alone, and ``unreached`` is always empty.
     """
 
     @property
@@ -291,7 +293,8 @@ def _node_name() -> str:
 class LocalExecutor(TorchrunScript, Executor):
     """Runs jobs on this machine without a scheduler, each in a session of its own.
 
-    A job ends with the command that follows it, unless it was detached. What only a scheduler can do (series,
+    Made without arguments. A job ends with the command that follows it, unless it was detached. ``hold`` reserves
+    nothing and yields this machine, the only node that ``nodes_now`` knows. What only a scheduler can do (series,
     ``failed_nodes``, ``own_nodes``) it refuses as ``Executor`` does.
     """
 
@@ -316,9 +319,10 @@ class LocalExecutor(TorchrunScript, Executor):
             raise problem
 
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        """Return what has become of runs on this machine, a finding for each by run id, by their events and processes.
+        """Return what has become of runs on this machine, a finding for each by run id.
 
-        The finding's ``unknown`` says so of a run on another machine; it is empty where there is nothing new.
+        It goes by their events and processes. The finding's ``unknown`` says so of a run on another machine; it has no
+        ``state`` where there is nothing new.
         """
         return {record.paths.run_id: _finding_of(record) for record in records}
 
@@ -341,7 +345,7 @@ class LocalExecutor(TorchrunScript, Executor):
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
         """Return a context that yields this machine as a held node, whatever ``wanted`` asks for.
 
-        Nothing is reserved: other jobs may run here meanwhile.
+        Also where it names other nodes. Nothing is reserved: other jobs may run here meanwhile.
         """
         return ThisMachine()
 

@@ -134,11 +134,12 @@ _ENDED = r"Invalid job id|already completing"
 
 
 def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-    """Cancel the Slurm jobs of runs; return by run id the record of a run that surely ended, or why it was not ended.
+    """Cancel the Slurm jobs of runs; return by run id the record of one that surely ended, or why it did not.
 
-    Each run must have a job's id. Runs that are missing in the answer were told to end, or their job has ended already.
-    Of a series in which others go on, or of which that cannot be told, only these runs are ended, each of which may
-    take 10 s. Errors of single runs are returned, not raised.
+    Each run must have a job's id. A record is saved, as CANCELLED unless the run had ended by itself. Runs that are
+    missing in the answer were told to end, or their job has ended already. Of a series in which others go on, or of
+    which that cannot be told, only these runs are ended, each of which may take 10 s. Errors of single runs are
+    returned, not raised.
     """
     results: dict[str, RunRecord | LLMBError] = {}
     series_jobs = _cancellable_series([record for record in records if record.submission.in_series])

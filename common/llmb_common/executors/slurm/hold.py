@@ -35,7 +35,8 @@ class HeldNodes:
     """Nodes of one Slurm job on which this command can run programs, by srun.
 
     ``hold`` makes one of an allocation of its own, ``own_nodes`` of the job that this process is in; the methods
-    neither allocate nor give back.
+    neither allocate nor give back. ``run`` waits for a program's end, ``talk`` is for one that takes orders, and
+    ``unreached`` tells on which nodes srun could not start a program. ``addresses`` asks the scheduler each time.
     """
 
     job_id: str
@@ -46,9 +47,9 @@ class HeldNodes:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The address by which Slurm reaches each of the nodes, by the node's name; asks the scheduler each time.
+        """The address, a host name or an IP address, by which Slurm reaches each of the nodes, by the node's name.
 
-        A node that Slurm no longer knows is missing.
+        The scheduler is asked each time. A node that Slurm no longer knows is missing.
 
         Raises:
             SchedulerError: the scheduler does not answer
@@ -68,9 +69,10 @@ class HeldNodes:
     ) -> Answer:
         """Run ``argv`` once on each of ``nodes`` (empty: on all of the job's) and return what all of them print.
 
-        In the container ``inside``, or without one (None); it is ended after ``seconds``. One answer for all, its
-        status srun's, the lines of several nodes in any order. It is a step of the job beside others, so that one that
-        hangs does not keep the next from starting. What goes wrong is in the answer, never raised.
+        In the container ``inside``, or without one (None); it is ended after ``seconds``, and the answer then has no
+        status. One answer for all, its status srun's, the lines of several nodes in any order. It is a step of the job
+        beside others, so that one that hangs does not keep the next from starting. What goes wrong is in the answer,
+        never raised.
         """
         return run_program(self._srun_command(argv, inside, nodes), seconds)
 
@@ -129,10 +131,11 @@ def _in_container(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> l
 
 @contextlib.contextmanager
 def hold(wanted: NodeRequest) -> Iterator[Held]:
-    """Return a context that holds the ``wanted`` nodes as one Slurm job, until it ends or this process does.
+    """Return a context that holds the ``wanted`` nodes as one Slurm job; they are given back at its end.
 
-    Entering it waits for the nodes, about ``wanted.wait`` seconds. Named nodes are held in a partition that has all of
-    them, the site's if it does. ``wanted.scheduler`` must be Slurm's. All errors come on entering.
+    Also where this process ends. Entering it waits for the nodes, about ``wanted.wait`` seconds. Named nodes are held
+    in a partition that has all of them, the site's if it does. ``wanted.scheduler`` must be Slurm's. All errors come on
+    entering.
 
     Raises:
         RequestError: no partition has all of the nodes, or there are no such nodes

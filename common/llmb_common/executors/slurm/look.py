@@ -156,8 +156,8 @@ LOCAL_GRACE_SECONDS = 30
 def poll_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """Return what has become of each run, a finding by run id, as Slurm and the jobs' own events tell.
 
-    An empty finding means nothing new. Records are not changed. Nothing is raised where the scheduler does not answer:
-    the finding's ``unknown`` says why.
+    A finding without a ``state`` means nothing new. Records are not changed. Nothing is raised where the scheduler does
+    not answer: the finding's ``unknown`` says why.
     """
     queue: dict[str, list[JobInfo]] = {}
     accounting: dict[str, list[JobInfo]] = {}
@@ -339,7 +339,8 @@ def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Fi
     """Return what has become of a run of a series, by the Slurm job of the series and the run's own events.
 
     What Slurm says of the job holds for the run whose turn it is, and for all while the job waits for nodes. A run
-    whose turn has not come waits, or is NOT_SUBMITTED where the job ended before it.
+    whose turn has not come waits, or is NOT_SUBMITTED where the job ended before it. One that left no record of its end
+    is FAILED where the job went on to complete.
     """
     own_turn, of_job = record.submission.turn, _finding_of_job(record, job, events)
     assert own_turn is not None

@@ -59,8 +59,8 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
     """Return the options of sbatch in ``text``, in its order, as pairs of long name and value, None for a flag.
 
     ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``; leading dashes, short names (``p=gpu``) and
-    blanks around options are allowed, and an empty text has none. Whether sbatch knows a flag is not checked. ``where``
-    names it in messages. The same option with the same value counts once.
+    blanks around options are allowed, long names are in lower case, and an empty text has none. Whether sbatch knows a
+    flag is not checked. ``where`` names it in messages. The same option with the same value counts once.
 
     Raises:
         RequestError: a part is no option, an abbreviation, set by the job script, given twice with different values, or
@@ -134,8 +134,9 @@ def _separate_options(where: str, *options: str) -> str:
 def listed_nodes(value: str) -> str:
     """Return the host list that the value of sbatch's ``nodelist=`` or ``exclude=`` stands for, unchecked.
 
-    A value without a slash is that list. With one, it is the path of a file that has the list, on one or several lines,
-    with comments after ``#``.
+    A value without a slash is that list. With one, it is the path of a file, relative to the current folder, that has
+    the list, on one or several lines, with comments after ``#``. Names in a file may end in ``*4``, a number of ranks,
+    which is dropped.
 
     Raises:
         RequestError: the file cannot be read, or is not UTF-8
@@ -157,8 +158,8 @@ def listed_nodes(value: str) -> str:
 def override_additional(given: str, *parts: str) -> str:
     """Return the options of sbatch in ``given`` and then ``parts``, with ``;`` between; those in ``parts`` win.
 
-    Options of the same name are dropped from ``given``, a text with semicolons, short names included. Each of ``parts``
-    is one option from the command line; they are neither checked nor compared with each other.
+    Options of the same name are dropped from ``given``, a text with semicolons; flags and short names are, too. Each of
+    ``parts`` is one option from the command line; they are neither checked nor compared with each other.
     """
     replaced = set(map(option_name, parts))
     return ";".join([*(part for part in _split_options(given) if option_name(part) not in replaced), *parts])

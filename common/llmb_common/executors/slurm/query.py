@@ -70,7 +70,8 @@ class JobInfo(msgspec.Struct, frozen=True):
     """One job, or one start of it, as Slurm reports it. Times are Unix seconds, or None if not known yet.
 
     ``exit_code`` (``code:signal``) comes from accounting and ``reason`` from the queue; each is empty if the other one
-    answered, except for ``reason`` of what accounting has written off.
+    answered, except for ``reason`` of what accounting has written off. ``started`` of a job that waits is when Slurm
+    expects it to start. ``is_late`` tells whether accounting shows it as live, which may be out of date.
     """
 
     job_id: str
@@ -152,7 +153,7 @@ def _job_of_squeue(row: Sequence[str]) -> JobInfo:
 
 
 def query_accounting(selector: str, since: float) -> list[JobInfo]:
-    """Return every start of jobs in Slurm's accounting from some time before ``since`` (Unix seconds) on.
+    """Return every start of jobs in Slurm's accounting from over an hour before ``since`` (Unix seconds) on.
 
     The jobs submitted first come first. ``selector`` chooses them, as an option such as ``--jobs=7,8``. A job that was
     queued again has an entry for each start. Empty where there is no accounting: no sacct, or Slurm says that it is
@@ -220,7 +221,8 @@ def _job_of_sacct(row: Mapping[str, str]) -> JobInfo:
 def unfit_nodes(nodes: str) -> list[str]:
     """Return those of ``nodes``, a host list, that Slurm shows as down, drained, draining, failing or silent.
 
-    Each once, in the order of sinfo; empty: none is.
+    Each once, in the order of sinfo; empty: none is. Nodes that Slurm does not know are left out; with an empty text
+    for ``nodes`` all nodes are looked at.
 
     Raises:
         SchedulerError: the scheduler does not answer
@@ -231,7 +233,7 @@ def unfit_nodes(nodes: str) -> list[str]:
 
 
 def unknown_nodes(names: Sequence[str]) -> list[str]:
-    """Return those of ``names`` that are no nodes of this cluster, in their order; empty where all are.
+    """Return those of ``names`` that are no nodes of this cluster, in their order; empty where all are nodes of it.
 
     Raises:
         SchedulerError: the scheduler does not answer
@@ -243,9 +245,10 @@ def unknown_nodes(names: Sequence[str]) -> list[str]:
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     """Return, by node, why a job cannot have it now (``drained (bad GPU)``); an empty text where it can.
 
-    The nodes are those of the host list ``nodes``, or of ``partition``, or with both None of the default partition.
-    With both given they are those of the list, of which the ones outside of the partition count as unknown. An unknown
-    node of the list is included, with that as the reason.
+    It can have a node that is idle, completing or planned. The nodes are those of the host list ``nodes``, or of
+    ``partition``, or with both None of the default partition, in the order of sinfo. With both given they are those of
+    the list, of which the ones outside of the partition count as unknown. An unknown node of the list is included at
+    the end, with that as the reason.
 
     Raises:
         RequestError: Slurm knows none of the nodes, or ``nodes`` is no host list

@@ -195,7 +195,8 @@ def _job_variables(plan: JobPlan) -> list[str]:
 class SlurmScript(JobScript):
     """Writes batch scripts that start ranks with ``srun``, in a container by Pyxis or Enroot, or without one.
 
-    Which of these the plan's part for Slurm says. Made without arguments.
+    Which of these the plan's part for Slurm says. Made without arguments. ``head`` returns the ``#SBATCH`` lines,
+    ``launch`` those that start the ranks, and ``job_script`` is Bash text for the supervisor.
     """
 
     ranks = Ranks(

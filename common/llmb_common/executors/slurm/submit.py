@@ -42,9 +42,9 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
     """Submit ``script`` with sbatch; return (job id, remark), the remark empty where sbatch made none.
 
     ``options`` are words of sbatch's command line before the script; ``job_name`` is only for messages. Where Slurm
-    refuses an excluded node that it does not know, such as a pod that is gone, it is submitted again, once, without
-    that node, and the remark says so. It runs under ``timeout``: should this process be killed, sbatch still ends, and
-    it is soon certain whether the job exists.
+    refuses an excluded node (``--exclude=``) that it does not know, such as a pod that is gone, it is submitted again,
+    once, without that node, and the remark says so. It runs under ``timeout``: should this process be killed, sbatch
+    still ends, and it is soon certain whether the job exists.
 
     Raises:
         AnswerLost: nobody knows whether there is a job
@@ -194,11 +194,12 @@ def _shared_by_allocation(plan: JobPlan) -> dict[str, object]:
 
 
 def series_conflict(plans: Sequence[JobPlan]) -> str:
-    """Return why runs of ``plans`` cannot be a series, which shares one Slurm job, as a clause; empty where they can.
+    """Return why runs of ``plans`` cannot be a series, which shares one Slurm job, as a clause; empty: they can.
 
-    They cannot where something differs that an allocation has only once, where one of them checks its nodes before it
-    trains or has its time limit among the options of sbatch, or where together they take longer than the partition
-    allows. Where Slurm does not tell that limit, sbatch will. At least one plan is needed.
+    They cannot where something differs that an allocation has only once, such as nodes, account, partition or options
+    of sbatch; where one of them checks its nodes before it trains or has its time limit among the options of sbatch; or
+    where together they take longer than the partition allows. Where Slurm does not tell that limit, sbatch will. At
+    least one plan is needed.
     """
     allocations = [_shared_by_allocation(plan) for plan in plans]
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]

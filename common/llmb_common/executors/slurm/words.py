@@ -59,7 +59,8 @@ def choose_segment(
 
     No segment where the GPUs' NVLink joins single nodes only, for unknown GPUs, where a node would have more GPUs than
     a rack's nodes do, and where ``slurm_segments`` is false: this Slurm does not have the option. The notice is mostly
-    empty; it says what a rack would have allowed, or what another number of nodes would. ``say`` names options in it.
+    empty; it says why a job for a rack gets no segment, or that the segment is small and which number of nodes would
+    divide into larger ones. ``say`` names options in it.
     """
     gpu = gpus.GPUS.get(gpu_type)
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -205,7 +206,8 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     def variables(self) -> dict[str, str]:
         """The variables of a request, by name, that ask for the same account, partition and options of sbatch.
 
-        What the plan leaves to Slurm is left out, and so is the time limit: it is asked for apart.
+        They are ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION`` and ``ADDITIONAL_SLURM_PARAMS``. What the plan leaves to Slurm
+        is left out, and so are ``gres`` and the time limit.
         """
         others = ((name, value) for name, value in self.additional if name != "time")  # the limit is asked for apart
         options = [name if value is None else f"{name}={value}" for name, value in others]
@@ -238,7 +240,8 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are submitted to Slurm at this site: the section ``slurm`` of cluster_config.yaml.
 
-    Docstrings of fields are printed in docs/reference.md.
+    ``problems`` checks it; ``site_part`` is what every job asks of Slurm, ``plan`` what one job does, and
+    ``time_limit`` the limit that a request or the site gives. Docstrings of fields are printed in docs/reference.md.
     """
 
     part: ClassVar[type[SchedulerPart]] = SlurmPlan
@@ -317,7 +320,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def time_limit(self, request: Request) -> TimeLimit | None:
         """Return the time limit of a job that the request gives, or else the site, also among options of sbatch.
 
-        With ``request`` silent the site's ``additional_params`` count. None where neither does.
+        The request gives it by ``TIME_LIMIT`` or among its options, else the site's ``additional_params`` count. None
+        where neither does.
 
         Raises:
             RequestError: the request gives two different ones, a limit is no time or has no end, or an option is wrong
@@ -342,8 +346,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         """Return what one job asks of Slurm: what the site asks for every job, changed by the request.
 
         An option of sbatch in the request replaces the site's of the same name; ``time`` is left out. Notices are added
-        to ``case``: what of the request is not passed on to sbatch, a port of its own, and what the segment costs.
-        ``may_start_mpi``: the training may start MPI.
+        to ``case``: what of the request is not passed on to sbatch, a port of its own, what the segment costs, and that
+        this Slurm cannot start MPI. ``may_start_mpi``: the training may start MPI.
 
         Raises:
             RequestError: an option of sbatch is wrong
