@@ -238,7 +238,10 @@ class System(msgspec.Struct, frozen=True):
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A folder as a node sees it, with the room on its file system."""
+    """A folder as a node sees it, with the room on its file system.
+
+    ``there`` says whether it exists; ``state`` says in a word or two whether the node can use it.
+    """
 
     path: str = ""
     there: bool = False
@@ -311,8 +314,9 @@ class NodeFacts(msgspec.Struct, frozen=True):
     """All that is known of one node, either from a run that trained on it or from a look at it before a job.
 
     A run's ranks record ``machine``, the GPUs ``before``, under ``load`` and ``after`` training, and what NCCL says; a
-    look before a job gives the GPUs as ``before``, and everything from ``nvlink`` on. What was not asked, or gave
-    nothing, is as by default.
+    look before a job gives the GPUs as ``before``, and everything from ``nvlink`` on. ``gpus`` are those of the first
+    look that showed any, ``driver`` is the version of NVIDIA's driver. What was not asked, or gave nothing, is as by
+    default.
     """
 
     host: str
@@ -324,7 +328,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     nccl: NcclLog | None = None
     """What NCCL's log says; None: there is none."""
     nccl_missing: str | None = None
-    """Why NCCL was not told to write a log."""
+    """Why NCCL was not told to write a log; None: it was, or nothing is known of it."""
     rank: int = 0
     """The rank that wrote the record, the node's first."""
     samples: tuple[Snapshot, ...] = ()
@@ -377,7 +381,8 @@ LOOKS = ("machine", "gpus", "nvlink", "imex", "services", "ports", "kernel", "sy
 
 
 def field_of(probe: str) -> str:
-    """Return the name of the field of ``NodeFacts`` that a look fills; ``probe`` is one of ``LOOKS``.
+    """Return the name of the field of ``NodeFacts`` that a look fills; ``probe`` is one of ``LOOKS``, such as
+    ``nvlink``.
 
     It is the look's own name, but ``before`` for ``gpus``; an unknown name comes back as it is.
     """
@@ -387,7 +392,8 @@ def field_of(probe: str) -> str:
 def facts_as_json(facts: NodeFacts | None) -> dict[str, Any] | None:
     """Return what a look at a node before a job found, as JSON values by look; None for None: it did not answer.
 
-    Besides the looks of ``LOOKS`` there are ``node`` (the host), ``begun``, ``folders``, ``hung``, ``errors`` and
+    The keys are ``node`` (the host), ``begun``, those of ``LOOKS`` (``machine``, ``gpus``, ``nvlink``, ``imex``,
+    ``services``, ``ports``, ``kernel``, ``system``, ``software``, ``stuck``), ``folders``, ``hung``, ``errors`` and
     ``seconds``. Each is always there; what is not known is null or as by default.
     """
     if facts is None:

@@ -18,7 +18,11 @@ _MOST = 4
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """One thing that a rule found on one node before a job; its ``level`` is ``fail``, ``warn`` or ``unknown``."""
+    """One thing that a rule found on one node before a job.
+
+    ``level`` is ``fail`` (a job would stop there, or its result be wrong), ``warn`` (worth a look) or ``unknown`` (it
+    was not to be found out).
+    """
 
     check: str
     """The rule's name."""

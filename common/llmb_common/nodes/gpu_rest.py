@@ -21,7 +21,10 @@ _YES = ("Yes", "1")
 
 
 class GpuAtRest(NamedTuple):
-    """One GPU of a node before a job, for rules to look at: its state, its NVLinks, and what the job needs."""
+    """One GPU of a node before a job, for rules to look at: its state, its NVLinks, and what the job needs.
+
+    ``is_divided`` says whether MIG divides it, ``compute_mode`` is its compute mode in lower-case words.
+    """
 
     gpu: GpuState
     links: Links
@@ -84,6 +87,7 @@ def says_nothing(node: NodeFacts, needs: Needs) -> str:
     """Return a clause with the numbers of the GPUs that do not answer nvidia-smi at all; empty: all do.
 
     It begins ``GPU 3: ``. nvidia-smi still lists a lost GPU, with ``Unknown Error`` for everything that it is asked.
+    ``needs`` is not looked at.
     """
     silent = [gpu.index for gpu in node.before.gpus if not gpu.product and not gpu.uuid]
     return f"GPU {ranges(silent)}: it does not answer at all" if silent else ""
@@ -108,7 +112,7 @@ def memory_errors(at_rest: GpuAtRest) -> str:
 
 
 def rows_lost(at_rest: GpuAtRest) -> str:
-    """Return a clause if rows of a GPU's memory could not be remapped; empty: none, or not known."""
+    """Return a clause, always the same, if rows of a GPU's memory could not be remapped; empty: none, or not known."""
     return "memory rows could not be remapped" if at_rest.gpu.rows_failed in _YES else ""
 
 
@@ -200,12 +204,18 @@ def link_trouble(at_rest: GpuAtRest) -> str:
 
 
 def unknown_links(node: NodeFacts, needs: Needs) -> str:
-    """Return why the state of the node's NVLinks is not known, ``NVLinks: `` and the reason; empty: it is known."""
+    """Return why the state of the node's NVLinks is not known, ``NVLinks: `` and the reason; empty: it is known.
+
+    ``needs`` is not looked at.
+    """
     if node.nvlink.gpus and not node.nvlink.missing:
         return ""
     return f"NVLinks: {node.nvlink.missing or 'nvidia-smi nvlink -s shows none'}"
 
 
 def link_errors(node: NodeFacts, needs: Needs) -> str:
-    """Return the bit error rates of the node's NVLinks that are not zero, in one phrase; empty: there are none."""
+    """Return the bit error rates of the node's NVLinks that are not zero, in one phrase; empty: there are none.
+
+    ``needs`` is not looked at.
+    """
     return f"bit errors on NVLinks: {', '.join(node.nvlink.errors)}" if node.nvlink.errors else ""

@@ -45,7 +45,9 @@ _NEAR = 0.97
 class GpuRun(msgspec.Struct, frozen=True, dict=True):
     """One GPU of a node over a run: its states before, under load and after training.
 
-    ``busy`` are the states in which it really worked, and ``clock`` is judged by these only.
+    ``where`` names it, ``n3 GPU 5``. ``busy`` are the states under load in which it really worked, and ``clock`` is its
+    median SM clock in MHz in these only. ``shares`` has the share of the run for which each reason held down its
+    clocks, and ``hot`` says whether it came near the temperature that slows it down.
     """
 
     host: str
@@ -229,8 +231,8 @@ def old_memory_errors(run: GpuRun) -> str:
 def _margins(sample: GpuState, gpu: GpuState) -> Iterator[float | None]:
     """Yield how many degrees Celsius were left to the limits of a GPU in the look ``sample``; None: not known.
 
-    That is by nvidia-smi's own margin, of the GPU and of its memory, always three. The limits are those of ``gpu``, the
-    GPU at the first look. Negative: it was above.
+    There are always three: by nvidia-smi's own margin, by the GPU's temperature and by its memory's. The limits of the
+    last two are those of ``gpu``, the GPU at the first look. Negative: it was above.
     """
     yield sample.temperature_margin_c
     for now, limit in (

@@ -43,7 +43,10 @@ def other_architecture(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_gpus(node: NodeFacts, needs: Needs) -> str:
-    """Return the host with the reason, ``n3 (no answer)``, if the node shows no GPU; empty: it shows some."""
+    """Return the host with the reason, ``n3 (no answer)``, if the node shows no GPU; empty: it shows some.
+
+    ``needs`` is not looked at.
+    """
     return "" if node.gpus else f"{node.host} ({node.before.missing or 'no answer'})"
 
 
@@ -72,7 +75,7 @@ def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
 def old_driver(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if the newest CUDA that the node's driver supports is older than 13.
 
-    Empty: it is not, or it is not known. Empty, too, where the node shows no GPU.
+    Empty: it is not, or it is not known. Empty, too, where the node shows no GPU. ``needs`` is not looked at.
     """
     cuda = re.match(r"\d+", node.before.cuda or "")
     is_old = cuda is not None and int(cuda[0]) < CUDA_NEEDED
@@ -96,7 +99,7 @@ def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
 def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if the node's /dev/shm has less than 8 GiB in all or 64 MiB free.
 
-    Empty: neither, or not known.
+    Empty: neither, or not known. ``needs`` is not looked at.
     """
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None:
@@ -109,7 +112,7 @@ def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
 def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if less than 8 GiB of the node's /dev/shm is free; empty: enough, or not known.
 
-    Empty, too, where ``small_shared_memory`` reports it already.
+    Empty, too, where ``small_shared_memory`` reports it already. ``needs`` is not looked at.
     """
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None or small_shared_memory(node, needs):
@@ -123,7 +126,11 @@ def _left_in_shared_memory(free: int) -> str:
 
 
 def few_open_files(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if a process may open fewer than 65,536 files on the node; empty: enough, or not known."""
+    """Return a clause if a process may open fewer than 65,536 files on the node; empty: enough, no limit, or not
+    known.
+
+    ``needs`` is not looked at.
+    """
     limit = node.system.nofile
     return f"a process may open only {limit} files" if limit is not None and limit < FILES else ""
 
@@ -131,7 +138,7 @@ def few_open_files(node: NodeFacts, needs: Needs) -> str:
 def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if the node's outgoing connections take ports below 30,000, where jobs have their rendezvous.
 
-    Empty: they do not, or it is not known.
+    Empty: they do not, or it is not known. ``needs`` is not looked at.
     """
     first = node.system.first_outgoing_port
     if first is None or first >= RENDEZVOUS_END:
@@ -143,7 +150,7 @@ def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a phrase for each setting of the node that keeps its CPUs from full speed.
 
     These are frequency governors other than ``performance``, idle states that are switched off, and NUMA balancing that
-    is on. What is not known is no evidence.
+    is on. What is not known is no evidence. ``needs`` is not looked at.
     """
     system = node.system
     governors = [name for name in system.governors if name != "performance"]
@@ -175,7 +182,8 @@ def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
 def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if nvidia-fabricmanager, installed on the node, does not run.
 
-    Empty: it does, is not installed, is not known, or is not needed: in NVL72 racks it runs on the switches.
+    Empty: it does, is not installed, is not known, or is not needed: it is not where the GPU type in ``needs`` is of
+    NVL72 racks, in which it runs on the switches.
     """
     unit = node.services.get("fabric_manager", {})
     if needs.domain_nodes > 1 or unit.get("LoadState") != "loaded" or unit.get("ActiveState") == "active":
@@ -233,12 +241,18 @@ def _imex_domain(node: NodeFacts) -> str:
 
 
 def hanging_driver(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each process of NVIDIA's driver that hangs in the node's kernel."""
+    """Yield a clause for each process of NVIDIA's driver that hangs in the node's kernel.
+
+    ``needs`` is not looked at.
+    """
     yield from _hanging(node, of_driver=True)
 
 
 def hanging_processes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each process that hangs in the node's kernel, except those of NVIDIA's driver."""
+    """Yield a clause for each process that hangs in the node's kernel, except those of NVIDIA's driver.
+
+    ``needs`` is not looked at.
+    """
     yield from _hanging(node, of_driver=False)
 
 
@@ -256,9 +270,11 @@ def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
 
 
 def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each folder that jobs need and the node cannot use: it is missing or not writable.
+    """Yield a clause for each folder that was looked at on the node and that jobs cannot use: missing or not
+    writable.
 
-    The folder /tmp may be missing; it is reported, too, if less than 64 MiB is free there.
+    The folder /tmp may be missing; it is reported, too, if less than 64 MiB is free there. The folders were chosen at
+    the look; ``needs`` is not asked.
     """
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
@@ -272,7 +288,7 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a clause for each folder on the node with less than 500 MB or 2 % of its file system free.
 
-    Those that are missing or that ``missing_folders`` reports already are left out.
+    Those that are missing or that ``missing_folders`` reports already are left out. ``needs`` is not looked at.
     """
     for what, folder in node.folders.items():
         is_seen = folder.there or what == "/tmp"
@@ -300,9 +316,10 @@ def _free_space_text(folder: Folder) -> str:
 
 
 def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node has less room for the unpacked container image than the packed one takes.
+    """Return a clause if the unpacked container image has less room on the node than the packed one takes.
 
-    Empty: it has as much, the room or the image's size is not known, or jobs need no containers.
+    The room is that of the folder in which Enroot unpacks images. Empty: it has as much, the room or the image's size
+    is not known, or jobs need no containers.
     """
     return _room_for_image(node, needs, least=0, most=needs.image_bytes)
 
@@ -318,7 +335,8 @@ def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
 def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> str:
     """Return a clause with the node's room for unpacking images, if it is from ``least`` to below ``most`` bytes.
 
-    Empty: it is not, it is not known, or jobs need no containers.
+    The room is that of the folder in which Enroot unpacks them. Empty: it is not, it is not known, or jobs need no
+    containers.
     """
     room = node.software.unpacked
     if not needs.containers or room is None or room.free is None or not least <= room.free < most:
@@ -368,7 +386,7 @@ LESSER_LOOKS = ("kernel", "services", "software", "imex")
 def hung_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a sentence for each look at the node that did not end in time: jobs may hang there, too.
 
-    It has no period. Looks of ``LESSER_LOOKS``, such as at the kernel's log, are left out.
+    It has no period. Looks of ``LESSER_LOOKS``, such as at the kernel's log, are left out. ``needs`` is not looked at.
     """
     yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe not in LESSER_LOOKS)
 
@@ -390,13 +408,16 @@ def _hung_sentence(probe: str, how: str) -> str:
 
 
 def failed_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a sentence, without a period, for each look at the node that failed, with its error."""
+    """Yield a sentence, without a period, for each look at the node that failed, with its error.
+
+    ``needs`` is not looked at.
+    """
     yield from (f"the check of {probe} failed: {error}" for probe, error in node.errors.items())
 
 
 def unread_kernel_log(node: NodeFacts, needs: Needs) -> str:
     """Return a sentence, without a period, with the reason if the node's kernel log could not be read.
 
-    Empty: it could, or the node has no tool for it.
+    Empty: it could, or the node has no tool for it. ``needs`` is not looked at.
     """
     return f"the kernel's log cannot be read: {node.kernel.missing}" if node.kernel.missing else ""

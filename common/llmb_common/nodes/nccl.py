@@ -30,8 +30,9 @@ _NVLS = re.compile(r"NCCL INFO (?:NVLS comm |Connected NVLS tree)")
 class NcclLog(msgspec.Struct, frozen=True):
     """What the log that NCCL wrote on one node says of its version, the network and the channels between GPUs.
 
-    ``transports`` has every channel, within the node and to others; ``networks`` what NCCL chose between nodes. None or
-    empty: the log does not say.
+    ``transports`` has every channel, within the node and to others; ``networks`` what NCCL chose between nodes.
+    ``direct`` says whether adapters reach GPU memory by themselves, ``network`` names the network between nodes, and
+    ``sockets`` says whether its data goes through TCP. None or empty: the log does not say.
     """
 
     version: str | None = None
@@ -81,9 +82,11 @@ class NcclLog(msgspec.Struct, frozen=True):
 
     @property
     def _channels(self) -> tuple[str, ...]:
-        """The networks of the channels to other nodes, by NCCL's names, such as ``IBext_v8``.
+        """The networks of the channels to other nodes, by NCCL's names, such as ``IBext_v8``, in the order of the
+        log.
 
-        Empty: no such channels.
+        There is one for each kind of channel, so that a name may come twice, with GPUDirect RDMA and without. Empty: no
+        such channels.
         """
         return tuple(name.split("/")[1] for name in self.transports if name.startswith("NET/"))
 
@@ -186,6 +189,7 @@ def _transport(path: str) -> str:
     """Return the kind of a channel without its numbers, from the path that NCCL logs for it.
 
     ``NET/IB/GDRDMA`` for ``NET/IB/0/GDRDMA``, ``SHM`` for ``SHM/direct/direct``, ``P2P/CUMEM`` for ``P2P/CUMEM/read``.
+    Of any other path it is what is before the second slash. It has at most 60 characters.
     """
     parts = path.strip().split("/")
     if parts[0] == "NET":

@@ -22,7 +22,8 @@ class Needs:
     """What a job, or the jobs of a site, need of each node; rules hold nodes against it.
 
     ``needs_of`` makes it of a plan, ``needs_of_site`` of a site's configuration, ``needs_of_run`` of a finished run's
-    plan. What is left at its default is not asked of nodes.
+    plan. What is left at its default is not asked of nodes. ``containers`` says whether the job runs in a container,
+    ``domain_nodes`` how many nodes NVLink joins for its GPU type (1: each is by itself).
     """
 
     gpu_type: str = ""

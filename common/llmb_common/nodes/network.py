@@ -21,21 +21,29 @@ DMABUF = (5, 12)
 
 
 def no_adapters(node: NodeFacts, needs: Needs) -> str:
-    """Return ``no device`` if the node has no InfiniBand, RoCE or EFA adapter; empty: it has one."""
+    """Return ``no device`` if the node has no InfiniBand, RoCE or EFA adapter; empty: it has one.
+
+    ``needs`` is not looked at.
+    """
     return "" if node.machine.adapters else "no device"
 
 
 def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each port of an adapter that lost its link within the four seconds of a look at the node."""
+    """Yield a clause for each port of an adapter that lost its link within the four seconds of a look at the node.
+
+    The port's counter ``link_downed`` tells. ``needs`` is not looked at.
+    """
     for port in node.ports:
         if port.errors.get("link_downed"):
             yield f"{port.name} lost its link during the check"
 
 
 def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield the errors of each port whose counters grew within the seconds of a look: ``mlx5_0: 3 symbol_error``.
+    """Yield the errors of each port whose counters grew within the four seconds of a look: ``mlx5_0: 3
+    symbol_error``.
 
-    Several counters of a port are joined by commas. Ports that ``lost_links`` reports are left out.
+    The number is by how much. Several counters of a port are joined by commas. Ports that ``lost_links`` reports are
+    left out. ``needs`` is not looked at.
     """
     for port in node.ports:
         grown = [f"{count} {name}" for name, count in port.errors.items() if count]
@@ -100,14 +108,18 @@ def dark_ports(fleet: Fleet) -> Iterator[Found]:
 def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
     """Yield each port that serves GPUs and is down, where other nodes do not show whether it should be up.
 
-    No other node has one of its name, or the only other one is down, too, and its node has fewer active ports than
-    GPUs.
+    Either no other node has one of its name, or the only other one is down, too, and the port's node has fewer active
+    ports than GPUs.
     """
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "warn")
 
 
 class _Port(NamedTuple):
-    """One port of a network adapter that serves GPUs, with the ports to compare it with."""
+    """One port of a network adapter that serves GPUs, with the ports to compare it with.
+
+    ``slow`` and ``dark`` give what is found where it is slower than usual, and where it has no link; ``dark_level``
+    says how much the latter counts.
+    """
 
     node: NodeFacts
     port: Adapter
@@ -182,7 +194,10 @@ def _usual_rate(ports: Sequence[Adapter]) -> float | None:
 
 
 def no_roce_address(fleet: Fleet) -> Iterator[Found]:
-    """Yield each node with active Ethernet ports that serve GPUs and have only addresses other than RoCE v2."""
+    """Yield each node with active Ethernet ports that serve GPUs and have only addresses other than RoCE v2.
+
+    Ports whose addresses are not known are left out.
+    """
     for node in fleet.nodes:
         serving = _serving_ports(node, fleet.needs)
         ethernet = {port.name for port in serving if port.state == ACTIVE and port.layer == "Ethernet"}
@@ -340,9 +355,9 @@ def unused_adapters(fleet: Fleet) -> Iterator[Found]:
 def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """Return a finder for a rule that compares the adapters that NCCL used, port by port, with their like elsewhere.
 
-    Their like are ports of the same name on other nodes; what most of them have is right. An adapter counts on all
-    nodes if NCCL used it on one: where it is down, NCCL does not name it. ``value`` gives what of a port is compared; a
-    port of which it gives None, not known, is left out.
+    Their like are ports of the same name on other nodes; what most of them have is right, of equally frequent values
+    the better one (``usual_value``). An adapter counts on all nodes if NCCL used it on one: where it is down, NCCL does
+    not name it. ``value`` gives what of a port is compared; a port of which it gives None, not known, is left out.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -356,8 +371,9 @@ def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """Return a finder for a rule that compares all ports with those of the same name on other nodes.
 
-    What most of them have is right. It finds nothing where NCCL's logs say which adapters were used. ``value`` gives
-    what of a port is compared; a port of which it gives None, not known, is left out.
+    What most of them have is right, of equally frequent values the better one (``usual_value``). It finds nothing where
+    NCCL's logs say which adapters were used. ``value`` gives what of a port is compared; a port of which it gives None,
+    not known, is left out.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -373,6 +389,7 @@ def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]
     """Yield each port, of adapters called one of ``names``, whose value is unlike that of most ports of its name.
 
     Names of adapters are without a port. ``value`` gives what is compared; ports of which it gives None are left out.
+    Of equally frequent values the better one is right (``usual_value``).
     """
     named: dict[str, list[tuple[str, object]]] = {}
     for node in fleet.nodes:

@@ -26,7 +26,9 @@ to be found out, which is not the same as healthy."""
 class Level(NamedTuple):
     """How much a rule about nodes counts for each command that asks it; None: that command does not ask it.
 
-    A weight is ``fail``, ``warn`` or ``unknown``; for a run's evidence it is ``problem`` or ``note``.
+    A weight is ``fail`` (a job would stop there, or its result be wrong), ``warn`` (worth a look) or ``unknown`` (it
+    was not to be found out); for a run's evidence it is ``problem`` (the result is not what these machines can do) or
+    ``note`` (worth knowing).
     """
 
     doctor: Weight | None = None
@@ -38,7 +40,10 @@ class Level(NamedTuple):
 
 
 class Fleet(msgspec.Struct, frozen=True, dict=True):
-    """The nodes that rules look at, and what is needed of them; a ``Finder`` is called with it."""
+    """The nodes that rules look at, and what is needed of them; a ``Finder`` is called with it.
+
+    ``gpus`` has every GPU of all nodes, each with its states over the run.
+    """
 
     needs: Needs
     nodes: tuple[NodeFacts, ...]

@@ -61,7 +61,8 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
 def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
     """Return the fields of ``NodeSummary`` on the peak of GPU memory, in GiB, by name.
 
-    Peaks are the highest of all ranks, the GPU's memory is that of the smallest. Empty where no rank recorded any.
+    They are ``memory_gib`` and ``memory_reserved_gib``, the highest of all ranks, ``memory_device_gib``, of the
+    smallest GPU, and ``memory_ranks``, how many recorded any. Empty where no rank did.
     """
     peaks = list(chain.from_iterable(node.peaks for node in nodes))
     if not peaks:

@@ -20,7 +20,7 @@ _MOST_DOMAINS = 4
 class NodeFinding(msgspec.Struct, frozen=True):
     """One thing that a rule about nodes found to speak against a run's result.
 
-    ``severity`` is ``problem`` or ``note``.
+    ``severity`` is ``problem`` (the result is not what these machines can do) or ``note`` (worth knowing).
     """
 
     kind: str
@@ -33,7 +33,8 @@ class NodeFinding(msgspec.Struct, frozen=True):
 class NodeSummary(msgspec.Struct, frozen=True):
     """What a run ran on, as its nodes recorded it: hardware, versions, network, clocks, power and memory.
 
-    A text is the value that all nodes have; where they differ, each value has its count. Empty or None: not known.
+    A text is the value that all nodes have; where they differ, the four commonest have their counts, ``a (3) / b (1)``.
+    Empty or None: not known. ``lines`` gives all but the findings for people.
     """
 
     nodes: int = 0
@@ -132,8 +133,9 @@ _OF_THE_JOB = ("gpudirect", "nvlink")
 def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
     """Return the hardware and versions that the nodes of accepted runs agree on, by field of ``NodeSummary``.
 
-    What differs between runs, or is empty in one, is left out; ``clock_mhz``, the clock under load, is the mean of
-    those known. Empty: they left no record. At least one summary must be given.
+    The fields are ``gpus``, ``driver``, ``adapters``, ``gpudirect``, ``nvlink``, ``fabric``, ``pcie``, ``power_limit``
+    and ``clocks``. What differs between runs, or is empty in one, is left out; ``clock_mhz``, the clock under load, is
+    the mean of those known. Empty: they left no record. At least one summary must be given.
     """
     setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
     kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
@@ -147,10 +149,10 @@ def setup_findings(
 ) -> list[NodeFinding]:
     """Return a finding for each way in which a run's nodes differ from those of accepted runs.
 
-    Empty: they are alike. ``setup`` comes from ``setup_of``, and ``what`` names those runs in the texts. What either
-    does not know is not compared. Another driver is a note, all else a problem. ``same_job``: both ran the same
-    configuration, so that GPUDirect RDMA, NVLink and clocks under load are compared, too; of clocks only one below 90 %
-    counts.
+    Empty: they are alike. ``account`` is of the run, ``setup`` comes from ``setup_of``, and ``what`` names the accepted
+    runs in the texts. What either does not know is not compared, nor is ``gpus``. Another driver is a note, all else a
+    problem. ``same_job``: both ran the same configuration, so that GPUDirect RDMA, NVLink and clocks under load are
+    compared, too; of clocks only one below 90 % counts.
     """
     found: list[tuple[Severity, str]] = []
     for name, (severity, word) in _FACTS.items():

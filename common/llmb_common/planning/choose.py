@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that planning starts from: recipe, site's configuration, user's request and machine."""
+    """Everything that planning starts from: recipe, site's configuration, user's request and machine.
+
+    ``containers`` says whether jobs of this site run in containers.
+    """
 
     recipe: Recipe
     cluster: ClusterConfig
@@ -39,7 +42,11 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
 class Case(PlanningInput, frozen=True, kw_only=True):
     """A user's request together with what it means in the recipe: configuration row, model, variant, dtype and GPUs.
 
-    ``choose`` makes it. All but the list of notices stays as it is.
+    ``choose`` makes it. All but the list of notices, to which ``note`` adds, stays as it is. ``shape`` has the numbers
+    of the model, ``entry`` what the function's name says, ``precision`` the FP8 scaling or else the dtype, and ``what``
+    the configuration as a phrase for messages. ``adapters`` (LoRA), ``resumes``, ``saves`` and ``on_cpu`` say what the
+    job does: train adapters, continue a checkpoint, write one, run on CPUs. ``gpus_per_node`` is how many a node has,
+    of which a job may use fewer.
     """
 
     gpu_type: str
@@ -634,8 +641,8 @@ def _scales_of(rows: Iterable[Row]) -> list[int]:
 def _base_row(rows: Sequence[Row]) -> Row | None:
     """Return the row whose function a job on an undocumented number of GPUs starts from.
 
-    It is the one for most GPUs, or, for some models, for fewest. None where any row names no function, or is for a
-    range of numbers.
+    It is the one for most GPUs, or, for the sizes in ``_BASE_IS_SMALLEST``, for fewest. None where any row names no
+    function, or is for a range of numbers.
     """
     functions = [row for row in rows if row.function is not None and row.gpus_min == row.gpus_max]
     if len(functions) < len(rows):

@@ -102,7 +102,8 @@ def captures_iterations(family: str) -> bool:
 def of_numbers(c: Layout, a: AnyShape) -> Broken:
     """Yield (what does not divide, what to do) for a layout and a model; nothing where all divides.
 
-    How layers are divided among pipeline stages is not looked at.
+    How layers are divided among pipeline stages is not looked at. ``c`` is the job's layout, ``a`` has the numbers of
+    the model.
 
     Raises:
         ZeroDivisionError: only after the first problem, where there are fewer GPUs than one replica takes
@@ -117,7 +118,7 @@ def of_numbers(c: Layout, a: AnyShape) -> Broken:
 def of_ranks(c: Layout) -> Broken:
     """Yield (what does not divide, what to do) by the rules that hold for every model: GPUs, sequence and batch.
 
-    Nothing where all divides.
+    Nothing where all divides. ``c`` is the job's layout.
 
     Raises:
         ZeroDivisionError: only after the first problem, where there are fewer GPUs than one replica takes
@@ -139,7 +140,10 @@ def divides_at_all(layout: Layout) -> bool:
 
 
 def _of_world(c: Layout) -> Broken:
-    """Yield (what is wrong, what to do) where TP*PP*CP does not divide the number of GPUs; else nothing."""
+    """Yield (what is wrong, what to do) where TP*PP*CP does not divide the number of GPUs; else nothing.
+
+    ``c`` is the job's layout.
+    """
     model_parallel = c.tp * c.pp * c.cp
     if c.gpus % model_parallel:
         message = f"{c.gpus} GPUs are not divisible by TP*PP*CP = {c.tp}*{c.pp}*{c.cp} = {model_parallel}"
@@ -150,7 +154,7 @@ def _of_tensors(c: Layout, a: AnyShape) -> Broken:
     """Yield (what is wrong, what to do) for each size of the model that TP does not divide.
 
     These are its heads, FFN, vocabulary and shared expert's FFN, as far as it has them; query groups may instead divide
-    TP.
+    TP. ``c`` is the job's layout, ``a`` has the numbers of the model.
     """
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
@@ -167,7 +171,8 @@ def _of_sequence(c: Layout, attention_chunk: int | None = None) -> Broken:
     """Yield (what is wrong, what to do) where a sequence cannot be divided among the ranks of TP and CP.
 
     TP*CP must divide it where TP is above 1, and 2*CP where CP is. So, too, where it is longer than ``attention_chunk``
-    tokens, and CP is above 1 or it is no whole number of such chunks of attention; None: the model has no chunks.
+    tokens, and CP is above 1 or it is no whole number of such chunks of attention; None: the model has no chunks. ``c``
+    is the job's layout.
     """
     sequence = f"the sequence of {c.seq_len} tokens"
     if c.tp > 1 and c.seq_len % (c.tp * c.cp):
@@ -194,7 +199,8 @@ def of_precision(c: Layout, precision: str) -> Broken:
     """Yield (what is wrong, what to do) where a rank's tokens are no multiple of what a precision needs.
 
     That is 32 in MXFP8, 16 in NVFP4, 8 in other FP8, 1 in BF16; they are the tokens of one micro-batch, divided by TP
-    and CP. ``precision`` is the FP8 scaling (``mx``, ``cs``, ...), or the dtype where it is not FP8.
+    and CP. ``precision`` is the FP8 scaling (``mx``, ``cs``, ...), or the dtype where it is not FP8. ``c`` is the job's
+    layout.
     """
     word, unit = _TOKENS.get(precision, ("FP8", 8))
     shared = c.tp * c.cp
@@ -219,7 +225,8 @@ def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
 def _of_batches(c: Layout) -> Broken:
     """Yield (what is wrong, what to do) where micro-batches do not fit interleaved stages, or not the global batch.
 
-    VP above 1 needs PP above 1, and a number of micro-batches that PP divides; MBS*DP must divide GBS.
+    VP above 1 needs PP above 1, and a number of micro-batches that PP divides; MBS*DP must divide GBS. ``c`` is the
+    job's layout.
 
     Raises:
         ZeroDivisionError: there are fewer GPUs than one replica of the model takes
@@ -240,7 +247,8 @@ def _of_batches(c: Layout) -> Broken:
 def _of_experts(c: Layout, a: AnyShape) -> Broken:
     """Yield (what is wrong, what to do) where EP and ETP do not divide the experts, their FFN size or the GPUs.
 
-    Without an ETP of its own, TP counts as ETP. So, too, where EP or ETP is above 1 for a model without experts.
+    Without an ETP of its own, TP counts as ETP. So, too, where EP or ETP is above 1 for a model without experts. ``c``
+    is the job's layout, ``a`` has the numbers of the model.
     """
     if a.moe is None:
         for name, value in (("EP", c.ep), ("ETP", c.etp)):
@@ -258,9 +266,11 @@ def _of_experts(c: Layout, a: AnyShape) -> Broken:
 
 
 def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
-    """Yield (what is wrong, what to do) where recomputation, offload and FSDP exclude each other or a pipeline.
+    """Yield (what is wrong, what to do) where recomputation, offload or FSDP does not go with the rest of the
+    layout.
 
-    So, too, where recomputation exceeds the layers of a stage, or offload takes all layers.
+    Offload and FSDP each need a PP of 1, offload excludes recomputation and must leave a layer, and recomputation takes
+    at most the layers of a stage. ``c`` is the job's layout, ``a`` has the numbers of the model.
     """
     offload = f"OFFLOAD_LAYERS={c.offload_layers}"
     recompute = f"RECOMPUTE_LAYERS={c.recompute_layers}"
@@ -282,7 +292,7 @@ def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
     """Yield (what is wrong, what to do) for each setting that cannot be combined with CUDA graphs, if these are on.
 
     That is offload, FSDP and, unless ``whole_iteration``, recomputation. ``whole_iteration``: they capture whole
-    iterations, else single layers.
+    iterations, else single layers. ``c`` is the job's layout.
     """
     if not c.cuda_graph:
         return
@@ -317,8 +327,9 @@ def with_nearest(
 ) -> RequestError:
     """Return ``error`` itself, with the nearest valid values added to its remedy: ``(nearest: TP 4 or 8)``.
 
-    They are those of each column in ``requested`` but for switches, or of the number of GPUs where it has none.
-    ``check`` raises for a layout that is not valid. Without a valid value nearby the remedy stays as it is.
+    ``requested`` has the names of the columns that the user set. The values are those of each of them but for switches,
+    or of the number of GPUs where it has none. ``check`` raises for a layout that is not valid. Without a valid value
+    nearby the remedy stays as it is.
     """
     # Switches have no nearest value.
     names = [name for name in requested if name not in ("fsdp", "cuda_graph")] or ["gpus"]

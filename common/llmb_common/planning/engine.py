@@ -37,11 +37,12 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
 
     It is the one that LLMB_ENGINE names, else the one that the job's image has. A site's own image may have any: the
     job is planned with the newest release, unless the site has a catalogue of the image; a later patch of a known image
-    of NVIDIA's with the newest of its minor release. Unchanged where the recipe has one set of functions only.
+    of NVIDIA's with the newest of its minor release. Unchanged where the recipe has one set of functions only, and none
+    of the site's own releases is meant.
 
     Raises:
         RequestError: code ``no-such-engine``: LLMB_ENGINE is no release, the recipe has no functions of it, or the
-            image has another one
+            image has another one or is newer than all known ones
         ConfigError: the site's catalogue is of another release than its configuration says
         RecipeError: the site's catalogue cannot be read
     """
@@ -97,7 +98,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
 def _release_in_image(image: str | None) -> str | None:
     """Return the release of Megatron-Bridge in one of NVIDIA's images, ``0.6.2``; None: it is not known.
 
-    Only ``0.6`` for a later patch of a known image.
+    Only ``0.6`` for a later patch of a known image. None, too, for an ``image`` of None.
     """
     return bridge_release(image) or patched_release(image)
 
@@ -236,8 +237,8 @@ def choose_engine(case: Case) -> str:
     """Return the minor release of Megatron-Bridge, such as ``0.6``, that a job runs on: LLMB_ENGINE or the recipe's.
 
     Raises:
-        RequestError: the recipe does not run on it, the requested image has another one, or no image is known (code
-            ``no-such-engine`` but for the second)
+        RequestError: the recipe does not run on it, the requested image has another one, or none is requested and LLMB
+            knows no image with it (code ``no-such-engine`` but for the second)
     """
     recipe, request = case.recipe, case.request
     engine = request.engine or recipe.engine

@@ -35,7 +35,8 @@ _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
 def variables(case: Case) -> dict[str, str]:
     """Return the variables, name to value, that GPU type, model, dtype and scale of a job require in every recipe.
 
-    Empty: none.
+    They are those of GPUDirect on GB200 and the types that run its rows, and NCCL's number of queue pairs for some
+    models. Empty: none.
     """
     values: dict[str, str] = {}
     if gpus.rows_of(case.gpu_type) == "gb200":
@@ -199,9 +200,10 @@ _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 
 
 def _sm_margins(streaming_multiprocessors: int) -> dict[str, str]:
-    """Return the variables that leave some SMs of the GPU free for communication while normalization kernels run.
+    """Return the variables, name to value, that keep some SMs of the GPU free for communication in normalization
+    kernels.
 
-    ``streaming_multiprocessors`` is the number of SMs.
+    ``streaming_multiprocessors`` is the number of SMs to keep free.
     """
     names = ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
     return dict.fromkeys(names, str(streaming_multiprocessors))

@@ -13,7 +13,8 @@ from llmb_common.recipes.catalogue import Function
 def divides_stages(function: Function, c: Layout) -> bool:
     """Return whether PP*VP of a layout divides a function's layers, its counted ends included.
 
-    True, too, where the function itself assigns its layers to stages. None as VP counts as 1.
+    True, too, where the function itself assigns its layers to stages. None as VP counts as 1. ``c`` is the job's
+    layout.
     """
     return function.stages or (function.architecture.layers + len(ends_of(function))) % (c.pp * (c.vp or 1)) == 0
 
@@ -21,7 +22,7 @@ def divides_stages(function: Function, c: Layout) -> bool:
 def ends_of(function: Function) -> list[str]:
     """Return which ends of a function's model count as layers when these are divided among pipeline stages.
 
-    They are ``embedding`` and ``loss``, in this order, one or neither (empty).
+    They are ``embedding`` and ``loss``, in this order, or only one of them; empty: neither counts.
     """
     return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
 
@@ -68,9 +69,11 @@ def check_stages(name: str | None, function: Function, layout: Layout) -> None:
 
 
 def other_stages(function: Function, layout: Layout, refused: str) -> bool:
-    """Return whether Megatron refuses only a function's own layout of stages, and the job has another existing one.
+    """Return whether a refusal by Megatron means the function's own layout of stages only, and the job has another
+    one.
 
-    ``refused`` is Megatron's message on the function at its own PP and VP.
+    ``refused`` is Megatron's message on the function at its own PP and VP. The other one must exist: Megatron-Bridge
+    has it for the job's PP and VP.
     """
     own = function.columns
     changed = (layout.pp, layout.vp or 1) != (own.pp, own.vp or 1)

@@ -58,7 +58,7 @@ def check_combinations(name: str | None, function: Function, layout: Layout) -> 
 def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
     """Yield (what is wrong, what to do) for what Megatron would refuse of a function in a layout.
 
-    Nothing if it can run.
+    Nothing if it can run. ``c`` is the job's layout.
     """
     settings, own = function.settings, function.columns
     graphs = c.cuda_graph and not function.captures_iterations
@@ -114,7 +114,7 @@ def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[s
     a2a), which Transformer Engine 2.12 to 2.18 divides by CP (``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
     Parts of products on a rank: Transformer Engine 2.12 to 2.18 takes multiples of 32 in MXFP8
     (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8 (``pytorch/utils.py``, ``assert_dim_for_fp8_exec``) and in
-    NVFP4 (``quantizer.cpp``). Attention heads are such.
+    NVFP4 (``quantizer.cpp``). Attention heads are such. ``c`` is the job's layout.
     """
     a = function.architecture
     layers = function.layers
@@ -177,8 +177,9 @@ def check_settings(
 def _conflicts(function: Function, c: Layout, requested: Mapping[str, Any], gpu_type: str) -> list[str]:
     """Return a clause for each pair of a function's settings that exclude each other; empty: there are none.
 
-    Backends of the flexible dispatcher: Bridge's ``training/flex_dispatcher_backend.py`` and core's
-    ``MoEFlexTokenDispatcher``. ``requested`` are the user's settings by section and field.
+    ``requested`` are the user's settings by section and field, of which some do nothing without others. ``c`` is the
+    job's layout, ``gpu_type`` must be a GPU's, else there is a KeyError. Backends of the flexible dispatcher: Bridge's
+    ``training/flex_dispatcher_backend.py`` and core's ``MoEFlexTokenDispatcher``.
     """
     settings = function.settings
     moe = function.architecture.moe

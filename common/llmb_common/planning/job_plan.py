@@ -41,7 +41,7 @@ class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     start: int
     """The first profiled step."""
     stop: int
-    """The step at which profiling ends."""
+    """The step just before which profiling ends."""
     ranks: tuple[int, ...] | None
     """None: all."""
     file: str
@@ -64,7 +64,7 @@ class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     load: str | None = None
     """The checkpoint to load; None: none."""
     resume: bool = False
-    """Whether to start from the newest finished checkpoint in ``save``, if there is one."""
+    """Whether to start from the newest finished checkpoint in ``save``, if there is one. ``is_used``: any of these."""
     save_seconds: int = 120
     """What writing one checkpoint takes, by the site's rate: how long before its time limit Slurm tells the job to."""
 
@@ -96,7 +96,7 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     dummy_gradients: float
     """Transformer Engine's placeholders, one for each shape of a weight."""
     transient: float
-    """What lives at the peak only."""
+    """What lives at the peak only. ``parts`` has all from ``weights`` on by name, and ``total`` is their sum."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -116,11 +116,11 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The predicted GPU memory of a job, in GiB on one rank, and how far such a prediction can be trusted."""
 
     stages: tuple[StageMemory, ...]
-    """In order; neighboring stages that are alike are one entry."""
+    """In order; neighboring stages that are alike are one entry. ``fullest`` needs most, and ``peak`` is its total."""
     reserve: float
     """What PyTorch's allocator does not see (CUDA's context, NCCL's buffers), and what it loses to fragments."""
     limit: float
-    """What the GPU has."""
+    """What the GPU has. ``fits``: ``likely`` and ``reserve`` are within it. ``verdict`` puts that in words."""
     kind: str
     """The kind of job whose measured peaks count, such as ``dense, bf16``."""
     knowledge: Literal["validated", "validated here", "not validated"]
@@ -132,13 +132,13 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pairs: int = 0
     """Number of pairs of a measured and a predicted peak that these come from."""
     factor: float = 1.0
-    """What such jobs need of the predicted peak: measured over predicted."""
+    """What such jobs need of the predicted peak: measured over predicted. ``likely`` is ``peak`` times this."""
     at_least: float | None = None
-    """A validated lower bound of the peak; None: there is none."""
+    """A validated lower bound of the peak; None: there is none. ``certain``: not even this fits with the reserve."""
     knob: str = ""
     """The change that would save most, ``PP 8 instead of 4 saves 13 GiB``; empty: it fits, or none helps."""
     ran_out: str = ""
-    """Who saw a job of this kind run out of memory though it was predicted to need less than this one; empty:
+    """Who saw a job of this kind run out of memory though predicted to need no more than this one; empty:
     nobody."""
 
     @property
@@ -304,12 +304,12 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     model_size: Work[str]
     dtype: Speed[str]
     fp8_recipe: Speed[str | None]
-    """The scaling, such as ``cs``; None: not in FP8."""
+    """The scaling, such as ``cs``; None: not in FP8. ``precision`` is dtype and scaling for people."""
     gpu_type: Speed[str]
     device: Speed[Literal["cuda", "cpu"]]
     cluster_type: Place[ClusterType]
     gpus: Division[int]
-    """In all; on CPUs the number of ranks."""
+    """In all; on CPUs the number of ranks. ``scale`` has them with their type for people."""
     nodes: Derived[int]
     gpus_per_node: Division[int]
     """That the job uses on each node."""
@@ -335,7 +335,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_steps: Extent[int]
     """Steps that the training schedule has."""
     exit_after: Extent[int | None]
-    """Steps after which a resumed job ends; None: after ``max_steps``."""
+    """Steps after which a resumed job ends; None: after ``max_steps``. ``trained_steps`` is whichever holds."""
     time_limit: Bookkeeping[str]
     """As Slurm writes it, such as ``01:30:00``."""
     image: Place[str | None]
@@ -346,7 +346,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     env: Speed[dict[str, EnvironmentValue]]
     """The job's variables by name, each with who set it."""
     scheduler: Place[Part] = msgspec.field(name="slurm")
-    """What its scheduler is asked for. Plans were first written where that was Slurm, hence their key."""
+    """What its scheduler is asked for. Plans were first written where that was Slurm, hence their key. ``on_nodes`` and
+    ``after_days`` return a plan that asks for other nodes, or for a later day."""
     engine: Place[str] = DEFAULT_ENGINE
     """The release of Megatron-Bridge that the recipe needs, ``0.3``; records from before there were two have none."""
     engine_python: Place[str | None]
@@ -434,7 +435,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).on_nodes(nodes))
 
     def after_days(self, days: int) -> JobPlan:
-        """Return a plan of the same job that begins ``days`` days from now; this one stays as it is.
+        """Return a plan of the same job that begins ``days`` days from this hour, not earlier; this one stays as it
+        is.
 
         Raises:
             RequestError: the job's scheduler does not let jobs wait, or there is none

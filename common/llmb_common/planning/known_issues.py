@@ -44,9 +44,11 @@ def known_issues(case: Case, plan: JobPlan) -> list[str]:
 
 
 def _exchanges_over_spectrum_x(case: Case, plan: JobPlan) -> bool:
-    """Return whether NCCL itself sends expert tokens beyond NVLink, with the plug-in that this job's image names.
+    """Return whether NCCL itself sends a job's expert tokens beyond NVLink, by the network plug-in that its image
+    sets.
 
-    False where the job's variables name another plug-in, on CPUs, and without experts.
+    It does where EP times ETP is more than the GPUs that NVLink joins, and the dispatcher is ``alltoall``. False where
+    the job's variables name another plug-in, on CPUs, and without experts.
     """
     if plan.device == "cpu" or not plan.has_experts or any(name in plan.env for name in _PLUGINS):
         return False

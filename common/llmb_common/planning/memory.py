@@ -96,8 +96,9 @@ def ran_out(kind: str, share: float) -> str:
 def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
     """Return the kind of a job that decides how well its memory is known, such as ``experts, fp8 (mx), VP``.
 
-    It is ``dense`` or ``experts``, ``precision`` and what else matters, always in one order. ``precision`` is the dtype
-    with its scaling as people write it. ``graphs``: it uses CUDA graphs. ``adapters``: it trains adapters.
+    It is ``dense`` or ``experts``, ``precision``, and of ``VP``, ``FSDP``, ``recomputation``, ``offload``, ``CUDA
+    graphs``, ``heads for further tokens``, ``adapters`` and ``settings`` what the job has, in this order. ``precision``
+    is the dtype with its scaling as people write it. ``graphs``: it uses CUDA graphs. ``adapters``: it trains adapters.
     ``settings``: the user changed some of the framework's.
     """
     layout = job.layout
@@ -138,8 +139,9 @@ def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
 def published_accuracy(kind: str) -> Accuracy:
     """Return how well published peaks agree with the prediction for jobs of exactly this ``kind``.
 
-    Without published peaks it is ``not validated``, without errors; such a kind may also have errors, and then a factor
-    by which the prediction is too low at most.
+    Without published peaks it is ``not validated``, without errors. Where there are some, but not enough to validate
+    the prediction, it is ``not validated``, too, but has their errors, and as ``factor`` by how much the prediction is
+    too low at most.
     """
     found = MEASURED.get(kind, Accuracy("not validated"))
     if found.knowledge == "validated" or found.low is None:
@@ -161,7 +163,7 @@ def estimate_of(
 
     None on CPUs, for a small copy of a model, with ``PREFLIGHT=off``, and where the model's numbers are not known.
     ``here`` gives, for a kind of job (``kind_of``), the measured over the predicted peak of each of this site's runs;
-    five or more win over what is published.
+    five or more win over what is published, unless they scatter too much (``own_accuracy``).
     """
     job = job_of(case, plan) if case.request.preflight != "off" else None
     if job is None:
@@ -285,10 +287,12 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
 
 
 def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
-    """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: none saves 1 GiB.
+    """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: it saves less than 1
+    GiB.
 
     A change is of one column, or of the number of GPUs with its batch, and leaves a valid layout. If some are enough,
-    it is the one of these that saves most without computing twice or on more GPUs; else it says that it is not enough.
+    one of these is taken: rather one on as many GPUs, then rather one without recomputation, then the one that saves
+    most. Else the text says that it is not enough. Empty, too, where no change leaves a valid layout.
     """
     found, own = [], job.layout
     changes: dict[str, dict[str, int]] = {

@@ -20,7 +20,8 @@ from llmb_common.planning.memory_layers import Body, Layer, Saved, Storage, elem
 class Stage(msgspec.Struct, frozen=True):
     """The layers that one pipeline stage holds, chunk by chunk, and the micro-batches that it holds for each.
 
-    There is one chunk without virtual stages, else VP of them. ``stages_of`` makes all stages of a model.
+    There is one chunk without virtual stages, else VP of them; ``layers`` has the layers of all. ``stages_of`` makes
+    all stages of a model.
     """
 
     chunks: tuple[tuple[Layer, ...], ...]
@@ -120,7 +121,8 @@ _GATHERED_UNITS = 2
 class MemoryInput(Struct, frozen=True, kw_only=True):
     """Everything that the memory of a job depends on: model, layout, bytes per element, and what is not kept.
 
-    ``job_of`` makes it of a plan.
+    ``job_of`` makes it of a plan. ``tokens`` are those of one micro-batch that a rank gets, divided by CP, not yet by
+    TP.
     """
 
     body: Body

@@ -63,7 +63,10 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """A model as its memory sees it: its layers in order, its heads for further tokens, and what is at its ends."""
+    """A model as its memory sees it: its layers in order, its heads for further tokens, and what is at its ends.
+
+    ``has_experts`` says whether any layer has routed experts.
+    """
 
     hidden: int
     """Elements of a hidden state."""
@@ -145,7 +148,8 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
 def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Return (what attention saves of a token for the backward pass, the shapes of its matrices).
 
-    A shape is (outputs, inputs); queries, keys and values are one matrix, and the output projection is the other.
+    ``a`` has the numbers of the model, ``s`` the size of a head. A shape is (outputs, inputs); queries, keys and values
+    are one matrix, and the output projection is the other.
     """
     queries, keys = s.head_dim * a.heads, s.head_dim * a.query_groups
     shapes = frozenset({(queries + 2 * keys, a.hidden), (a.hidden, queries)})
@@ -156,7 +160,8 @@ def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Return (what multi-head latent attention saves of a token for the backward pass, the shapes of its matrices).
 
-    Saved are compressed queries and keys before and after their norms, then whole ones. A shape is (outputs, inputs).
+    ``a`` has the numbers of the model, ``s`` the widths of its latent attention, which must be known. Saved are
+    compressed queries and keys before and after their norms, then whole ones. A shape is (outputs, inputs).
     """
     assert s.latent is not None
     q, kv, head, position, value = s.latent
@@ -171,8 +176,8 @@ def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Return (what a Mamba-2 mixer saves of a token for the backward pass, the shapes of its matrices).
 
-    Saved are what its first product makes, which the fused scan keeps, and the scan's output. A shape is (outputs,
-    inputs).
+    ``a`` has the hidden size of the model, ``s`` the widths of its mixers, Mamba's among them. Saved are what its first
+    product makes, which the fused scan keeps, and the scan's output. A shape is (outputs, inputs).
     """
     first, inner = s.scans["mamba"]
     shapes = frozenset({(first, a.hidden), (a.hidden, inner)})
@@ -182,8 +187,8 @@ def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Return (what a gated delta net saves of a token for the backward pass, the shapes of its matrices).
 
-    Saved are its first product, the convolution's input and output, and values before and after a norm. A shape is
-    (outputs, inputs).
+    ``a`` has the hidden size of the model, ``s`` the widths of its mixers, the delta net's among them. Saved are its
+    first product, the convolution's input and output, and values before and after a norm. A shape is (outputs, inputs).
     """
     assert s.delta is not None
     first, values = s.scans["delta"]
@@ -211,7 +216,10 @@ _MIXERS = {"attention": _attention, "latent": _latent, "mamba": _mamba, "delta":
 
 
 def _mlp_shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
-    """Return the shapes, (outputs, inputs), of the two matrices of an MLP of width ``ffn`` on ``hidden`` elements."""
+    """Return the shapes, (outputs, inputs), of the two matrices of an MLP of width ``ffn`` on ``hidden`` elements.
+
+    ``s`` tells how wide the first product is, which is more than ``ffn`` where the MLP has a gate.
+    """
     return frozenset({(s.first(ffn), hidden), (hidden, ffn)})
 
 

@@ -41,7 +41,10 @@ def most_check_seconds(plan: JobPlan) -> int:
 
 
 class Span(NamedTuple):
-    """A range of times, from the quickest to the slowest that is likely, in seconds or GPU-hours as its maker says."""
+    """A range of times, from the quickest to the slowest that is likely, in seconds or GPU-hours as its maker says.
+
+    ``times`` gives a range with both ends multiplied.
+    """
 
     low: float
     high: float

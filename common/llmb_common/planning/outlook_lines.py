@@ -69,7 +69,8 @@ def _published_lines(published: PublishedTime) -> list[str]:
 
 
 def _minutes_text(span: Span) -> str:
-    """Return a range of seconds in whole minutes, ``9 to 11 minutes``, each at least 1.
+    """Return a range of seconds in minutes, ``9 to 11 minutes``, each rounded to the nearest whole number, at least
+    1.
 
     One number where both are the same.
     """

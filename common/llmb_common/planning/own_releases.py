@@ -29,9 +29,11 @@ def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteReleas
 
 
 def matching_release(releases: Iterable[str], requested: str) -> str | None:
-    """Return the one of ``releases`` that ``requested`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x.
+    """Return the one of ``releases`` that ``requested`` means, in numbers such as ``0.7`` or ``0.7.0``; None: there
+    is none.
 
-    One of exactly this name wins, else the first. None: there is none.
+    One of exactly this name wins. Else it is the first that is a patch of the requested minor release, ``0.7.1`` for
+    0.7, or the minor release of the requested patch, ``0.7`` for 0.7.1.
     """
     known = list(releases)
     if requested in known:

@@ -112,8 +112,9 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
 def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[Difference] | None:
     """Return how the plan's job differs from the one of a published result, but for their software.
 
-    Empty: it does not. None: the recipe has no row for the published job. Functions are compared last, and only where
-    nothing else differs in what a step does.
+    Empty: it does not. None: the recipe has no row for the published job. They come in the order of size, GPU type,
+    dtype, variant, layout columns, sequence length, work of each GPU, and what no published job has, such as profiles.
+    Functions are compared last, and only where nothing else differs in what a step does.
 
     Raises:
         RecipeError: the recipe's functions cannot be read

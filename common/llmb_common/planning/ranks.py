@@ -50,8 +50,8 @@ def groups(plan: JobPlan) -> list[RankGroup]:
 def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
     """Return a rank's place in the job, by lower-case names, all from 0: ``{"rank": 9, "node": 1, "tp": 1, ...}``.
 
-    Besides ``rank`` and ``node`` there are ``tp``, ``cp``, ``dp`` and ``pp``; ``ep`` and ``etp`` only where the job has
-    EP. A ``rank`` that the job does not have is not refused.
+    Besides ``rank`` and ``node``, which follows from the GPUs used on each, there are ``tp``, ``cp``, ``dp`` and
+    ``pp``; ``ep`` and ``etp`` only where the job has EP. A ``rank`` that the job does not have is not refused.
     """
     found = {"rank": rank, "node": rank // plan.gpus_per_node}
     rest = rank

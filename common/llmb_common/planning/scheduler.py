@@ -30,7 +30,12 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A plan's part for its scheduler: what is asked of it besides nodes, ranks and time.
 
     This base class stands for a scheduler that has no such words, and its properties are None, empty or False; each
-    executor's own derives from it.
+    executor's own derives from it. ``account`` and ``queue`` are what the job is charged to and waits in, and
+    ``variables`` are those of a request that ask for the same. ``nodelist`` and ``excluded`` are host lists,
+    ``nvlink_nodes`` is how many nodes share an NVLink domain; ``containers``, ``starts_mpi`` and ``own_limit`` say
+    whether ranks run in the image, are started for MPI, and whether the user gave the scheduler a limit of its own.
+    ``on_nodes`` and ``after_days`` return a copy for these nodes, or one that begins later; here they raise
+    RequestError.
     """
 
     queue_word: ClassVar[str] = "queue"
@@ -54,9 +59,9 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return None
 
     def job_name(self, usual: str) -> str:
-        """Return the job's name in the scheduler: ``usual``, with the run's id, unless the site prescribes another.
+        """Return the job's name in the scheduler: ``usual``, unless the site prescribes another.
 
-        ``usual`` is LLMB's own name for the job, and comes back as it is.
+        ``usual`` is LLMB's own name for the job, and comes back as it is in this base class.
         """
         return usual
 
@@ -129,7 +134,10 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scheduler's own section of ``cluster_config.yaml``, which makes the scheduler's part of plans.
 
-    This base class is for ways of running jobs without such settings; each executor's own derives from it.
+    This base class is for ways of running jobs without such settings; each executor's own derives from it. ``plan``
+    makes the part for one job, ``site_part`` what every job of the site asks for. ``time_limit`` is the job's limit and
+    who gave it, ``problems`` are what is wrong in this section; ``queue`` is that of jobs that name none, and
+    ``containers`` says whether the site wants jobs in containers.
     """
 
     part: ClassVar[type[SchedulerPart]] = SchedulerPart
@@ -168,7 +176,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SchedulerPart | None:
         """Return the scheduler's part of a plan for a job on so many nodes; None: the scheduler is told nothing.
 
-        Adds notices for the user to ``case``. ``may_start_mpi``: the job's ranks may start MPI.
+        ``gpus_per_node`` is how many GPUs the job uses on each node. Adds notices for the user to ``case``.
+        ``may_start_mpi``: the job's ranks may start MPI.
 
         Raises:
             RequestError: the scheduler cannot be asked for what is requested

@@ -122,10 +122,6 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
 def _mean_the_same(one: Any, other: Any) -> bool:
     """Return whether two values of a setting mean the same: lists in any order, and all ways to write nothing.
 
-    Nothing is None, False, 0, ``none`` and what is empty but for an empty text.
-
-    Return whether two values of a setting mean the same: lists in any order, and all ways to write nothing.
-
     Nothing is None, False, 0, ``none``, and an empty list or mapping.
     """
     if isinstance(one, list):
@@ -216,10 +212,10 @@ def _kinds_of_setting(name: str, engine: str, origin: str, *, strict: bool) -> l
 def value_of(text: str, kinds: list[str], origin: str) -> Any:
     """Return the value that ``text`` stands for: the first reading that one of ``kinds`` allows.
 
-    Readings are true, false and none in any case of letters, then a whole number, a number, a list, JSON's ``{...}``,
-    and last the text itself. ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes, in any
-    order; empty: the first reading counts. A whole number becomes a float where ``int`` is not among the kinds.
-    ``origin`` begins the message.
+    Readings are true, false, none and null in any case of letters, then a whole number, a number, a list, JSON's
+    ``{...}``, and last the text itself. ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes,
+    in any order; empty: the first reading counts. A whole number becomes a float where ``float`` is among the kinds and
+    ``int`` is not. ``origin`` begins the message.
 
     Raises:
         RequestError: code ``megatron``: no kind allows it
@@ -246,8 +242,8 @@ _MOST_NESTED = 20
 def _possible_values(text: str) -> Iterator[Any]:
     """Yield the values that ``text`` may stand for, the narrowest type first and the text itself last.
 
-    Before it come true, false and none in any case of letters, a whole number, a finite number, a list in brackets and
-    a mapping in JSON, as far as it can be read so.
+    Before it come true, false, none and null in any case of letters, a whole number, a finite number, a list in
+    brackets and a mapping in JSON, as far as it can be read so.
     """
     if text.lower() in _WORDS:
         yield _WORDS[text.lower()]

@@ -102,7 +102,8 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
 def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
     """Yield (name, value as written, whether the user chose it) for each layout column of a plan worth showing.
 
-    Sizes of 1 are worth it only for TP, PP, CP and MBS, and for what the user chose.
+    Names are in capitals, in the order of the columns. A column that the user chose is worth it whatever its value; of
+    others, those that are off, not used or 0 are not, and a size of 1 is only for TP, PP, CP and MBS.
     """
     for name in Columns.__struct_fields__:
         value, is_overridden = getattr(plan, name), name in plan.overridden

@@ -86,8 +86,8 @@ def steps_for(case: Case) -> tuple[int, int | None]:
 def profile_plan(case: Case, steps: int, engine: str) -> ProfilePlan | None:
     """Return what a job of ``steps`` steps profiles, in the minor release ``engine``; None: nothing was requested.
 
-    Steps are as requested, else the variant's; the last must be above the first and at most ``steps``. Adds notices to
-    ``case`` where the request is met only in part.
+    Start and stop are as requested, else the variant's; profiling ends just before the stop, which must be above the
+    start and at most ``steps``. Adds notices to ``case`` where the request is met only in part.
 
     Raises:
         RequestError: the job does not have such steps or ranks, or cannot be profiled in this way

@@ -95,12 +95,13 @@ def measure(
 def _measure_findings(
     name: MeasureName, values: Sequence[Value], own: Usual | None, expected: Expectation
 ) -> list[FabricFinding]:
-    """Return one finding for each node with slow figures of one measure; empty: there are none.
+    """Return one finding for each node with slow figures of one measure, in the order of measurement; empty: there
+    are none.
 
     A node's slowest figure decides. A figure is slow below the limit of ``own`` (None: there is none), or where it
     fails. It fails where it is below what the site expects while the median of all is not; other slow ones are warned
-    of. Where too many nodes are slow (``is_too_many``), those that do not fail share one note that there are two kinds
-    of nodes. That note comes, too, where nobody is slow but the figures fall into two clusters.
+    of. Where too many nodes are slow (``is_too_many``), those that do not fail share one note, which comes last, that
+    there are two kinds of nodes. That note comes, too, where nobody is slow but the figures fall into two clusters.
 
     Raises:
         ValueError: ``values`` is empty
@@ -148,7 +149,7 @@ def _measure_findings(
 def _gpus_prefix(found: Sequence[Value]) -> str:
     """Return the GPUs of some figures of one node as the beginning of a sentence, ``GPUs 2,5: `` or ``GPU 2: ``.
 
-    They come in the order of ``found``. Empty where the figures are of whole nodes.
+    They come in the order of ``found``. Empty where the figures are of whole nodes, or there are none.
     """
     gpus = [str(value.gpu) for value in found if value.gpu is not None]
     if not gpus:

@@ -25,11 +25,11 @@ CONTROLS = 3
 def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
     """Return disjoint groups of hosts to measure next, to find out which nodes make groups slow.
 
-    ``judged`` is the verdict on ``measurement``. Each node that was in slow groups only gets partners out of the
-    fastest groups, of its own switch where there are any, and others the second time; after two such groups it is asked
-    no more. A slow group of which every node is fast with others is measured once more. With up to five nodes, each
-    pair is measured. Empty: nothing is left to ask, there was no first round, or nine rounds have been measured. Nodes
-    that hung or are missing are in no group.
+    ``judged`` is the verdict on ``measurement``. Each node that was in no fast group yet gets partners out of the
+    fastest groups, of its own switch where there are any, and others the second time; after two slow groups with such
+    partners it is asked no more. A slow group of which every node is fast with others is measured once more. With up to
+    five nodes, each pair is measured. Empty: nothing is left to ask, there was no first round, or nine rounds have been
+    measured. Nodes that hung or are missing are in no group.
     """
     if not measurement.rounds or len(measurement.rounds) > MOST_ROUNDS:
         return []
@@ -65,8 +65,10 @@ class Witnesses:
     """What the measured groups of all rounds say of each node: with whom it was fast, and whether it ever was.
 
     It is made from the speeds of these groups. Groups that could not be judged, for lack of anything to compare them
-    with, are left out. ``cleared`` has the nodes of at least one fast group, ``hung`` those that hung;
-    ``nodes_to_blame`` draws the conclusion.
+    with, are left out. ``cleared`` has the nodes of at least one fast group, ``hung`` those that hung. ``best`` gives
+    the best share of the usual bandwidth that a node had part in, ``groups_against`` the slow groups that only it can
+    explain, ``partners`` whom it was measured with, ``figures_of`` all measurements of one group. ``nodes_to_blame``
+    draws the conclusion, and ``unexplained`` gives the slow groups that the nodes passed to it do not explain.
     """
 
     def __init__(self, groups: Sequence[GroupSpeed]) -> None:
@@ -85,7 +87,8 @@ class Witnesses:
                 self._of.setdefault(host, []).append(group)
 
     def best(self, host: str) -> float:
-        """Return the best that any group with ``host`` gave, as a share of the usual bus bandwidth (1.0: as usual).
+        """Return the best that any judged group with ``host`` gave, as a share of the usual bus bandwidth (1.0: as
+        usual).
 
         0.0 where no such group gave a figure, and for an unknown host.
         """
@@ -115,10 +118,10 @@ class Witnesses:
         return set(chain.from_iterable(group.nodes for group in self._of.get(host, ())))
 
     def unexplained(self, named: Iterable[str]) -> list[GroupSpeed]:
-        """Return the slow groups without a node that is in ``named`` or hung, which would explain them; empty: none.
+        """Return the slow groups in which no node hung and none is in ``named``; one such node explains its group.
 
         They come in the order of measurement, a group that was measured twice as two. Left out are groups that were
-        fast in another measurement of exactly the same nodes.
+        fast in another measurement of exactly the same nodes. Empty: there are none.
         """
         causes = {*named, *self.hung}
         return [
@@ -183,8 +186,8 @@ class _Round:
 
         First come groups that were slow though all their nodes are fast elsewhere, then, if a suspect has to be
         measured across switches, groups of fast nodes across them. Then come suspects with fast partners, those that
-        were asked least first, as far as partners last. If there is any group by then, and fewer than 48 were measured
-        in all, fresh groups of fast nodes follow. To be called once.
+        were asked least first, as far as partners last. If there is any group by then, and fewer than 48 groups were
+        measured in all rounds so far, fresh groups of fast nodes follow. To be called once.
         """
         again = self._slow_only_together()
         for group in again:
@@ -288,11 +291,6 @@ def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
 class Blame:
     """What explains the slow groups of a fabric check: nodes, switches, paths between nodes, or nothing yet.
 
-    Slow groups with a node that hung are in no field: that explains them. An empty field: nothing of that kind was
-    found.
-
-    What explains the slow groups of a fabric check: nodes, switches, paths between nodes, or nothing yet.
-
     Slow groups with a node that hung are explained by it, and in neither ``together`` nor ``unknown``. An empty field:
     nothing of that kind was found.
     """
@@ -348,8 +346,8 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
 def _slow_domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the switches or segments of which three quarters of the nodes, and at least three, are in ``named``.
 
-    All are counted that were in a judged group. Each switch has its named nodes, in natural order. Empty: no switch is
-    to blame, or all nodes are on one.
+    Of a switch's nodes only those count that were in a judged group. Each switch has its nodes in ``named``, in natural
+    order. Empty: no switch is to blame, or all nodes are on a single one, which cannot be compared with another.
     """
     members: dict[str, set[str]] = {}
     for group in known.groups:

@@ -21,7 +21,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """How one measure (such as the matrix product) changed from the first to the second measurement of a fabric.
 
     Only figures of a GPU, node or group that both measurements have are compared; the larger is the better. ``slower``
-    needs six of them or more.
+    has names such as ``n1 GPU 0``, ``n1`` or ``n[1-4]`` as its keys; it needs six figures or more.
     """
 
     name: MeasureName
@@ -83,7 +83,11 @@ def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> Fabr
 
 
 def as_data(found: FabricComparison) -> dict[str, Any]:
-    """Return a comparison of two fabric measurements as JSON values, with the names of its fields as keys."""
+    """Return a comparison of two fabric measurements as JSON values.
+
+    The keys are ``answer``, ``lines``, ``changes``, ``only_first`` and ``only_second``; each change has the fields of
+    ``Changed``.
+    """
     data: dict[str, Any] = msgspec.to_builtins(found)
     return data
 
@@ -122,8 +126,9 @@ def _group_figures(measured: FabricMeasurement) -> dict[str, float]:
 def _all_nodes_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Return the bus bandwidths of collectives over all nodes in 10^9 bytes/s, the largest message first.
 
-    The keys are such as ``all_reduce of 8 nodes, 64 ranks, 1073741824 bytes``. Collectives without a figure are left
-    out; empty: all nodes were not measured together.
+    The keys are such as ``all_reduce of 8 nodes, 64 ranks, 1073741824 bytes``; of two measurements with the same key,
+    ``whole`` wins over ``sizes``. Collectives without a figure are left out; empty: all nodes were not measured
+    together.
     """
     whole = (measured.whole,) if measured.whole is not None else ()
     sizes = sorted((*measured.sizes, *whole), key=lambda group: -group.bytes)

@@ -12,8 +12,10 @@ CPU_RATIO = 0.25
 class Expectation:
     """What a site expects of its fabric, from ``health`` of ``cluster_config.yaml``, on ``cuda`` or ``cpu``.
 
-    Of measures that the site has set no figure for, nothing is expected. ``by_ratio`` says whether figures are judged
-    by a share of the median alone, as on CPUs.
+    ``least`` gives the least figure of a measure that does not fail, ``fails`` whether a figure is below it while the
+    fleet's median is not. ``ratio``, which the site does not set, gives the share of the median below which a figure is
+    slow. Of measures that the site has set no figure for, nothing is expected. ``by_ratio`` says whether figures are
+    judged by a share of the median alone, as on CPUs.
     """
 
     def __init__(self, settings: HealthSettings, device: str) -> None:

@@ -32,9 +32,10 @@ def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None
 
 
 def usable_topology(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str]:
-    """Return the switch of each of ``hosts`` that ``topology`` knows, if groups should follow switches.
+    """Return the switch of each of ``hosts`` that ``topology`` knows, if groups should follow switches; else
+    nothing.
 
-    Hosts whose switch is not known, or empty, are left out. All are where neither three pairs within switches nor three
+    Hosts whose switch is not known, or empty, are left out. Empty where neither three pairs within switches nor three
     across them could be made, so that none could be compared, and where ``hosts`` are five or fewer.
     """
     known = {host: topology[host] for host in hosts if topology.get(host)}

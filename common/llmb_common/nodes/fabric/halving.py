@@ -44,10 +44,10 @@ class Crossing(msgspec.Struct, frozen=True):
 def next_halves(measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> list[list[str]]:
     """Return lists of hosts to measure next, each as one group, to find where the fleet is slow together.
 
-    The lists are disjoint. They are halves of the fleet, where all nodes together give at most a third (on CPUs a
-    tenth) of the slowest group; then halves of the slow half; and where both halves are fast, halves of one with halves
-    of the other. Empty: nothing is left to ask, all nodes were not measured together or are not slow, or a node is
-    missing. ``topology`` has the switch of each host.
+    The lists are disjoint. They are halves of the fleet, where all nodes together give at most a third (on CPUs, as
+    ``expected`` tells, a tenth) of the slowest group; then halves of the slow half; and where both halves are fast,
+    halves of one with halves of the other. Empty: nothing is left to ask, all nodes were not measured together or are
+    not slow, or a node is missing. ``topology`` has the switch of each host.
     """
     return _search(measured, topology, expected).wanted
 
@@ -59,7 +59,8 @@ def halving_findings(
 
     They are slow paths, then parts for which there was no time, or else one note that nothing stands out, if halves
     were measured. Empty where all nodes together are not far slower than the groups, or were not measured; also where a
-    node was lost meanwhile. ``topology`` has the switch of each host.
+    node was lost meanwhile. ``topology`` has the switch of each host; ``expected`` only tells whether it ran on CPUs,
+    where far slower is a tenth, else a third.
     """
     search = _search(measured, topology, expected)
     findings = [_slow_path(crossing, search) for crossing in search.found if crossing.is_sure]
@@ -87,7 +88,9 @@ class _Search:
 
     It is made from a measurement, the switch of each host and the site's expectation, and measures nothing. After
     ``run``, ``found`` has the slow pairs of parts, ``wanted`` the parts to measure before it can go on, and
-    ``unfinished`` the slow parts that these would split up. All empty: all nodes together are not slow.
+    ``unfinished`` the slow parts that these would split up; all empty: there is nothing to search for, or no part
+    stands out. ``of`` gives the bus bandwidth of a part, ``slowest`` is that of the slowest group, and ``lost`` says
+    whether a node went missing, which ends the search.
     """
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
@@ -227,8 +230,8 @@ class _Search:
     def _halved(self, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return (first half, second half) of ``nodes`` in their order; the second is empty for a single node.
 
-        They are cut between two switches, if that is near the middle, else in the middle, where the first half has the
-        odd node.
+        They are cut between two switches, if that is within an eighth of all nodes from the middle, else in the middle,
+        where the first half has the odd node.
         """
         middle = (len(nodes) + 1) // 2
         switches = [self._topology.get(host, "") for host in nodes]
@@ -295,7 +298,8 @@ def _witnesses(crossing: Crossing, search: _Search) -> str:
     """Return the bandwidths of two parts by themselves and together, as the beginning of a finding's sentence.
 
     Such as ``all-reduce within n[1-4] 300 GB/s, within n[5-8] 310 GB/s, across both 20 GB/s``, without punctuation at
-    its end. Two single nodes are held against the slowest group.
+    its end. A single node has no bandwidth by itself, which is left out; of two single nodes there is that of both
+    together, and the slowest group's to hold it against.
     """
     both = _gave(crossing.nodes, search)
     sides = [part for part in (crossing.one, crossing.other) if len(part) > 1]

@@ -63,7 +63,8 @@ def judge(
 
 
 def with_findings(verdict: FabricVerdict, findings: Sequence[FabricFinding]) -> FabricVerdict:
-    """Return a copy of the verdict with ``findings`` instead of its own, and with level and answer to match.
+    """Return a copy of the verdict with ``findings`` instead of its own, and with level and answer to match; the
+    rest stays.
 
     At least one of the findings must warn or fail, which is not checked. They may be in any order, and come out worst
     first.
@@ -183,8 +184,10 @@ def _answer_line(
 ) -> str:
     """Return the verdict on a fabric with its reason as one line, such as ``ok: no node is slower than the others``.
 
-    ``fail`` and ``warn`` quote the first two findings of that level; ``ok`` and ``not judged`` end with the bus
-    bandwidths. ``ok`` tells of two kinds of nodes, if a finding does.
+    ``fail`` and ``warn`` quote the first two findings of that level and count the others; ``ok`` and ``not judged`` end
+    with the bus bandwidths of ``of_groups`` and ``of_all_nodes``, the summaries of groups and of all nodes together.
+    ``ok`` tells of two kinds of nodes, if a finding does. ``measured`` gives the number of groups that were too few to
+    judge.
     """
     if level == "not judged":
         count = len(measured.rounds[0]) if measured.rounds else 0
@@ -200,7 +203,11 @@ def _answer_line(
 
 
 def _of_worst(level: Answer, findings: Sequence[FabricFinding]) -> str:
-    """Return the line of a verdict that warns or fails: its ``level``, a colon, and the first two findings of it."""
+    """Return the line of a verdict that warns or fails: its ``level``, a colon, and the first two findings of that
+    level.
+
+    A semicolon is between the two; further ones are only counted, ``and 3 more``.
+    """
     worst = [finding.said for finding in findings if finding.level == level]
     return f"{level}: {first_few(worst, 2, '; ')}"
 
@@ -220,9 +227,11 @@ def _bandwidths_text(of_groups: Sequence[Measure], of_all_nodes: Sequence[Measur
 
 
 def _coarseness_text(of_groups: Sequence[Measure], device: str) -> str:
-    """Return how slow a node must be for the measured groups to show it, in whole sentences for the report.
+    """Return how slow a node must be for the measured groups to show it, in whole sentences with periods, for the
+    report.
 
-    ``device`` is ``cuda`` or ``cpu``. Where groups are too few to compare, that is said instead.
+    ``of_groups`` are the summaries of groups, the commonest kind first, which alone counts; ``device`` is ``cuda`` or
+    ``cpu``. Where groups are too few to compare, that is said instead.
     """
     main = of_groups[0] if of_groups else None
     if main is None or main.limit is None:

@@ -14,7 +14,12 @@ SCHEMA = 1
 
 
 class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurement of one collective operation, at one message size, among the GPUs of some nodes."""
+    """The measurement of one collective operation, at one message size, among the GPUs of some nodes.
+
+    ``ranks`` is the number of GPUs (on CPUs of processes) that took part, ``hung_nodes`` has the hosts of
+    ``hung_ranks``; ``algbw_gbps`` and ``busbw_gbps`` are the algorithm and the bus bandwidth in 10^9 bytes/s, None
+    where there is no time or an error.
+    """
 
     nodes: tuple[str, ...]
     gpus_per_node: int
@@ -106,16 +111,12 @@ class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures that one check of the fabric measured, as they are stored: of single GPUs, then of ever more nodes.
-
-    A field is empty where nothing was measured. Only ``all_reduce`` is measured, but for ``sizes``, which may have any
-    collective.
-
-    All figures that one check of the fabric measured, as they are stored: of single GPUs, within nodes, and between
-    them.
+    """All figures that one check of the fabric measured, as they are stored: of single GPUs, then of ever more
+    nodes.
 
     A field is empty where nothing was measured; a measurement that was tried and gave no figure is there, with its
-    error.
+    error. Only ``all_reduce`` is measured, but for ``sizes``, which may have any collective. ``hosts`` has every host
+    that was measured, each once.
     """
 
     schema: int = SCHEMA

@@ -22,7 +22,8 @@ def group_findings(
     """Return the findings on hung nodes, slow nodes, switches and paths that the speeds of all groups lead to.
 
     They come in this order, and last groups that were slow once only, and those of which it is open who is slow. Empty
-    where no group was slow or hung. ``topology`` has the switch of each host.
+    where no group was slow or hung. ``topology`` has the switch of each host. ``expected``, what the site expects,
+    decides whether a slow node or path fails or is only warned of.
     """
     known = Witnesses(groups)
     found = blame(groups, topology)
@@ -54,8 +55,10 @@ def _hung_finding(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
 def _node_findings(found: Blame, known: Witnesses, expected: Expectation) -> list[FabricFinding]:
     """Return the findings on nodes that are slow with every partner, or never gave a figure; empty: there are none.
 
-    Each is about one node, but those that do not fail share one note that there are two kinds of nodes where they are
-    too many to be single faults; where they are not, only those do that are less than five deviations slower.
+    A node that fails by what is ``expected``, or gave no figure, has a finding of its own. Where the other slow nodes
+    are too many to be single faults, they share one note that there are two kinds of nodes. Where they are not, those
+    that are at least five deviations slower, or whose spread is not known, get a warning each, and only the rest share
+    that note.
     """
     findings: list[FabricFinding] = []
     slow: dict[str, GroupSpeed] = {}
@@ -178,7 +181,8 @@ def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation
     """Return the findings on groups that are slow though each of their nodes is fast with others; empty: none.
 
     Several such groups within one switch are one warning of that switch, with the nodes of all; each other group is one
-    finding on the path between its nodes. Hosts that ``topology`` lacks are on no switch.
+    finding on the path between its nodes, which fails or warns by what is ``expected``. Hosts that ``topology`` lacks
+    are on no switch.
     """
     shared: dict[str, list[GroupSpeed]] = {}
     for group in found.together:
@@ -246,8 +250,8 @@ def _slow_once_note(group: GroupSpeed) -> FabricFinding:
 def _unknown_node_finding(group: GroupSpeed, known: Witnesses, expected: Expectation) -> FabricFinding:
     """Return the finding that a node of ``group``, or a path between them, is slow, and that it is open which.
 
-    It fails or warns by the group's speed, and is about all its nodes; its text names those that are out of the
-    question, because they are fast with others.
+    It fails or warns by the group's speed and what is ``expected``, and is about all its nodes; its text names those
+    that are out of the question, because they are fast with others, as ``known`` tells.
     """
     fast = [host for host in group.nodes if host in known.cleared]
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""

@@ -32,7 +32,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
     """One row of an output of nccl-tests: the figures of one message size, out of place, in place or both.
 
-    A column of None: the program did not run it.
+    A column of None: the program did not run it. ``columns`` has those that are there, ``best`` is the one with the
+    larger bus bandwidth.
     """
 
     bytes: int
@@ -61,7 +62,11 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
 class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
     """What the output of one run of a program of nccl-tests, such as all_reduce_perf, says.
 
-    ``sizes`` has one entry for each row of the table that can be read, also two of the same message size.
+    ``sizes`` has one entry for each row of the table that can be read, also two of the same message size. ``ranks`` and
+    ``gpus_per_node`` are numbers, 0 where they are not known; ``nodes`` are the hosts, each once. ``largest`` is the
+    row of the largest message, ``wrong`` has the rows with wrong values, and ``checked`` says whether values were
+    compared at all. ``good`` says whether the test ended with figures and without problems; ``measurements`` gives its
+    rows as measurements of one group.
     """
 
     collective: str = ""
@@ -285,7 +290,7 @@ class _Reader:
     def result(self) -> NcclTest:
         """Return the test that all lines taken in so far make; what went wrong or is unclear is in its ``problems``.
 
-        Hosts are left out where not all ranks were listed.
+        Hosts are left out where not all ranks were listed. This reader stays as it is.
         """
         problems = list(dict.fromkeys(self._problems))
         if self._begun > 1:

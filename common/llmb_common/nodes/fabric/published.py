@@ -71,8 +71,9 @@ def published_bandwidths(
 ) -> Sequence[PublishedBandwidth]:
     """Return the published bus bandwidths of a collective over ``gpus`` GPUs in all, on ``nodes`` nodes.
 
-    ``gpu`` is LLMB's name of the GPU type, ``h100`` in lower case. The fastest comes first. Empty where nothing was
-    published for exactly these numbers, on which bus bandwidth depends, and for a ``gpu`` of None.
+    ``gpu`` is LLMB's name of the GPU type, ``h100`` in lower case. The fastest comes first, of equally fast ones the
+    first in ``published.json``. Empty where nothing was published for exactly these numbers, on which bus bandwidth
+    depends, and for a ``gpu`` of None.
 
     Raises:
         RecipeError: ``published.json`` cannot be read, or is damaged

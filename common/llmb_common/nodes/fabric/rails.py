@@ -32,9 +32,10 @@ _Rails = dict[int, GroupMeasurement]
 def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
     """Return disjoint groups of hosts to measure again by rail: GPU i of each node by itself, for each i.
 
-    They are slow groups that gave a figure, with nodes that a warning or failure is about; those of late rounds come
-    first, of one round the slowest, at most 16. Where there are none, but a measure is below what the site expects, the
-    first four groups of the first round serve. Groups with missing nodes are left out. Empty: there is nothing to ask.
+    They are slow groups that gave a figure, with at least one node that a warning or failure is about; those of late
+    rounds come first, of one round the slowest, at most 16. Where there are none, but a measure is below what the site
+    expects, the first four groups of the first round with a figure serve. Groups with missing nodes are left out.
+    Empty: there is nothing to ask.
     """
     weighty = [finding for finding in judged.findings if finding.level != "note"]
     blamed = set(chain.from_iterable(finding.hosts for finding in weighty))
@@ -64,7 +65,8 @@ def with_rails(
     Notes stay as they are. A rail is the way of one GPU number to the network, the same on all nodes. Three or more
     warnings of slow nodes or paths with the same slow rail are replaced by one finding on that rail, and one is added
     for a rail that is slow in all groups, if no finding names it; both come at the end. Unchanged where no rails were
-    measured.
+    measured. ``expected`` only says below which share of the median a rail is slow, on CPUs and where too few were
+    measured to know their spread.
     """
     slow = _slow_rails(measured, expected)
     rails = [_rails_of(finding, slow) for finding in findings]
@@ -89,8 +91,9 @@ def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tupl
     """Return the slow rails of each group that was measured by rail, by the group's nodes.
 
     Each is by the GPU's number, with its measurement. Slow is what is below the limit for all rails of groups of that
-    size. Empty for a group where half of the rails or more are slow, as then no rail stands out, or where too few were
-    measured to say what is usual. Rails without a figure do not count.
+    size; on CPUs, and for fewer than six rails, ``expected`` has that limit as a share of the median. Empty for a group
+    where half of the rails or more are slow, as then no rail stands out, or where too few were measured to say what is
+    usual. Rails without a figure do not count.
     """
     by_nodes: dict[tuple[str, ...], _Rails] = {}
     by_size: dict[int, list[float]] = {}
@@ -149,8 +152,8 @@ def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
 def _rail_text(number: int, rails: Sequence[GroupMeasurement]) -> str:
     """Return a rail with its adapters and its lowest bandwidth: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``.
 
-    ``rails`` are its measurements in several groups, at least one; of their adapters the first four are named, each
-    once. ``number`` is the GPU's on each node.
+    ``rails`` are its measurements in several groups, at least one, of which one without a figure counts as 0; of their
+    adapters the first four are named, each once. ``number`` is the GPU's on each node.
     """
     names = chain.from_iterable(rail.adapters for rail in rails)
     adapters = dict.fromkeys(printable(name)[:40] for name in names)

@@ -38,7 +38,8 @@ def group_speeds(
 
     Speeds are in the order of rounds. A group is compared with groups of as many nodes that span switches if it does;
     the summaries begin with the commonest kind, and count groups with a figure only. ``topology`` has the switch of
-    each host. Both are empty where no group was measured.
+    each host. What is ``expected`` raises the limit below which a group is slow, where it lies between limit and
+    median. Both are empty where no group was measured.
     """
     reference = _References(measured, topology, expected)
     found: list[GroupSpeed] = []
@@ -58,7 +59,8 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: 
     """Return how fast a group was in round ``number`` (0: the first), compared with ``own``, the usual of its kind.
 
     In the first round it is slow below ``asked_from``, in 10^9 bytes/s; later, or with None, beyond six tenths of the
-    way from the median down to the limit. Without a figure it is always slow. Where ``own`` is None, it is not judged.
+    way from the median down to the limit. A group without a figure is slow, whatever ``own`` is; one with a figure is
+    not judged where ``own`` is None, and its ``slow`` is None.
     """
     value = group.busbw_gbps
     if value is None:

@@ -25,6 +25,8 @@ class Usual(msgspec.Struct, frozen=True):
     """What is usual among the figures that GPUs, nodes or groups gave of the same work, where more is better.
 
     ``usual`` makes it. ``count`` is the number of all figures, also where only the faster kind counts for the median.
+    ``excess`` tells how far a figure is below the median as a multiple of the limit's distance (more than 1: slow),
+    ``deviations`` how many robust deviations.
     """
 
     median: float

@@ -24,7 +24,8 @@ class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a check of the fabric found about nodes, a switch, a path or all nodes, and how much it counts.
 
     ``level`` is ``fail`` (a job would stop, or give less than the site expects), ``warn`` (slower than the others) or
-    ``note`` (worth knowing). ``new_finding`` makes one with its remedy.
+    ``note`` (worth knowing). ``said`` is its text for people, ``what`` with ``training`` behind it. ``new_finding``
+    makes one with its remedy.
     """
 
     kind: str
@@ -129,7 +130,8 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on a fabric, with the findings that lead to it and the figures that they rest on.
 
     ``judge`` makes it. ``level`` is ``ok``, ``warn``, ``fail`` or ``not judged``, and begins ``answer``, too.
-    ``excludable`` names the nodes to keep jobs off, ``suspects`` the warnings that training runs may confirm.
+    ``excludable`` names the nodes to keep jobs off, as each is itself the cause of a failure; ``suspects`` are the
+    warnings that training runs may confirm, ``faults_of_all`` the failures that name no node.
     """
 
     level: Answer
@@ -166,8 +168,9 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def suspects(self) -> list[FabricFinding]:
-        """The findings of level ``warn`` about nodes that are themselves the cause; empty: there are none.
+        """The findings of level ``warn`` about single nodes that are themselves the cause; empty: there are none.
 
-        Failures are not among them. The records of training runs may show more of these nodes.
+        They come in the order of the findings. Failures are not among them, nor slow switches and paths. The records of
+        training runs may show more of these nodes.
         """
         return [finding for finding in self.findings if finding.level == "warn" and finding.kind in NAMED]

@@ -71,7 +71,7 @@ def nodes_text(hosts: Sequence[str]) -> str:
 def remedy(kind: str, hosts: Sequence[str] = ()) -> str:
     """Return what to do about a kind of finding, one line with commands for ``hosts`` that can be pasted.
 
-    Empty for a kind without a remedy.
+    Empty for a kind without a remedy. Without ``hosts`` their place in a command stays empty.
     """
     return REMEDIES.get(kind, "").format(hosts=nodes_text(hosts))
 

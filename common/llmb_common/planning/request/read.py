@@ -150,6 +150,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One job as the user asks for it; None: not said, so that the recipe or the site decides.
 
     ``read_request`` makes it of variables; values are checked one by one there, not against recipe and site.
+    ``checks_engine`` says whether settings are compared with the release that the job's image holds.
     """
 
     gpus: int | None = None
@@ -176,7 +177,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     profile: bool = False
     profile_start: int | None = None
     profile_stop: int | None = None
-    """The step at which profiling ends."""
+    """The step just before which profiling ends."""
     profile_ranks: str | None = None
     """``all``, or such as ``0,2,8-15``."""
     profile_trace: str | None = None

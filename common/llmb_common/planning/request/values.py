@@ -20,7 +20,10 @@ class Reader:
     """The reader of a request's variables, by a method for each type of value, which takes the variable's name.
 
     It is made from the variables and the front end's names for messages, and changes neither. A variable that is
-    missing, empty or blank counts as not set; a wrong one raises RequestError. Names are case-sensitive.
+    missing, empty or blank counts as not set: then the methods return None, but ``count`` 0, ``switch`` the documented
+    default, and ``mounts`` and ``settings`` something empty. ``lower``, ``choice`` and ``way`` give lower-case text,
+    ``name`` and ``duration`` what Slurm takes as a name and as a time limit, ``dry_run`` what to print. ``one_line``
+    checks a value that is passed to it. A wrong value raises RequestError. Names are case-sensitive.
     """
 
     def __init__(self, variables: Mapping[str, str], say: FieldNames) -> None:
@@ -298,7 +301,8 @@ def gres_count(value: str | None) -> int | None:
 
 
 def gres_type(value: str | None) -> str | None:
-    """Return the GPU type in Slurm's ``h100:8`` or ``gpu:h100:8``; None where it has only a number, and for None.
+    """Return the GPU type in Slurm's ``h100:8`` or ``gpu:h100:8``; None where it has only a number, is empty, or is
+    None.
 
     It comes back as it is written. A text of another form is not refused: what is before its last colon counts.
     """

@@ -27,7 +27,10 @@ single NFS server. A site that writes slower says so, or a job that is told to s
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where jobs train outside a container: the Python of an environment that has Megatron-Bridge, for each release."""
+    """Where jobs train outside a container: the Python of an environment that has Megatron-Bridge, for each release.
+
+    ``of_release`` gives that of one release.
+    """
 
     python: str | None = None
     """The Python that trains outside a container, with Megatron-Bridge 0.3."""
@@ -37,7 +40,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def of_release(self, release: str) -> str | None:
         """Return the Python of this site that has the minor release ``release`` of Megatron-Bridge, such as ``0.6``.
 
-        Releases in the configuration count by their first two numbers. None: there is none.
+        For 0.3 it is ``python``, for others that in ``releases``, which count by their first two numbers; of several
+        patches of one minor release the last wins. None: there is none.
         """
         others = {minor(name): python for name, python in self.releases.items()}
         return self.python if release == DEFAULT_ENGINE else others.get(release)
@@ -87,6 +91,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A site's configuration: a whole ``cluster_config.yaml`` but for schedulers' own sections (``config_type``).
 
+    ``scheduler`` gives the section for a way of running jobs, ``image_file`` the file of a container image here.
     Docstrings of fields, here and above, are printed in docs/reference.md.
     """
 
@@ -157,13 +162,6 @@ def cluster_config(**values: Any) -> ClusterConfig:
 @lru_cache
 def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
     """Return the class of ``cluster_config.yaml`` with a section for each of these ways of running jobs.
-
-    Those without settings have none. The same class comes back for the same ways. ``kinds`` must be hashable, a tuple.
-
-    Raises:
-        ValueError: there is no such way of running jobs
-
-    Return the class of ``cluster_config.yaml`` with a section for each of these ways of running jobs.
 
     Those without settings have none. The same class comes back for the same ways. ``kinds`` is a tuple of names.
 

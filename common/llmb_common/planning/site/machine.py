@@ -19,12 +19,11 @@ NEWEST = (9999, 0)
 """A release that has everything."""
 
 
-class Machine(NamedTuple):
-    """The machine that a plan is for: its way of running jobs, its GPUs and its programs; ``detect_machine`` makes it.
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The machine that a plan is for: its way of running jobs, its GPUs and its programs.
 
-    The machine that a plan is for: its way of running jobs, its GPUs and its programs.
-
-    ``detect_machine`` makes it.
+    ``detect_machine`` makes it. ``traits`` says what its way of running jobs can do.
     """
 
     cluster_type: ClusterType
@@ -71,9 +70,11 @@ _known_gpus: dict[tuple[str, int], list[str]] = {}
 
 
 def _gpus_for_plans() -> list[str]:
-    """Return the product names of this machine's GPUs, empty without any; nvidia-smi is asked once for many plans.
+    """Return the product names of this machine's GPUs in nvidia-smi's order, which it is asked for once for many
+    plans.
 
-    It may take seconds, and is asked again where it found none, or was replaced.
+    It may take seconds, and is asked again where it found none, or was replaced. Empty without any; the list is kept,
+    and must not be changed.
 
     Raises:
         OSError: nvidia-smi vanished meanwhile
