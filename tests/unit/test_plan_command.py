@@ -146,7 +146,7 @@ def test_without_a_measured_time_the_limit_bounds_the_gpu_hours(cli: Cli) -> Non
     of_old = replace(own, scheduler=replace(own.scheduler, additional=(("time", "04:00:00"), ("qos", "high"))))
     assert most_gpu_hours(of_old) is None, "the plan of a record, beside whose limit Slurm was told another"
     assert of_old.scheduler is not None
-    assert of_old.scheduler.variables["ADDITIONAL_SLURM_PARAMS"] == "qos=high", "the limit is asked for apart"
+    assert of_old.scheduler.variables(8)["ADDITIONAL_SLURM_PARAMS"] == "qos=high", "the limit is asked for apart"
     among = cli(*LLAMA, "--scale", "64", "--set", "tp=8", "--slurm-arg", "time=90", "--json", **SLURM).data
     assert among["most_gpu_hours"] == 96.0
     (limit,) = (item for item in among["sources"] if item["name"] == "time limit")
@@ -235,3 +235,16 @@ def test_only_this_sites_own_runs_of_the_same_job_give_an_interval(
     assert "llmb_common.runs.index.database" in out
     assert "llmb_common.runs.record" not in out
     assert "statistics" not in out.split()
+
+
+@pytest.mark.parametrize("asked", ["8", "h100:8"])
+def test_gpus_that_a_run_asked_for_are_asked_for_again(asked: str) -> None:
+    job = {"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100"}
+    made = plan(**job, SBATCH_GPUS_PER_NODE=asked)
+    assert made.scheduler is not None
+    assert made.scheduler.variables(made.gpus_per_node)["SBATCH_GPUS_PER_NODE"] == asked
+    again = plan(**job, **made.scheduler.variables(made.gpus_per_node))
+    assert again.scheduler == made.scheduler
+    plain = plan(**job)
+    assert plain.scheduler is not None
+    assert "SBATCH_GPUS_PER_NODE" not in plain.scheduler.variables(8)

@@ -341,7 +341,7 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
     sets ``force``, so that planning does not refuse what has run.
     """
     plan = record.plan
-    environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
+    environment = variables_of(plan, recipe) | (plan.scheduler.variables(plan.gpus_per_node) if plan.scheduler else {})
     options = {
         "workload": plan.workload,
         "size": plan.model_size,

@@ -101,11 +101,10 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """
         return False
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The variables of a request, name to value, that would ask for the same account and queue.
+    def variables(self, gpus_per_node: int) -> dict[str, str]:
+        """Return the variables of a request, name to value, that would ask for the same account and queue.
 
-        Empty: neither is named.
+        Empty: neither is named. ``gpus_per_node`` is the job's; it matters where a scheduler is asked for GPUs.
         """
         variables = {self.account_variable: self.account, self.queue_variable: self.queue}
         return {name: value for name, value in variables.items() if name and value}

@@ -202,16 +202,21 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether the job's additional options say when it is told to end (``time``, ``signal``)."""
         return not {"time", "signal"}.isdisjoint(dict(self.additional))
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The variables of a request, by name, that ask for the same account, partition and options of sbatch.
+    def variables(self, gpus_per_node: int) -> dict[str, str]:
+        """Return the variables of a request, by name, that ask for the same account, partition, GPUs and options.
 
-        They are ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION`` and ``ADDITIONAL_SLURM_PARAMS``. What the plan leaves to Slurm
-        is left out, and so are ``gres`` and the time limit.
+        They are ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION``, ``SBATCH_GPUS_PER_NODE`` (of a plan with ``gres``, for
+        ``gpus_per_node`` GPUs) and ``ADDITIONAL_SLURM_PARAMS``. The time limit is left out, and what the plan leaves to
+        Slurm.
         """
         others = ((name, value) for name, value in self.additional if name != "time")  # the limit is asked for apart
         options = [name if value is None else f"{name}={value}" for name, value in others]
-        return super().variables | ({_OPTIONS: ";".join(options)} if options else {})
+        found = super().variables(gpus_per_node)
+        if self.gres:
+            found["SBATCH_GPUS_PER_NODE"] = self.gpus(gpus_per_node).removeprefix("gpu:")
+        if options:
+            found[_OPTIONS] = ";".join(options)
+        return found
 
     def on_nodes(self, nodes: str) -> SlurmPlan:
         """Return a copy of the plan that asks for ``nodes``, a host list, in place of any nodes that it names.

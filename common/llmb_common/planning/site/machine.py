@@ -19,8 +19,7 @@ NEWEST = (9999, 0)
 """A release that has everything."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(NamedTuple):
     """The machine that a plan is for: its way of running jobs, its GPUs and its programs.
 
     ``detect_machine`` makes it. ``traits`` says what its way of running jobs can do.
