@@ -33,10 +33,10 @@ _BACKENDS = ("comm_overlap.tp_comm_bootstrap_backend", "model.tp_comm_bootstrap_
 def overlaps_tensors(case: Case, c: Layout) -> bool:
     """Return whether the job's ranks overlap tensor parallelism's exchange with matrix products at the layout ``c``.
 
-    False on CPUs and where TP is 1, as Megatron-Bridge switches the overlap off there. Else these decide in turn: the
-    user's Megatron setting ``tp_comm_overlap`` of ``comm_overlap`` (off only if it is ``false``, in any case), that of
-    ``model`` if it is ``true``, the settings of the function that the job calls. A job without a function overlaps
-    unless it is in NVFP4.
+    False on CPUs and where TP is 1, as Megatron-Bridge switches the overlap off there. Else the first of these that is
+    given decides: the user's Megatron setting ``tp_comm_overlap`` of ``comm_overlap`` (off only if it is ``false``, in
+    any case), that of ``model``, which only counts if it is ``true``, the settings of the function that the job calls
+    (off where they do not name it). A job without a function overlaps unless it is in NVFP4.
     """
     if case.on_cpu or c.tp == 1:
         return False
@@ -52,10 +52,10 @@ def overlaps_tensors(case: Case, c: Layout) -> bool:
 
 
 def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
-    """Yield (problem, remedy) for each limit of the tensor-parallel overlap that the layout ``c`` breaks, as clauses.
+    """Yield (problem, remedy) for each limit of the tensor-parallel overlap that the layout ``c`` breaks.
 
-    The limits: TP stays inside one NVLink domain, and in MXFP8 each rank has a multiple of 128 tokens. Nothing is
-    yielded where the overlap is off (``overlaps_tensors``).
+    Both are clauses. The limits: TP must stay inside one NVLink domain, and in MXFP8 the tokens of a rank must be a
+    multiple of 128. Nothing is yielded where the overlap is off (``overlaps_tensors``).
     """
     if not overlaps_tensors(case, c):
         return
@@ -81,11 +81,12 @@ def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
 def check_bootstrap(case: Case, settings: Mapping[str, Any], scheduler: SchedulerPart | None) -> None:
     """Raise where ``settings`` make the ranks start MPI, and the scheduler does not launch them with MPI.
 
-    ``settings`` are the user's Megatron settings by name; only those for the backend that starts Transformer Engine's
-    user buffers are looked at. ``scheduler`` None: the job runs without Slurm, so nothing launches ranks with MPI.
+    ``settings`` are the user's Megatron settings by name, as decoded values; only the two that name the backend which
+    starts Transformer Engine's user buffers are looked at. ``scheduler`` None: the job runs without Slurm, so nothing
+    launches ranks with MPI.
 
     Raises:
-        RequestError: such a setting is ``mpi`` or None; the remedy names both ways out
+        RequestError: such a setting is given, and is exactly ``mpi`` or null (None); the remedy names both ways out
     """
     if scheduler is not None and scheduler.starts_mpi:
         return

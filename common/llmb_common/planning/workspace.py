@@ -70,9 +70,13 @@ def _is_readable(recipe: Recipe) -> bool:
 class Workspace:
     """What one command sees of the installation: its folder, its cluster configuration and its recipes.
 
-    ``install`` is the installation's folder, which need not exist; None: the one that ``find_install`` finds, if any.
-    The folder is found at once, and ``install_or_none`` has it, or None; everything else is read on first use and then
-    kept. Besides, ``planned_for`` keeps the GPU type that a dry run chose for its first job, for its other jobs.
+    The argument ``install`` is the installation's folder, which need not exist; None: the one that ``find_install``
+    finds, if any. It is found at once: ``install_or_none`` has it, or None; the property ``install`` raises where there
+    is none, ``require_install`` also where it does not exist. The properties ``cluster`` (cluster_config.yaml) and
+    ``catalog`` (all recipes) are read on first use and then kept. ``workload`` finds a recipe by its name,
+    ``workload_names`` lists such names, ``adopted`` gives a recipe with the catalogues that this site has added, and
+    ``nearest_model`` a remedy for a name that is unknown. ``planned_for`` keeps the GPU type that a dry run chose for
+    its first job, for its other jobs.
 
     Raises:
         RequestError: ``LLMB_INSTALL`` cannot be used as a path
@@ -90,7 +94,7 @@ class Workspace:
         """The installation's folder, which need not exist: a dry run only needs its path.
 
         Raises:
-            RequestError: code ``no-install``: ``LLMB_INSTALL`` is not set, and the current folder is no installation
+            RequestError: code ``no-install``: none was given, nor is one in ``LLMB_INSTALL`` or the current folder
         """
         if self.install_or_none is None:
             from llmb_common.planning.plan import no_install_error
@@ -99,10 +103,10 @@ class Workspace:
         return self.install_or_none
 
     def require_install(self) -> Path:
-        """Return the installation's folder, which exists.
+        """Return the installation's folder, which exists and is a directory.
 
         Raises:
-            RequestError: code ``no-install``: no installation is named, or the one that is named does not exist
+            RequestError: code ``no-install``: no installation is named, or the one that is named is no directory
         """
         if not self.install.is_dir():
             raise RequestError(
@@ -114,9 +118,10 @@ class Workspace:
 
     @cached_property
     def cluster(self) -> ClusterConfig:
-        """The content of cluster_config.yaml, read once; the defaults without an installation or file.
+        """The content of the installation's cluster_config.yaml, read once; defaults without one.
 
-        A notice on stderr tells of each key that has no effect any more.
+        That is: without an installation, or without that file in it. A notice on stderr tells of each key that has no
+        effect any more.
 
         Raises:
             ConfigError: the file cannot be read, is wrong (with file and line), or was written by somebody who is not
@@ -140,7 +145,7 @@ class Workspace:
         return tuple(entry for entry in entries if entry is not None)
 
     def workload_names(self) -> list[str]:
-        """Return the workload of each recipe (``pretrain_grok1``), in the order of the folders, for shell completion.
+        """Return the workload of each recipe (``pretrain_grok1``), sorted by folder name, for shell completion.
 
         To be fast, it reads one line of each recipe.yaml and of cluster_config.yaml, and checks nothing else. A recipe
         without such a line is left out.
@@ -159,9 +164,9 @@ class Workspace:
     def _folders(self, repo: str | None) -> Iterator[Path]:
         """Return the folders of all recipes, sorted by name.
 
-        They are those in ``repo``, the clone that cluster_config.yaml names; where that is None or ``LLMB_REPO`` is
-        set, those in ``recipes_root()``. A ``repo`` without a recipe gives a notice, and ``recipes_root()`` serves
-        instead.
+        They are those in ``repo``, the clone that cluster_config.yaml names; where that is None or empty, or
+        ``LLMB_REPO`` is set, those in ``recipes_root()``. A ``repo`` without a recipe gives a notice on stderr, and
+        ``recipes_root()`` serves instead.
 
         Raises:
             RequestError: ``LLMB_REPO`` is set and contains no recipe
@@ -177,8 +182,8 @@ class Workspace:
         """Return a copy of ``recipe`` for each release of Megatron-Bridge that this site has adopted a catalogue of.
 
         The keys are the releases as cluster_config.yaml has them (``0.7.0``), and each copy has that release's
-        functions. Empty: the site adopted none, or the recipe's jobs call no functions. A catalogue that cannot be read
-        is left out with a notice.
+        functions. Empty: the site adopted none, or the recipe's jobs call no functions. A release whose catalogue
+        cannot be read is left out with a notice on stderr.
 
         Raises:
             ConfigError: cluster_config.yaml cannot be used
@@ -191,14 +196,15 @@ class Workspace:
     def workload(self, name: str) -> CatalogEntry:
         """Return the recipe whose workload (``pretrain_grok1``) or name (``grok1``) is ``name``, in any case.
 
-        Of several recipes with that name, the first in the order of folders counts; one that cannot be read is passed
-        over with a notice.
+        It comes with its folder. Of several recipes with that name, the first in the order of folders counts; one that
+        cannot be read is passed over with a notice on stderr.
 
         Raises:
-            RequestError: code ``unknown-workload``: no recipe has that name; the remedy suggests near ones, or lists
-                all. Also where ``LLMB_REPO`` contains no recipe
+            RequestError: code ``unknown-workload``: no recipe has that name; the error suggests near ones or a
+                model, or lists all. Also where ``LLMB_REPO`` contains no recipe
             ConfigError: cluster_config.yaml cannot be used
-            RecipeError: a catalogue that is searched for a suggestion cannot be read
+            RecipeError: no recipe has that name, and a recipe's catalogue, validation or results file, searched for a
+                suggestion, cannot be read
         """
         wanted = name.lower()
         folder = self._folder_of.get(wanted)  # to read all recipes takes longer than most commands
@@ -248,11 +254,11 @@ class Workspace:
         return found
 
     def nearest_model(self, name: str) -> str:
-        """Return a remedy, a clause, for a user who gave the model ``name`` as a workload: what to run instead.
+        """Return a remedy for a user who gave the model ``name`` as a workload: what to run instead.
 
-        Where ``name`` is a model size of a recipe (``llama3_70b``, in any case), it has the command that plans it; else
-        that of the model most like it, on the site's GPU type if possible. Empty where nothing is known of such a
-        model.
+        It is a clause without a period. Where ``name`` has a ``_`` and is a model size of a recipe (``llama3_70b``, in
+        any case), it has the command that plans it; else that of the model most like it, on the site's GPU type if
+        possible. Empty where nothing is known of such a model.
 
         Raises:
             RecipeError: a recipe's catalogue, validation or results file cannot be read

@@ -37,8 +37,9 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
     """One entry of a catalogue's index: what the name of a Megatron-Bridge function says.
 
     ``name`` is the whole name, ``model`` the model size in a recipe, ``gpus`` the number of GPUs of the whole job,
-    ``gpu`` their type, ``suffix`` the rest of the name (None: nothing left). ``variant`` gives the CONFIG_VARIANT that
-    selects the function, where plain pretraining is called ``base``.
+    ``gpu`` their type, ``suffix`` the rest of the name (None: nothing left). The properties ``dtype`` and
+    ``fp8_recipe`` are the two parts of ``precision``. ``variant`` gives the CONFIG_VARIANT that selects the function,
+    where plain pretraining is called ``base``.
     """
 
     name: str
@@ -62,7 +63,7 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
     def variant(self, base: str) -> str:
         """Return the CONFIG_VARIANT that selects the function: its task and suffix, joined by ``_``.
 
-        The task ``pretrain`` is left out; plain pretraining, which has no suffix either, is ``base``.
+        The task ``pretrain`` is left out; for pretraining without a suffix it is the text given as ``base``.
         """
         words = [word for word in (self.task if self.task != "pretrain" else None, self.suffix) if word]
         return "_".join(words) or base
@@ -88,9 +89,10 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
     ``columns`` are those at the number of GPUs in the function's name. FLOPs are those of one training step per token,
     at ``sequence_length``: ``flops_per_token`` is Megatron-Bridge's count, ``own_flops_per_token`` LLMB's. None there
-    and in ``parameters``: not known. ``stages``: the function assigns its layers to pipeline stages itself.
-    ``settings`` are further Megatron settings by name, ``env`` environment variables that it sets. ``hugging_face``:
-    the model there whose configuration it asks for; None: none.
+    and in ``parameters``: not known. ``stages``: the function assigns its layers to pipeline stages itself; ``chunks``
+    looks up how, among ``layouts``. ``captures_iterations``, a property, tells whether its CUDA graphs capture whole
+    iterations. ``settings`` are further Megatron settings by name, ``env`` environment variables that it sets.
+    ``hugging_face``: the model there whose configuration it asks for; None: none.
     """
 
     columns: Columns[int]
@@ -118,9 +120,10 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         return "full_iteration" in str(settings)
 
     def chunks(self, pp: int, vp: int | None) -> tuple[int, ...] | None:
-        """Return the number of layers of each chunk at ``pp`` pipeline stages of ``vp`` chunks, in the model's order.
+        """Return the number of layers of each chunk at ``pp`` pipeline stages of ``vp`` chunks.
 
-        ``vp`` None is one chunk per stage. None where NVIDIA has no layout of its own for these numbers.
+        They are in the model's order, ``pp`` x ``vp`` in number. ``vp`` None or 1 is one chunk per stage. None where
+        NVIDIA has no layout of its own for these numbers.
         """
         return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)
 
@@ -136,7 +139,8 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
     """How the FLOPs per token of one model's functions follow the sequence length (``llmb_train.lengths``).
 
     They are a + b x length + c / length. ``bridge`` and ``own`` are (b, c) for Megatron-Bridge's and for LLMB's count;
-    None: not known. The formula holds from ``least`` tokens on.
+    None: not known. The formula holds from ``least`` tokens on. ``flops`` applies it to one function, whose own FLOPs
+    give a.
     """
 
     least: int
@@ -210,8 +214,10 @@ class Catalogue:
 
     ``base`` is the variant of plain pretraining. ``release``, ``sha256``, ``date``, ``assumed`` and ``missing`` are
     those of the file, and ``index`` lists what each function's name says, in the file's order. A function's own line is
-    decoded only when it is asked for, and a damaged line is noticed only then. ``entry``, ``function`` and ``flops``
-    take a function's exact name; ``configurations`` and ``rows`` give the functions as parts of a recipe.
+    decoded only when it is asked for, and a damaged line is noticed only then; ``is_intact`` checks all lines.
+    ``entry``, ``function`` and ``flops`` take a function's exact name. ``sizes`` and ``variants``, properties,
+    ``model``, ``configurations`` and ``rows`` give what a recipe lists: the names of models, variants, a model, what
+    selects each function, and functions as rows.
 
     Raises:
         RecipeError: the file, or the one that it builds on, cannot be read
@@ -251,7 +257,7 @@ class Catalogue:
         """Return the index entry of the function of exactly this ``name``: its model, task, GPUs and precision.
 
         Raises:
-            RecipeError: the catalogue has no such function; the message suggests a near name
+            RecipeError: the catalogue has no such function; the message suggests a near name, if there is one
         """
         for entry in self.index:
             if entry.name == name:
@@ -260,7 +266,7 @@ class Catalogue:
         raise RecipeError(f"{self.path} has no function {name!r}{near}", remedy="correct the name")
 
     def function(self, name: str) -> Function:
-        """Return the function ``name``: its layout columns, model and settings. It is decoded once.
+        """Return the function of exactly this ``name``: its layout columns, model and settings. It is decoded once.
 
         Raises:
             RecipeError: the catalogue has no such function, or its line is damaged
@@ -276,10 +282,10 @@ class Catalogue:
         return self._decoded[name]
 
     def flops(self, name: str, sequence_length: int) -> Flops:
-        """Return the FLOPs per token of the function ``name``, trained on sequences of ``sequence_length`` tokens.
+        """Return the FLOPs per token of the function ``name``, on sequences of ``sequence_length`` tokens.
 
-        At the function's own length they are the catalogue's counts, at another one they follow from these. A count
-        that is not known for this length is None.
+        ``name`` is matched exactly. At the function's own length they are the catalogue's counts, at another one they
+        follow from these. A count that is not known for this length is None.
 
         Raises:
             RecipeError: the catalogue has no such function, or its line is damaged
@@ -330,8 +336,8 @@ class Catalogue:
     def configurations(self, in_image: Catalogue) -> Iterator[Configuration]:
         """Yield what selects each function: model, GPU type, precision, variant and GPU count; in the file's order.
 
-        Only the index is read. ``in_image`` is the catalogue of the recipe's own image. The ``release`` is None for a
-        function that it has, too, else this catalogue's.
+        Only the index is read. ``in_image`` is the catalogue of the recipe's own image: ``release`` is None for a
+        function whose name that one has, too, and this catalogue's release for any other.
         """
         known = {entry.name for entry in in_image.index}
         for entry in self.index:
@@ -348,9 +354,10 @@ class Catalogue:
     ) -> Iterator[Row]:
         """Yield the functions that match, each as a row of a configuration table, in the file's order.
 
-        ``gpus`` are GPU types in order of preference: only the first one that the catalogue has functions for counts,
-        and nothing is yielded if it has none for any. ``dtype`` is without the FP8 scaling, and all names are matched
-        exactly. An empty ``gpus``, or None for another argument, matches all.
+        ``gpus`` are GPU types in order of preference: only the first one that the catalogue has any function for
+        counts, whether or not the other arguments leave one of it, and nothing is yielded if it has none for any.
+        ``dtype`` is without the FP8 scaling, and all names are matched exactly. An empty ``gpus``, or None for another
+        argument, matches all.
 
         Raises:
             RecipeError: the line of a matching function is damaged
@@ -393,7 +400,7 @@ class Catalogue:
 def _gbs_formula(gbs: int, gpus: int) -> str:
     """Return a formula that keeps the samples per GPU at any scale: ``GPUs``, ``GPUs*2``, ``GPUs/4``, ``GPUs*3/2``.
 
-    ``gbs`` is the global batch size at ``gpus`` GPUs.
+    ``gbs`` is the global batch size at ``gpus`` GPUs; their ratio is reduced.
     """
     common = math.gcd(gbs, gpus)
     samples, of_gpus = gbs // common, gpus // common
@@ -404,8 +411,8 @@ def _gbs_formula(gbs: int, gpus: int) -> str:
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What Megatron's own validation of arguments says of one function at its own number of GPUs.
 
-    ``needs``: packages of the container that the validation asks for, and what the user must give; empty: nothing.
-    ``refused``: why Megatron does not train the function even with these; None: it does.
+    ``needs``, texts for people: packages of the container that the validation asks for, and what the user must give;
+    empty: nothing. ``refused``: why Megatron does not train the function even with these; None: it does.
     """
 
     needs: tuple[str, ...]
@@ -429,7 +436,7 @@ def read_validation(path: Path) -> Validation:
     """Return the content of the validation file ``path``.
 
     Raises:
-        RecipeError: the file is missing or unreadable, or its content is none; the remedy is to write it again
+        RecipeError: the file is missing or unreadable, or its content is no validation; the remedy is to write it again
     """
     remedy = "write it again: python -m llmb_train.catalogue FILE --validation, in the engine of the catalogue"
     document: Validation = read_generated(path, Validation, remedy=remedy)

@@ -36,7 +36,7 @@ Derived = Annotated[T, msgspec.Meta(extra={"role": "derived"})]
 
 @lru_cache
 def roles_of(struct: type[msgspec.Struct]) -> dict[str, Role]:
-    """Return what each field of ``struct`` is for (``work``, ``speed``, ...), by the field's name.
+    """Return what each field of ``struct`` is for, by the field's name: its role, such as ``work`` or ``speed``.
 
     The field's annotation declares it; fields that declare none are left out. The answer is kept: do not change it.
     """
@@ -50,7 +50,10 @@ def roles_of(struct: type[msgspec.Struct]) -> dict[str, Role]:
 
 @lru_cache
 def fields_of(struct: type[msgspec.Struct], *roles: Role) -> tuple[str, ...]:
-    """Return the names of the fields of ``struct`` that have one of ``roles``, in the order of declaration."""
+    """Return the names of the fields of ``struct`` that have any of ``roles``, in the order of declaration.
+
+    Empty where no field has one, or no role is given.
+    """
     known = roles_of(struct)
     return tuple(name for name in struct.__struct_fields__ if known.get(name) in roles)
 
@@ -66,7 +69,8 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
 
     ``ep``, ``etp`` and ``vp`` None: not used. ``mbs`` and ``gbs`` are the micro-batch and global batch sizes in
     samples; ``gbs`` is a formula of GPUs in a recipe's row, and a number everywhere else. ``recompute_layers`` and
-    ``offload_layers`` count the layers whose activations are computed again or kept in CPU memory.
+    ``offload_layers`` count the layers whose activations are computed again or kept in CPU memory. ``parallelism``, a
+    property, is the parallel sizes as text.
     """
 
     tp: Division[Positive] = 1

@@ -19,10 +19,10 @@ def recipe_folders(root: Path) -> Iterator[Path]:
 
 
 def recipes_root() -> Path:
-    """Return the folder whose subfolders are the recipes, by the first of these that has any.
+    """Return the folder whose subfolders are the recipes: the first of three that has any.
 
-    ``LLMB_REPO``, if set and not empty; the clone of the repository that this library is in; else the copy inside the
-    package, which is not looked at.
+    They are ``LLMB_REPO``, if set and not empty, taken as it is, without replacing ``~``; the clone of the repository
+    that this library is in; the copy inside the package. That last one is returned unseen.
 
     Raises:
         RequestError: ``LLMB_REPO`` is set and contains no recipe
@@ -42,8 +42,8 @@ def recipes_root() -> Path:
 def workload_in(folder: Path) -> str:
     """Return the workload that recipe.yaml in ``folder`` names (``pretrain_grok1``); empty where it names none.
 
-    Only the line of that key is looked at, so the file may be wrong elsewhere. A file that is missing or unreadable
-    counts as one that names none.
+    Only the first line of that key is looked at, so the file may be wrong elsewhere. A file that is missing or
+    unreadable counts as one that names none.
     """
     try:
         return str(value_on_line(read_text(folder / "recipe.yaml", RecipeError), "workload") or "")

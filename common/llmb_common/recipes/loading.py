@@ -30,8 +30,9 @@ from llmb_common.recipes.rows import PublishedResult, Row, precision
 def load_recipe(folder: Path) -> Recipe:
     """Return the checked recipe in ``folder``; the same object as long as its recipe.yaml has the same text.
 
-    The last 16 recipes are kept. A recipe.json beside it that was made from exactly that text is read in its place, as
-    that is faster. Names of files in the recipe become absolute paths.
+    The last 16 recipes are kept. A recipe.json in ``folder`` that was made from exactly that text is read in its place,
+    as that is faster. The recipe's names of files (catalogue, results, validation) become absolute paths; the files are
+    not opened.
 
     Raises:
         RecipeError: there is no recipe.yaml, or it cannot be read or is wrong; the message has file and line where
@@ -175,7 +176,11 @@ def _problems(recipe: Recipe) -> Problems:
 
 
 def _result_identity(recipe: Recipe, result: PublishedResult) -> str:
-    """Return a line that tells one published result of ``recipe`` from all others: what was measured, and where."""
+    """Return a line that tells one published result of ``recipe`` from all others: what was measured, and where.
+
+    It has variant, model size, precision, GPUs, document and container; a recipe must not list two results with the
+    same.
+    """
     document = recipe.document(result)
     dtype = precision(result.dtype, result.fp8_recipe)
     what = f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu}"
@@ -191,7 +196,10 @@ def _row_title(item: Row | PublishedResult) -> str:
 
 
 def _duplicate_names(kind: str, names: list[str]) -> Problems:
-    """Yield (problem, remedy) for each name that occurs more than once in ``names``; ``kind`` says what they name."""
+    """Yield (problem, remedy) for each name that occurs more than once in ``names``, once for each.
+
+    Names are compared exactly; ``kind`` says in the problem what they name (``variant``).
+    """
     for name, count in Counter(names).items():
         if count > 1:
             yield f"the {kind} {name!r} appears twice", "keep one"

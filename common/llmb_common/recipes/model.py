@@ -22,9 +22,10 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*\Z")]
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
     """The experts of a mixture-of-experts model.
 
-    ``experts`` are in each MoE layer, of which each token goes to ``top_k``. ``ffn`` is the width of one,
-    ``shared_ffn`` that of the shared expert (None: not known, or there is none). ``every`` 1: all layers are MoE; 2:
-    every second layer is, starting with the second. Catalogues do not say it.
+    ``experts`` are in each MoE layer, of which each token goes to ``top_k``. ``ffn`` is the inner width of one expert's
+    MLP, ``shared_ffn`` that of the shared expert (None: not known, or there is none). ``every`` 1: all layers are MoE;
+    2: every second layer is, starting with the second. Catalogues leave ``every`` out, so it is 1 there whatever the
+    model has.
     """
 
     experts: Positive
@@ -86,6 +87,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     ``vocabulary`` None: padded until it divides, so it depends on the layout. ``ffn`` None: not stated. ``moe`` None:
     no experts. ``mtp_layers``: layers of multi-token prediction. ``provider``: Megatron-Bridge's class of the model.
+    ``attention_chunk``, a property, is always None, so that an ``Architecture`` may stand in its place.
     """
 
     layers: int
@@ -111,9 +113,9 @@ AnyShape: TypeAlias = Architecture | Shape
 class LayerKind(msgspec.Struct, frozen=True, array_like=True):
     """One kind of layer of a model: what it is made of, and its number of weights.
 
-    ``mixer`` is attention or what takes its place, ``mlp`` what follows; empty: the layer has none. Weights are counted
-    as ``divided`` (matrices that TP divides), ``routed`` (all routed experts together) and ``whole`` (norms and router,
-    which every rank has entirely).
+    ``mixer`` is attention or what takes its place, ``mlp`` what follows; empty: the layer has none. The weights of one
+    such layer, over all ranks, are counted as ``divided`` (matrices that TP divides), ``routed`` (all routed experts
+    together) and ``whole`` (norms and router, which every rank has entirely).
     """
 
     mixer: Literal["attention", "latent", "mamba", "delta", ""]
@@ -126,11 +128,14 @@ class LayerKind(msgspec.Struct, frozen=True, array_like=True):
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
     """The layers of a model in order, and the sizes inside them.
 
-    ``order`` is run lengths of letters from ``kinds``: ``3a58b`` is three layers of kind a, then 58 of kind b.
-    ``expert_hidden``: the width of the experts' input; None: the model's hidden width. ``latent``: ranks of queries and
-    keys, then widths per head of the plain part, the positions and the value. ``mamba``: heads, their width, groups,
-    state. ``delta``: key heads, their width, value heads, their width. None: the model has no such layers. ``encoder``:
-    weights that only the first pipeline stage has. ``norm``: weights of a norm per hidden element (2 with a bias).
+    ``order`` is run lengths of letters from ``kinds``: ``3a58b`` is three layers of kind a, then 58 of kind b; a letter
+    without a number is one layer. ``in_order``, a property, has one entry per layer. ``expert_hidden``: the width of
+    the experts' input; None: the model's hidden width. ``latent``: ranks of queries and keys, then widths per head of
+    the plain part, the positions and the value. ``mamba``: heads, their width, groups, state. ``delta``: key heads,
+    their width, value heads, their width. These three are None where the model has no such layers. ``encoder``: weights
+    that only the first pipeline stage has. ``norm``: weights of a norm per hidden element (2 with a bias). ``first``
+    gives the output width of an MLP's first product, and ``scans``, a property, the widths inside mamba and delta
+    layers.
     """
 
     order: str
@@ -155,7 +160,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     def first(self, ffn: int) -> int:
         """Return the output elements, per token, of the first matrix product of an MLP of width ``ffn``.
 
-        That is twice ``ffn`` where the model's MLPs are gated, else ``ffn``.
+        That is twice ``ffn`` where the MLPs of this model are gated, else ``ffn``.
         """
         return ffn * (2 if self.gated else 1)
 
@@ -205,7 +210,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One model size of a recipe (``70b``), with what is needed to plan jobs of it.
 
     ``parameters`` is the exact count of weights of the real model; None: not known. ``sequence_length`` is in tokens.
-    ``checkpoint`` None: the documents say nothing of its checkpoints.
+    ``checkpoint`` None: the documents say nothing of its checkpoints. ``listed``, a property, is ``architecture`` where
+    that is not None, and an assertion fails elsewhere.
     """
 
     size: Name
@@ -232,7 +238,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def layers_of(a: Architecture) -> Layers:
-    """Return the layers of the listed architecture ``a``: kind ``a`` for dense layers, ``b`` for those with experts."""
+    """Return the layers of the listed architecture ``a``: kind ``a`` for dense layers, ``b`` for those with experts.
+
+    Without experts there is no kind ``b``.
+    """
     matrices, norm = 3 if a.gated else 2, 2 if a.norm == "layernorm" else 1
     attention = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups)
     norms = 2 * norm * a.hidden
@@ -267,7 +276,7 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14
 class ModelFlops(NamedTuple):
     """FLOPs of one training step, forward and backward, on one sequence, by part of the model.
 
-    ``embedding`` is the product with the vocabulary at the output.
+    ``embedding`` is the product with the vocabulary at the output. ``total``, a property, is the sum of the three.
     """
 
     attention: int
@@ -283,11 +292,11 @@ class ModelFlops(NamedTuple):
 def model_flops(
     model: Architecture, sequence_length: int, attention: Literal["full", "causal"] = "causal"
 ) -> ModelFlops:
-    """Return the FLOPs of a training step on one sequence, as NVIDIA's documents count them.
+    """Return the FLOPs of a training step on one sequence, by part of the model, as NVIDIA's documents count them.
 
-    Per token they are 6 per weight of a matrix product, and in each layer 12 x heads x head size per key that a query
-    meets, which is every key of the sequence (``full``) or half of them (``causal``), also where attention is local.
-    Router, norms and activations do not count.
+    Per token they are 6 per weight of a matrix product, the one with the vocabulary at the output included, and in each
+    layer 12 x heads x head size per key that a query meets, which is every key of the sequence (``full``) or half of
+    them (``causal``), also where attention is local. Router, norms and activations do not count.
     """
     width = model.heads * model.head_dim
     groups_width = model.query_groups * model.head_dim
@@ -304,18 +313,26 @@ def model_flops(
 
 
 def tokens_per_second(sequence_length: int, global_batch_size: int, step_seconds: float) -> float:
-    """Return the tokens per second that a whole job trains on; the global batch is in samples."""
+    """Return the tokens per second that a whole job trains on.
+
+    ``sequence_length`` is in tokens, ``global_batch_size`` in samples of that length, ``step_seconds`` the time of one
+    step.
+    """
     return sequence_length * global_batch_size / step_seconds
 
 
 def training_days(tokens: float, tokens_per_second: float) -> float:
-    """Return the days that it takes to train on ``tokens`` tokens; NVIDIA's documents print it for 1e12."""
+    """Return the days that it takes to train on ``tokens`` tokens; NVIDIA's documents print it for 1e12.
+
+    ``tokens_per_second`` is the speed of the whole job.
+    """
     return tokens / tokens_per_second / 86400
 
 
 def achieved_tflops(flops_per_sequence: float, global_batch_size: int, step_seconds: float, gpus: int) -> float:
     """Return the model TFLOP/s that each GPU of a job achieves; divided by the GPU's peak, they are the MFU.
 
-    ``global_batch_size`` is in sequences, ``step_seconds`` the time of one step.
+    ``flops_per_sequence`` are FLOPs (not TFLOP) of a training step on one sequence, ``global_batch_size`` is in
+    sequences, ``step_seconds`` the time of one step, ``gpus`` the number of GPUs of the whole job.
     """
     return flops_per_sequence * global_batch_size / step_seconds / gpus / 1e12

@@ -34,7 +34,8 @@ class Model(msgspec.Struct, frozen=True):
     """A model as its name describes it, in the search for one that is like it: the one asked for, or a recipe's.
 
     ``name``: the words of its name in lower case, joined by ``_``. ``parameters``: the number of its weights; None
-    where neither the name nor library.json says it. ``experts``: whether it is a mixture of experts.
+    where neither the name nor library.json says it. ``experts``: whether it is a mixture of experts. The properties
+    ``family`` (``qwen``) and ``takes_images`` are read from the name.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def family(self) -> str:
-        """The letters that the model's name begins with, such as ``qwen``; empty where it begins with none."""
+        """The letters that the model's name begins with: ``qwen`` of qwen3_30b; empty where it begins with none."""
         found = re.match(r"[a-z]*", self.name)
         return found[0] if found else ""
 
@@ -59,7 +60,7 @@ class Model(msgspec.Struct, frozen=True):
 class Nearest(msgspec.Struct, frozen=True):
     """One model that a recipe has, as a candidate to run in place of a model that no recipe has.
 
-    The name of ``model`` is its model size in ``recipe``.
+    The name of ``model`` is its model size in ``recipe``. ``title``, a property, names it for messages.
     """
 
     recipe: Recipe
@@ -75,8 +76,9 @@ class Nearest(msgspec.Struct, frozen=True):
 def model_named(name: str) -> Model:
     """Return what the model's ``name`` says of it: with ``8x7b`` in it, there are experts, and 56 billion weights.
 
-    A number with ``m``, ``b`` or ``t`` is that of the weights (the last one counts), and ``235b_a22b`` has experts.
-    library.json completes it, and its number of weights comes before the name's.
+    A word that is a number with ``m``, ``b`` or ``t`` behind it is that of the weights (the last one counts), and a
+    word such as ``a22b`` in ``235b_a22b`` says that there are experts. Words are split at ``-``, ``_``, ``/`` and
+    blanks; case does not count. library.json adds what it says, and its number of weights comes before the name's.
     """
     words = _name_words(name)
     known = _read_library()["models"].get(in_library(name) or "", {})
@@ -96,8 +98,8 @@ def model_named(name: str) -> Model:
 def in_library(name: str) -> str | None:
     """Return Megatron-Bridge's name of the model ``name``, if its library trains it without a performance recipe.
 
-    Case, punctuation and the words ``instruct``, ``base``, ``chat``, ``hf`` and ``it`` at the end are ignored. None:
-    library.json does not list it.
+    Case, punctuation and the words ``instruct``, ``base``, ``chat``, ``hf`` and ``it`` at the end are ignored; an owner
+    before a ``/`` is not, and counts as part of the name. None: library.json does not list it.
     """
     plain = _without_punctuation(name)
     return next((known for known in _read_library()["models"] if _without_punctuation(known) == plain), None)
@@ -108,11 +110,11 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
 
     These decide in turn: dense or experts; the number of parameters, in steps of a factor of about 1.4; images or not;
     the family; the exact number; a catalogue in its recipe; the earlier recipe. Where nothing tells the number of
-    parameters of ``name``, it is the largest model of the same family. ``gpu_type``: only models with a configuration
-    for it count; None: all.
+    parameters of ``name``, it is the largest model of the same family, None without one. ``gpu_type``: only models with
+    a configuration for it count; None: all.
 
     Raises:
-        RecipeError: a recipe's catalogue or validation file cannot be read
+        RecipeError: a recipe's catalogue or validation file cannot be read, or a function's line is damaged
     """
     wanted_model = model_named(name)
     found: list[Nearest] = []
@@ -136,8 +138,9 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
 def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
     """Return a remedy, clauses without a period, for a user who asked for the model ``name``, which no recipe has.
 
-    It has the command that plans the nearest model, on the GPU type asked for if possible, and says whether
-    Megatron-Bridge trains ``name``. ``job`` are keyword arguments of ``plan_command``. Empty where nothing is known.
+    It has the command that plans the nearest model of ``recipes``, on the GPU type asked for if possible, and says
+    whether Megatron-Bridge trains ``name``. ``job`` are what the user asked for besides, as keyword arguments of
+    ``plan_command``: ``gpu_type``, ``dtype`` and ``gpus``. Empty where nothing is known.
 
     Raises:
         RecipeError: a recipe's catalogue, validation or results file cannot be read
@@ -157,7 +160,10 @@ def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
 
 
 def train_here(workload: str, size: str = "smoke") -> str:
-    """Return a clause for a remedy: a command, and that it trains a tiny model on a machine without GPUs."""
+    """Return a clause for a remedy: an ``llmb-run single`` command, and that it trains a tiny model on this machine.
+
+    The command is for CPUs. ``workload`` and the model ``size`` stand in it as they are given.
+    """
     return f"llmb-run single -w {workload} -s {size} --gpu-type cpu trains a tiny model here"
 
 
@@ -172,8 +178,9 @@ def plan_command(
     """Return the shell command ``llmb-run plan ...`` for a job of the model ``size``, which ``recipe`` must have.
 
     GPU type, dtype and number of GPUs are those given, or where the recipe has no such job, the nearest that it has:
-    the GPU type gives way last, the number of GPUs first. None: the recipe's choice, BF16, and the smallest scale. A
-    variant that runs only by its name is taken, and named, only where there is no other.
+    the GPU type gives way last, the number of GPUs first. For one that is None it is the recipe's choice of type, BF16,
+    and the smallest scale. A variant that runs only by its name is taken, and named, only where there is no other.
+    Words are quoted for a shell.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -202,7 +209,8 @@ def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> 
     """Return the GPU type to plan a job of the model ``size`` for where the user names none.
 
     Types with ``dtype`` are preferred, then those with the number of ``gpus``; None for either: any. Of these it is the
-    recipe's default, else the first with a published result, else the first. None: no GPU runs ``size``.
+    recipe's default, else the first with a published result, else the first, in the order of the recipe's
+    configurations. None: no GPU runs ``size``.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -319,6 +327,10 @@ def _number_in_name(text: str) -> float:
 
 @cache
 def _read_library() -> dict[str, Any]:
-    """Return the content of the package's library.json, read once; its ``models`` have no performance recipe."""
+    """Return the content of the package's library.json, read once.
+
+    ``release`` is that of Megatron-Bridge, and ``models`` are the models, by name, that it trains without a performance
+    recipe.
+    """
     found: dict[str, Any] = json.loads(Path(__file__).with_name("library.json").read_text(encoding="utf-8"))
     return found

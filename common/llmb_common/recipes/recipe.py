@@ -66,10 +66,14 @@ class FunctionNotice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """The whole content of a recipe.yaml, with the catalogue of functions that it may name.
 
-    ``models``, ``variants``, ``rows`` and ``results`` join what recipe.yaml lists with what its other files have. Those
-    files are read when first asked for, so most properties and methods raise RecipeError where one cannot be read.
-    ``catalogue``, ``refusal`` and ``function`` are of the recipe's own release; ``of_release`` gives the recipe with
-    another one's.
+    The properties ``models`` (their names: ``sizes``), ``variants``, ``rows`` and ``results`` join what recipe.yaml
+    lists with what its other files have. Those files are read when first asked for, so most properties and methods
+    raise RecipeError where one cannot be read. ``rows_for`` selects rows for a GPU type, and ``configurations`` yields
+    what selects each row. ``model`` and ``variant`` find one by name, ``smoke_of`` the small copy of a model,
+    ``document`` the publication of a result, and ``measured_as`` the variant by whose rules another's runs are
+    measured. ``engines`` are the releases that jobs can run, with their images. ``catalogue``, ``refusal`` (why
+    Megatron does not train a function) and ``function`` (that of a row) are of the recipe's own release; ``of_release``
+    and ``releases`` give the recipe with another one's.
     """
 
     schema: Literal[1]
@@ -156,9 +160,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def engines(self) -> dict[str, str]:
-        """The releases of Megatron-Bridge (``0.6``) that the recipe's jobs can run, each with its image.
+        """The releases of Megatron-Bridge (``0.6``) that the recipe's jobs can run, each with its container image.
 
-        The default comes first.
+        The default comes first, then the others in the order of recipe.yaml.
         """
         return {self.engine: self.image, **self.other_engines}
 
@@ -216,9 +220,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ) -> list[Row]:
         """Return the configuration rows that jobs on ``gpu_type`` may run, in the order of the recipe's variants.
 
-        They are the rows of that type, of the type whose rows it shares, and those for any GPU; of a catalogue, those
-        of the first type that has functions. Of one variant, the rows that recipe.yaml lists come first. All names are
-        matched exactly; None for another argument: any. Empty: no row matches.
+        Of the rows that recipe.yaml lists, they are those of that type, of the type whose rows it shares, and those for
+        any GPU; of a catalogue, only those of the first of these types that it has a function for. Of one variant, the
+        rows that recipe.yaml lists come first. All names are matched exactly; None for another argument: any. Empty: no
+        row matches.
 
         Raises:
             RecipeError: the catalogue's file cannot be read, or is damaged
@@ -239,10 +244,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def configurations(self) -> Iterator[Configuration]:
-        """Yields what selects each row (model size, GPU type, precision, variant), with the row's numbers of GPUs.
+        """An iterator over what selects each row, with the row's numbers of GPUs.
 
-        A row with several dtypes gives one for each. The rows of recipe.yaml come first; of a catalogue only the index
-        is read.
+        That is model size, GPU type, precision and variant. A row with several dtypes gives one for each. The rows of
+        recipe.yaml come first; of a catalogue only the index is read.
 
         Raises:
             RecipeError: a catalogue's file cannot be read
@@ -258,7 +263,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def model(self, size: str, among: Iterable[str] = ()) -> Model:
         """Return the recipe's model of the name ``size``, in upper or lower case.
 
-        ``among`` serves the message alone: the sizes to suggest; empty: all.
+        ``among`` serves the error's message alone: the sizes to suggest there; empty: all.
 
         Raises:
             RequestError: the recipe has no such size; for ``8b-smoke`` it says which size is the small copy of ``8b``
@@ -280,9 +285,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         raise self._unknown_name_error("model size", size, "MODEL_SIZE", self.sizes, among)
 
     def smoke_of(self, size: str) -> str | None:
-        """Return the size that is a small copy of the model ``size``, to train without GPUs; None: there is none.
+        """Return the recipe's size that is a small copy of the model ``size``, to train without GPUs.
 
-        ``size`` is in lower case. A recipe whose small model calls no function has that one for every ``size``.
+        None: there is none. ``size`` is in lower case. A recipe whose small model calls no function has that one for
+        every ``size``, known or not.
         """
         for row in self.listed_rows:
             # Without a function, the row is of the recipe's one small model; else of a copy of that function's model.
@@ -308,7 +314,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def refusal(self, function: str | None) -> str | None:
         """Return why Megatron does not train ``function`` at its own number of GPUs; None: it does, or nobody tried.
 
-        ``function`` None also gives None.
+        ``function`` is a function's exact name; None, or a name that is not known, also gives None.
 
         Raises:
             RecipeError: the validation file cannot be read
@@ -341,7 +347,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def variant(self, name: str, among: Iterable[str] = ()) -> Variant:
         """Return the recipe's variant called ``name``, in upper or lower case.
 
-        ``among`` serves the message alone: the variants to suggest; empty: all.
+        ``among`` serves the error's message alone: the variants to suggest there; empty: all.
 
         Raises:
             RequestError: the recipe has no such variant
@@ -371,7 +377,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def measured_as(self, variant: str) -> Variant:
-        """Return the variant by whose rules runs of ``variant`` are measured.
+        """Return the recipe's variant by whose rules runs of ``variant`` are measured: window, statistic and more.
 
         That is the variant itself if recipe.yaml lists exactly that name; for any other, such as a catalogue's, it is
         the first one listed.

@@ -49,15 +49,19 @@ FilePattern = Annotated[
 
 
 def precision(dtype: str, fp8_recipe: str | None) -> str:
-    """Return dtype and FP8 scaling as people write them: ``bf16``, ``fp8 (mx)``. None: the dtype alone."""
+    """Return dtype and FP8 scaling as people write them: ``bf16``, ``fp8 (mx)``.
+
+    ``fp8_recipe`` None or empty gives the dtype alone; the dtype is not looked at.
+    """
     return f"{dtype} ({fp8_recipe})" if fp8_recipe else dtype
 
 
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a variant's Nsight Systems profile covers by default: steps ``start`` to ``stop``, and the ranks.
 
-    ``ranks`` is ``all`` or a range as text (``0-8``), ``file`` a pattern for the report's name; ``suffix`` is appended
-    to the run's name. ``start`` is less than ``stop``.
+    ``ranks`` is ``all`` or a list as text (``0-8``, both ends included), ``file`` a pattern for the report's name;
+    ``suffix`` is appended to the run's name. ``start`` is less than ``stop``. ``steps`` None: a profiled run has as
+    many steps as others.
     """
 
     start: Positive
@@ -70,9 +74,10 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The iterations, ``first`` to ``last`` (included), whose step times give a run's result; numbered as in the log.
+    """The iterations, ``first`` to ``last`` (included), whose step times give a run's result.
 
-    ``statistic`` is ``mean`` over them, or ``last``: the last step's time, with the mean shown beside it.
+    They are numbered as in the log. ``statistic`` is ``mean`` over them, or ``last``: the last step's time, with the
+    mean shown beside it. ``of_second_half`` makes the window for a run of few steps.
     """
 
     first: Positive
@@ -83,7 +88,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def of_second_half(cls, steps: int) -> Measurement:
         """Return the window for a run of only ``steps`` steps, too few for the documents' window: its second half.
 
-        The first half is warm-up; of 5 steps, 3 to 5 are measured.
+        The first half is warm-up; of 5 steps, 3 to 5 are measured, and of one step that one. The statistic is the mean.
         """
         return cls(first=steps // 2 + 1, last=steps)
 
@@ -99,7 +104,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One generation of a recipe's configuration rows: where it comes from, and how its runs are named and measured.
 
     Users choose it with CONFIG_VARIANT. ``experiment_name`` is a pattern for the names of runs, with ``{model_size}``,
-    ``{gpus}`` and the like replaced; ``max_steps`` is the number of steps of a run, ``time_limit`` that of the job.
+    ``{gpus}`` and the like replaced; ``max_steps`` is the number of steps of a run, ``time_limit`` the limit of its job
+    (HH:MM:SS). ``measurement``, ``profiling`` and ``nccl_trace`` say which steps are measured, profiled or traced.
     """
 
     name: Name
@@ -124,10 +130,10 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One line of a recipe's configuration table: the layout for a GPU type, model size and range of GPU counts.
 
     ``scales``, a property, are the counts from ``gpus_min`` to ``gpus_max``, each twice the one before. ``gbs`` is a
-    number, or a formula of GPUs (``GPUs``, ``GPUs*2``, ``GPUs/2``), which ``global_batch_size`` evaluates; it raises
-    RequestError where the formula gives no whole number. ``gpu`` may be ``any``. ``layers``: how many layers its jobs
-    build; None: all of the model's. ``time_limit`` None: the variant's. ``min_memory_gb``: GPU memory that the table
-    asks for. ``source``: file and line of the printed table.
+    number, or a formula of GPUs (``GPUs``, ``GPUs*2``, ``GPUs/2``), which ``global_batch_size`` evaluates for a number
+    of GPUs; it raises RequestError where the formula gives no whole number. ``gpu`` may be ``any``. ``layers``: how
+    many layers its jobs build; None: all of the model's. ``time_limit`` None: the variant's. ``min_memory_gb``: the
+    memory of each GPU that the table asks for; None: it does not say. ``source``: file and line of the printed table.
     """
 
     variant: Name
@@ -182,6 +188,8 @@ class Configuration(NamedTuple):
     """What selects a configuration row of a recipe, and the numbers of GPUs that the row is documented for.
 
     ``size`` names the model, ``gpu`` the GPU type (or ``any``). ``fp8_recipe`` is the FP8 scaling; None: not in FP8.
+    ``release`` None: jobs of it run in the recipe's own image; else they need an image with that release of
+    Megatron-Bridge.
     """
 
     size: str
@@ -198,7 +206,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A publication of NVIDIA's with configurations or results, and the software that it measured.
 
     ``release`` is the publication's own, such as ``25.04``; empty: it has none. ``date`` is that of the publication,
-    ``YYYY-MM-DD``.
+    ``YYYY-MM-DD``. ``software``, a property, is framework and container as one text.
     """
 
     title: str
@@ -214,7 +222,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def software(self) -> str:
         """The framework and container release that the document measured, as text: ``Megatron-Bridge, nemo:26.08``.
 
-        It needs a ``container``, which ``Recipe.document`` fills in.
+        It needs a ``container``, which ``Recipe.document`` fills in: without one the text ends with ``nemo:None``.
         """
         return f"{self.framework}, nemo:{self.container}"
 
@@ -223,8 +231,8 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """One result that NVIDIA published: what a configuration achieved on ``gpus`` GPUs.
 
     ``tokens_per_second`` is that of the whole job; ``days_1t``: days to train on 10^12 tokens. None: not published.
-    ``corrected`` has the right values of figures that were misprinted, by the figure's name, and ``why`` the reason.
-    ``source``: document and line.
+    ``corrected`` has the right values of figures that were misprinted, by the figure's name, and ``why`` the reason;
+    ``value`` gives a figure with its correction, while the fields are as printed. ``source``: document and line.
     """
 
     variant: Name
@@ -265,9 +273,10 @@ FAR_APART = 0.25
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row of a table of results as NVIDIA printed it, with the function of Megatron-Bridge that it belongs to.
 
-    ``document`` and ``line`` say where it is printed; ``columns`` are its layout columns by name (None: none printed).
-    ``function`` None: it belongs to none. ``tflops_of_bridge``: TFLOP/s per GPU that Megatron-Bridge's count of FLOPs
-    makes of the printed tokens per second.
+    ``document`` and ``line`` say where it is printed; ``model``, ``gpu`` and ``precision`` are as printed, and
+    ``columns`` are its layout columns by name (None: none printed). ``function`` None: it belongs to none; ``variant``,
+    ``size``, ``dtype`` and ``fp8_recipe`` are those of the function. ``tflops_of_bridge``: TFLOP/s per GPU that
+    Megatron-Bridge's count of FLOPs makes of the printed tokens per second.
     """
 
     document: str
@@ -362,8 +371,8 @@ def _as_result(row: PublishedRow, rows: list[_Dated]) -> PublishedResult:
 def _outlier_note(row: PublishedRow, rows: list[_Dated]) -> str:
     """Return a clause that the step time of ``row`` is far from the same function's in the releases next to its own.
 
-    ``rows`` are the printed rows of that function. Empty where one of the two nearest in time is within ``FAR_APART``,
-    or there is no other release. Two, so that an outlier does not make its neighbors look odd.
+    ``rows`` are the printed rows of that function. Empty where one of the two nearest in time is within ``FAR_APART``
+    (25 %), or there is no other release. Two, so that an outlier does not make its neighbors look odd.
     """
     order = sorted({release for release, _ in rows})
     position = order.index(release_order(row.container))

@@ -42,7 +42,8 @@ EVIDENCE = tuple(
 class Change:
     """How the step time of a second side of runs compares with the first side's: a ``ratio`` of 1.02 is 2 % slower.
 
-    ``low`` and ``high`` bound that ratio at a verdict's confidence (97.7 %).
+    ``low`` and ``high`` bound that ratio at a verdict's confidence (97.7 %). ``is_real``, a property, tells whether
+    both are on one side of 1.
     """
 
     ratio: float
@@ -61,8 +62,8 @@ def compare_times(
     """Return the second side's mean step time over the first's, stalls included, with its interval.
 
     Above 1 the second side is slower. The interval pools how much the runs of both sides differ with what ``scatter``
-    says of it. Where that shows no difference, a rank test of the days, which needs no such knowledge, may still show
-    one.
+    says of it; where both sides ran on the same days, what a day does counts for neither. Where that shows no
+    difference, a rank test of the days, which needs no such knowledge, may still show one.
 
     Args:
         first: the step time of each run of the first side, at least one
@@ -143,9 +144,9 @@ def _rank_sums(first: int, second: int) -> list[int]:
 def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) -> tuple[int, float] | None:
     """Return where other runs' losses differ most from the first run's, as (iteration, difference).
 
-    The difference is a share of the first run's loss, and never negative: 0.01 is 1 %; of equal ones the last iteration
-    counts. Iterations are matched by their numbers, and only those of which both runs have a finite loss count, the
-    first run's not being 0. None where there are none.
+    The difference is a share of the first run's loss, and never negative: 0.01 is 1 %; of equal ones the highest
+    iteration counts. Iterations are matched by their numbers, and only those of which both runs have a finite loss
+    count, the first run's not being 0. None where there are none, or no others are given.
     """
     # Of a loss of 0 no difference is a share.
     known = {
@@ -195,7 +196,7 @@ def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
     """Return the names of the plan's fields that decide how much work a step is and differ between two plans.
 
     They are in the order of the plan's fields. Empty: the steps of both do equal work. The variant, which comes last,
-    counts where functions of a catalogue are called, as it is the kind of training there.
+    counts only where one of the plans calls a function of a catalogue, as it is the kind of training there.
     """
     names = list(fields_of(JobPlan, "work"))
     if first.function or second.function:
@@ -206,8 +207,8 @@ def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
 def facts(record: RunRecord) -> dict[str, str]:
     """Return everything on record of a run that may explain its speed, as text by name.
 
-    That is its plan, environment, software, image and nodes. What is not known is left out. It may read the run's
-    folder.
+    That is its plan, environment, software, image and nodes, in this order. What is not known is left out. It may read
+    the run's folder and log.
     """
     found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
@@ -239,7 +240,10 @@ def facts_of_plan(plan: JobPlan) -> dict[str, str]:
 
 
 def _flatten(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield each value inside nested dictionaries with the dotted path of its keys: ``("a.b", 1)``."""
+    """Yield each value inside nested dictionaries with the dotted path of its keys: ``("a.b", 1)``.
+
+    A list counts as one value, and an empty dictionary gives nothing. ``above`` is put before each path as it is.
+    """
     for name, item in value.items():
         if isinstance(item, dict):
             yield from _flatten(item, f"{above}{name}.")
@@ -259,7 +263,8 @@ class Contender:
     """One entry of a ranking of configurations, with the step times of its runs, at least one.
 
     ``of`` is whatever the caller ranks, and not looked at. ``tokens`` is the number of tokens that one GPU trains on in
-    a step. ``scatter`` is how much repeats of it differ.
+    a step. ``scatter`` is how much repeats of it differ. ``seconds``, a property, is what the ranking goes by: the time
+    that one GPU takes for one token.
     """
 
     of: Any
@@ -277,7 +282,8 @@ def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change
     """Return (contender, place, change against the fastest) for each contender, the fastest per token first.
 
     Those that cannot be told apart from the fastest of their place share it; places count contenders, from 1 on: 1, 1,
-    3. A change of 1.02 is 2 % slower per token than the fastest of all, which itself has None.
+    3. A change of 1.02 is 2 % slower per token than the fastest of all, which itself has None. Empty without
+    contenders; of equals the one given first comes first.
     """
     found: list[tuple[Contender, int, Change | None]] = []
     ordered = sorted(contenders, key=lambda item: item.seconds)

@@ -45,10 +45,10 @@ _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
 
 
 def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
-    """Return the values of the plan's fields that have one of ``roles`` (``recipes.columns``), by the field's name.
+    """Return the values of the plan's fields that have any of ``roles`` (``recipes.columns``), by the field's name.
 
     Of a field in ``_ASPECTS`` only what matters to speed counts, under a name of its own: of ``profile`` the tool, as
-    ``profiled``.
+    ``profiled``. Empty for no roles.
     """
     known = (_ASPECTS.get(name, (name, attrgetter(name))) for name in fields_of(JobPlan, *roles))
     return {called: aspect(plan) for called, aspect in known}
@@ -57,8 +57,8 @@ def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
 def configuration(plan: JobPlan) -> dict[str, Any]:
     """Return everything of a plan that decides a step's work and speed, by name; equal for runs that are repeats.
 
-    Names, paths, limits, accounts, the image and the engine are left out. A variable that the user set counts:
-    ``NCCL_ALGO=Ring`` makes another configuration.
+    Names, paths, limits, accounts, the image and the engine are left out. A variable that the user's own environment
+    set counts: ``NCCL_ALGO=Ring`` makes another configuration; those of recipe and site do not.
     """
     return aspects(plan, "work", "division", "speed")
 
@@ -66,9 +66,9 @@ def configuration(plan: JobPlan) -> dict[str, Any]:
 def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     """Return the settings in which ``plans`` differ: by name, each plan's value in order (``-``: none).
 
-    Names are those of layout columns, variables and Megatron settings, then ``engine`` and ``image``, of which one is
-    dropped where it tells nothing more. Images are given as file names where these tell them apart. Empty where the
-    plans are alike, or fewer than two.
+    Names are those of layout columns, variables and Megatron settings, in no order to rely on, then ``engine`` and
+    ``image``, of which one is dropped where it tells nothing more. ``gpus_per_node`` is left out where ``gpus`` differ.
+    Images are given as file names where these tell them apart. Empty where the plans are alike, or fewer than two.
     """
     values = [values_of(plan) for plan in plans]
     names = dict.fromkeys(chain.from_iterable(values))
@@ -108,8 +108,8 @@ def _short_names(images: list[str]) -> list[str]:
 def distinguishing_settings(plans: Iterable[JobPlan | None]) -> list[str]:
     """Return, for each plan in order, what tells it from others of its ``kind_of_job``: ``tp=2, NCCL_ALGO=Ring``.
 
-    The number of GPUs and settings that a plan lacks are left out; each of more than 40 characters is cut. Empty text
-    for None, for the only plan of its kind, and where nothing differs.
+    The number of GPUs and settings that a plan lacks are left out; each of more than 40 characters is cut there, and
+    ends with three dots. Empty text for None, for the only plan of its kind, and where nothing differs.
     """
     listed = list(plans)
     kinds: dict[str, dict[int, JobPlan]] = {}
@@ -128,7 +128,10 @@ def distinguishing_settings(plans: Iterable[JobPlan | None]) -> list[str]:
 
 
 def values_of(plan: JobPlan) -> dict[str, str]:
-    """Return a plan's configuration, engine and image as text for tables, by name: ``{"tp": "2"}``; ``-``: no value."""
+    """Return a plan's configuration, engine and image as text for tables, by name: ``{"tp": "2"}``; ``-``: no value.
+
+    Variables and Megatron settings stand beside the columns, each under its own name.
+    """
     values: dict[str, str] = {}
     for name, value in {**configuration(plan), "engine": plan.engine, "image": plan.image}.items():
         parts = value.items() if isinstance(value, dict) else [(name, value)]
@@ -153,7 +156,7 @@ def deviations(plan: JobPlan) -> str:
     """Return what of a plan differs from its recipe's documents, to append to a title: ``, tp=4, NCCL_ALGO=Ring``.
 
     That is overridden columns, Megatron settings, variables that the user set, switches, a profiler, checkpoints, in
-    this order; each of more than 40 characters is cut. Empty: nothing differs.
+    this order; each of more than 40 characters is cut there, and ends with three dots. Empty: nothing differs.
     """
     found = [f"{name}={as_written(getattr(plan, name))}" for name in plan.overridden]
     found += [f"{name}={as_written(value)}" for name, value in sorted(plan.megatron.items())]
@@ -178,7 +181,7 @@ _keys: dict[int, tuple[JobPlan, str]] = {}
 
 
 def configuration_key(plan: JobPlan) -> str:
-    """Return twelve hexadecimal digits that are the same for plans of equal ``configuration`` only.
+    """Return twelve hexadecimal digits that are equal for two plans just if their ``configuration`` is.
 
     The answer is kept in memory, together with ``plan``.
     """
@@ -194,7 +197,8 @@ def configuration_key(plan: JobPlan) -> str:
 def configuration_of(record: RunRecord) -> str:
     """Return a run's configuration key and, after a blank, its software; the same text for repeats of one job only.
 
-    Outside containers, where the run's record does not name the software, that reads the run's log.
+    The software is that of ``software_of``. Outside containers, where the run's record does not name it, that reads the
+    run's log.
     """
     return f"{configuration_key(record.plan)} {software_of(record)}"
 
@@ -202,8 +206,8 @@ def configuration_of(record: RunRecord) -> str:
 def memory_key(plan: JobPlan, kind: str) -> str:
     """Return the key under which measured GPU memory of runs like ``plan`` is stored: ``kind`` and software.
 
-    ``kind`` is the text that ``planning.memory`` makes of the plan. Outside containers the engine's release stands for
-    the software.
+    ``kind`` is the text that ``planning.memory`` makes of the plan: what decides how much memory such a job takes.
+    Outside containers the engine's release stands for the software.
     """
     return f"{kind} | {software_of_plan(plan) or plan.engine}"
 
@@ -228,7 +232,8 @@ def software_of_image(image: str) -> str:
 class RunImage(NamedTuple):
     """A run's container image: ``image`` is its path or reference, ``content`` identifies the file's content.
 
-    ``content`` is the recorded digest, ``sha256:`` and its first twelve digits. Either is empty where there is none.
+    ``content`` is the recorded digest, ``sha256:`` and its first twelve digits. Either is empty where there is none:
+    ``image`` for a run outside containers, ``content`` where no digest was recorded or may be compared.
     """
 
     image: str
@@ -236,7 +241,7 @@ class RunImage(NamedTuple):
 
 
 def image_of(record: RunRecord) -> RunImage:
-    """Return the container image that a run trained in.
+    """Return the container image that a run trained in; both parts are empty for a run outside containers.
 
     The image of a NeMo release that was imported has no digest here, as each import makes another file of the same
     content.
@@ -288,10 +293,10 @@ def _image_identity(image: str, digests: set[str]) -> str:
 
 
 def software_of(record: RunRecord) -> str:
-    """Return what a run trained with, as text: ``nemo:26.02.01``, an image's name, or package versions.
+    """Return what a run trained with, as text: ``nemo:26.02.01``, an image's file name, or package versions.
 
-    Outside containers the versions come from the run's record, else from its log; ``unknown software`` where neither
-    has them.
+    Outside containers the versions, with commas between them (``Megatron-Bridge 0.6.0, torch 2.9``), come from the
+    run's record, else from its log; ``unknown software`` where neither has them.
     """
     if named := software_of_plan(record.plan):
         return named

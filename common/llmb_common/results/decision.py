@@ -39,6 +39,9 @@ class Decision(msgspec.Struct, frozen=True):
     ``answer`` is ``pass`` (the slowest ratio that is likely is within the limit), ``fail`` (the fastest is not) or
     ``open``. Ratios are of step times: 1.02 is 2 % slower than the reference. ``runs`` is how many were judged.
     ``source`` says who knows how runs differ, and ``scattered`` that they differ more than this site's record says.
+    ``steady`` and ``steady_half`` are ratios, too; 0: not known. Properties: ``resolution`` is how far the interval
+    reaches, ``stall_share`` what stalls add, ``rarest_stall`` how rare a stall these runs still see, as one in so many
+    steps, and ``steady_answer`` the verdict without stalls.
     """
 
     answer: Answer
@@ -80,7 +83,10 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def stall_share(self) -> float:
-        """What stalls add to the step time, as a share of the steady step time; 0 where that is not known."""
+        """What stalls add to the step time, as a share of the steady step time; 0 where that is not known.
+
+        Negative where the steps that were set apart took less time than steady ones.
+        """
         return self.ratio / self.steady - 1 if self.steady else 0.0
 
     @property
@@ -112,7 +118,10 @@ def runs_at_last_look(count: int) -> int:
 
 
 def doubling(looks: Sequence[int]) -> Iterator[int]:
-    """Yield ``looks``, then its last element doubled again and again, without end."""
+    """Yield ``looks``, then its last element doubled again and again, without end.
+
+    ``looks`` are numbers of runs or blocks after which an answer is given, ascending, at least one.
+    """
     return itertools.chain(looks, (looks[-1] * 2**power for power in itertools.count(1)))
 
 
@@ -136,12 +145,12 @@ def decide(
         runs: the step time of each, at least one
         reference: the step time to compare with, in seconds
         tolerance: how much slower still passes, as a share of the reference
-        reference_error: relative standard error of a reference that was itself measured
-        error_rate: how often each of the two wrong answers may be given
+        reference_error: relative standard error of a reference that was itself measured; 0: it has none
+        error_rate: how often each of the two wrong answers may be given, as a probability
         scatter: how much repeats differ, as stated or as this site's runs have shown
-        earlier: of other runs of the configuration, which say how it scatters and not how fast it is
-        waiting: further runs that have ended already, and count at the next look only; they tell how many more it
-            takes
+        earlier: squares of other runs of the configuration, which say how it scatters and not how fast it is
+        waiting: further runs that have ended already, and count at the next look only; they change no verdict, and
+            tell how many more it takes
 
     Raises:
         ValueError: no runs, or a reference that is not positive
@@ -222,7 +231,8 @@ def _projected_level(
 ) -> Level:
     """Return the level that ``runs`` will have two runs later, when this site's record is trusted for them.
 
-    ``found``, their level now, where the record is trusted already, says nothing, or is contradicted by the runs.
+    It is ``found``, their level now, where the record is trusted already, says nothing, or is contradicted by the runs.
+    ``rate`` and ``error`` are ``error_rate`` and ``reference_error`` of ``decide``.
     """
     if found.spread.source != "stated" or found.spread.scattered or not scatter.learned:
         return found

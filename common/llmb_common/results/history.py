@@ -80,7 +80,8 @@ class LevelChange:
     """One lasting change in a series of days: from day ``at`` on (a position from 0), values are larger by ``shift``.
 
     Values are natural logarithms of step times, so a positive ``shift`` is slower, and ``shift`` and ``reach`` are
-    logarithms of ratios.
+    logarithms of ratios. ``earliest`` and ``latest``, both included, are the positions where the change may as well
+    lie.
     """
 
     at: int
@@ -286,7 +287,10 @@ def _level_change(values: Sequence[float], at: int, offset: int, prior: Prior) -
 
 @dataclass(frozen=True)
 class Changed:
-    """A fact of a run (``driver``) that differs from the run before; ``-``: the value is not known."""
+    """A fact of a run (``driver``) that differs from the run before; ``-``: the value is not known.
+
+    ``name`` is the fact's, ``before`` and ``after`` are its values as text in the earlier and in this run.
+    """
 
     name: str
     before: str
@@ -298,7 +302,8 @@ class DatedRun:
     """One successful run in the history of a configuration.
 
     ``started`` is a Unix time, ``day`` its day (YYYY-MM-DD); ``seconds`` is the steady step time, ``error`` its
-    standard error. ``changes`` are the facts that differ from the run before.
+    standard error in seconds. ``software`` has a mark behind it where several images have that name. ``changes`` are
+    the facts that differ from the run before.
     """
 
     run_id: str
@@ -336,7 +341,8 @@ class Shift:
 class History:
     """One configuration over time: its runs by date, at least one, and the lasting changes of step time among them.
 
-    ``key`` is the ``configuration_key`` and ``title`` the line that names it.
+    ``key`` is the ``configuration_key`` and ``title`` the line that names it. ``moments`` are the runs and ``shifts``
+    the changes, both the oldest first. ``days``, a property, is the number of days with runs.
     """
 
     key: str
@@ -401,8 +407,9 @@ def histories(
 
     Args:
         runs: in any order
-        rate: how often a history without a change may be said to have one
-        scatter_of: how much repeats differ, for the text of ``configuration_of``; asked with that of the newest run
+        rate: how often a history without a change may be said to have one, as a probability
+        scatter_of: tells how much repeats differ, by the text of ``configuration_of``; it is asked once for each
+            history, with the text of its newest run
     """
     together: dict[str, list[Observed]] = {}
     for run in runs:

@@ -55,8 +55,8 @@ Bounded: TypeAlias = tuple[float, float, float]
 class Spread(NamedTuple):
     """How well runs tell the mean step time of their configuration. Variances are of natural logarithms.
 
-    ``degrees`` are degrees of freedom. ``source`` says who knows how runs differ: what is stated, the site's record, or
-    these runs.
+    ``degrees`` are the degrees of freedom of ``variance``. ``source`` says who knows how runs differ: what is stated,
+    the site's record, or these runs. ``half`` gives half the interval of the mean for an error rate.
     """
 
     variance: float
@@ -82,9 +82,9 @@ class Spread(NamedTuple):
 class Level(msgspec.Struct, frozen=True):
     """The step time of a configuration and its interval, as natural logarithms.
 
-    ``steady`` and the bounds are of seconds, ``stalls`` and the halves of factors. The mean step time is ``steady +
-    stalls``. Its bounds reach at least as high as those of the steady steps, and where stalls do not count at least as
-    low.
+    ``steady`` and the bounds are of seconds, ``stalls`` and the halves of factors. The properties ``mean`` (``steady``
+    plus ``stalls``), ``low`` and ``high`` are the mean step time and its bounds, and ``bounded`` is (low, mean, high).
+    The bounds reach at least as high as those of the steady steps, and where stalls do not count at least as low.
     """
 
     steady: float
@@ -143,9 +143,9 @@ def level(
         runs: the step time of each, at least one
         scatter: how much repeats differ, as stated or as this site's runs have shown
         earlier: squares of other runs of the configuration, which say how it scatters and not how fast it is
-        error_rate: how often the truth lies beyond either bound
-        extra_error: relative standard error of what the level is compared with
-        stated: what holds where the site's record does not
+        error_rate: how often the truth lies beyond either bound, as a probability for each
+        extra_error: relative standard error of what the level is compared with; 0: none
+        stated: what holds instead of ``scatter`` where too few runs confirm that, or they contradict it
         shown: with fewer runs than that, stalls are taken to scatter as if they came by chance
 
     Raises:

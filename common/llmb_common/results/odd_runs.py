@@ -39,7 +39,8 @@ class SlowNode(msgspec.Struct, frozen=True):
     """A node with which runs of a configuration are slower than without it, by more than chance explains.
 
     ``nodes`` are several where all slow runs had all of them, so that it may be any. ``others`` counts the runs without
-    it, and ``others_seconds`` is their mean steady step time.
+    it, and ``others_seconds`` is their mean steady step time. ``share``, a property, is how much slower the runs with
+    it are.
     """
 
     nodes: tuple[str, ...]
@@ -60,8 +61,8 @@ def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
     """Return the node that seems to slow down some of the ``runs``, all of one configuration.
 
     That is: all clearly slow runs had it and no other run did, or else runs with it are slower in the mean. None where
-    no node is suspected, also where chance alone shows as much in more than 1 % of cases, or there are fewer than four
-    runs.
+    no node is suspected, also where chance alone shows as much in more than 1 % of cases, there are fewer than four
+    runs, or their nodes are not on record.
     """
     parts = _two_kinds(runs)
     if parts is not None:
@@ -109,8 +110,8 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
 def odd_runs_sentence(runs: Sequence[StepTime]) -> str:
     """Return a clause about the minority of runs that are far from the rest, with nodes that only they had.
 
-    They may be the slower or the faster ones; of two halves it is the slower. Empty where all runs are of one kind, or
-    there are fewer than four.
+    They may be the slower or the faster ones; of two halves it is the slower. Far: the gap is at least 1 %, and three
+    times the range of either kind. Empty where all runs are of one kind, or there are fewer than four.
     """
     parts = _two_kinds(runs)
     if parts is None:
@@ -154,7 +155,7 @@ def slow_node_sentence(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
     """Return a clause that names the node with which runs are slower than without.
 
     ``trials`` is how often the runs are shuffled to see what chance shows. Empty where that is as much in more than 1 %
-    of cases, or the runs are too few to tell.
+    of cases, the runs are too few to tell, or ``trials`` is below 100.
     """
     found = _slowest_node(tuple(runs), trials)
     if found is None:

@@ -19,14 +19,15 @@ _NEWEST = 40
 def own_runs_lookup(install: Path | None) -> Look:
     """Return a function that looks up what the runs on record in ``install`` say of a plan: step time and GPU memory.
 
-    Only runs whose logs ``llmb-run results`` or ``llmb-run show`` has read count. It finds nothing, and raises nothing,
-    where ``install`` is None or has no index that can be read.
+    It takes a plan and gives an ``OwnRuns``. Only runs whose logs ``llmb-run results`` or ``llmb-run show`` has read
+    count. It finds nothing, and raises nothing, where ``install`` is None or has no index that can be read.
     """
 
     def lookup(plan: JobPlan) -> OwnRuns:
         """Return what the runs on record in ``install`` say of ``plan``: its step time and GPU memory.
 
-        Memory is looked up when it is asked for. Empty where there is no index of runs.
+        The time is None where there is no such run. Memory is a function, so that it is looked up only when it is asked
+        for. Empty where there is no index of runs.
         """
         if install is None or not (install / ".llmb" / "index.db").is_file():
             return OwnRuns()

@@ -65,10 +65,10 @@ Answer: TypeAlias = Literal["faster", "slower", "no difference", "open"]
 class Block:
     """A few runs of two sides, A and B, one right after the other.
 
-    ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, None where it is lost, and as many.
-    ``work``: the natural logarithm of B's tokens per step and GPU over A's, 0 where the steps do the same work.
-    ``turns`` are the positions of the runs that have a step time, ``steady`` the logarithms of their time per token but
-    for a constant, and ``of`` gives the step times of one side.
+    ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, in the same order and as many, None
+    for a run that gave none. ``work``: the natural logarithm of B's tokens per step and GPU over A's, 0 where the steps
+    do the same work. ``turns``, a property, are the positions of the runs that have a step time, ``steady``, too, the
+    logarithms of their time per token but for a constant, and ``of`` gives the step times of one side.
     """
 
     order: str
@@ -102,8 +102,9 @@ class Comparison:
     """How B's time per token compares with A's in paired runs, as natural logarithms: above 0, B is slower.
 
     ``difference``, with bounds ``low`` and ``high``, is of the steady steps plus ``stalls``. ``pairs`` is half the
-    number of runs, ``noise`` the standard deviation of the difference of two runs, and ``drift`` how much slower each
-    run is than the one before.
+    number of runs, rounded down, ``noise`` the standard deviation of the difference of two runs, and ``drift`` how much
+    slower each run is than the one before. ``answer`` puts it into words: ``faster``, ``slower``, ``no difference`` or
+    ``open``.
     """
 
     pairs: int
@@ -118,8 +119,8 @@ class Comparison:
     def answer(self, resolution: float = RESOLUTION) -> Answer:
         """Return whether B is ``faster`` or ``slower`` than A, or there is ``no difference``; else ``open``.
 
-        Faster and slower: both bounds are on one side of 0, however small the difference. No difference: both bounds
-        are within ``resolution``, a share of the step time.
+        Faster and slower: both bounds are on one side of 0, however small the difference. No difference: 0 is between
+        the bounds, and neither is farther from it than ``resolution``, a share of the step time.
         """
         if self.high < 0 or self.low > 0:
             return "faster" if self.high < 0 else "slower"
@@ -147,7 +148,8 @@ def blocks_at_last_look(blocks: int, most: int) -> int:
 def look_schedule(most: int) -> list[int]:
     """Return the numbers of blocks after which an answer is given, in ascending order; the last is ``most``.
 
-    Before it they are those of 3, 5, 8, 12, 24 and so on, doubling, that are less.
+    Before it they are those of 3, 5, 8, 12, 24 and so on, doubling, that are less than ``most``, the number of blocks
+    planned.
     """
     return [*itertools.takewhile(lambda size: size < most, doubling(LOOKS)), most]
 
@@ -176,7 +178,7 @@ def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rat
     """Return what the first side loses to stalls beyond the second, as (low, difference, high) of natural logarithms.
 
     By Student's t of the runs' own shares, each bound wrong at ``rate``. Zeros where it is not certain that either side
-    loses more.
+    loses more, or there are fewer than three runs.
     """
     shares = [math.log1p(run.stall_share) for run in first]
     others = [math.log1p(run.stall_share) for run in second]
@@ -194,8 +196,9 @@ def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rat
 class _Design:
     """The randomized design behind blocks of runs: which orders were possible, and what each makes of the values.
 
-    A vector has one value for each run that has a step time, in order. Shared effects, such as a drift inside blocks,
-    are taken out of it.
+    It is made from the blocks. A vector has one value for each run that has a step time, in order. Shared effects, such
+    as a drift inside blocks, are taken out of it. ``interval`` gives B's value less A's with its bounds, ``scatter``
+    how much runs differ and drift.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:

@@ -62,8 +62,9 @@ Kind: TypeAlias = Literal["baseline", "published", "stated"]
 
 @dataclass(frozen=True)
 class Reference:
-    """A step time, in seconds, to compare a run's with: a published result, or a baseline of this site.
+    """A step time, in seconds, to compare a run's with.
 
+    ``kind`` is ``published``, ``baseline`` (of this site) or ``stated`` (by the suite of an acceptance campaign).
     ``software`` is what it was measured with, ``source`` says for people where it comes from. ``error`` is its relative
     standard error, 0 where that is not known. ``result``: the published result; None for any other kind.
     """
@@ -85,7 +86,7 @@ class Reference:
 
 
 def by_preference(known: Iterable[Reference]) -> list[Reference]:
-    """Return the references with those of the run's own software first, else in the order given.
+    """Return the references with those of the run's own software first (``same_software``), else in the order given.
 
     A run is compared with the first.
     """
@@ -104,7 +105,8 @@ def same_software(image: str | None, document: Document) -> bool:
 def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
     """Return the results that NVIDIA published for exactly the plan's configuration, the nearest software first.
 
-    Each has the notes that were published with it. Empty: nothing was published for it.
+    That is the plan's own container, then the newest. Each has the notes that were published with it. Empty: nothing
+    was published for it.
 
     Raises:
         RecipeError: the recipe's results file or catalogue cannot be read, or is damaged
@@ -136,7 +138,7 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One of the runs that a baseline is made of, as the list of baselines stores it.
 
     ``seconds`` is its steady step time and ``error`` that time's standard error, in seconds. ``stalls``, ``steps``,
-    ``day`` and ``nodes`` are those of its ``StepTime``.
+    ``day`` and ``nodes`` are those of its ``StepTime``, which ``time``, a property, makes again.
     """
 
     run_id: str
@@ -159,7 +161,8 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """This site's own reference for one configuration and software: some runs that a user chose.
 
     ``key`` is the ``configuration_key``, ``title`` the line that names the configuration, ``added`` the Unix time at
-    which it was made. A site has at most one for each ``key`` and ``software``.
+    which it was made. A site has at most one for each ``key`` and ``software``. The properties ``times`` and
+    ``seconds`` are the runs' step times and their mean, stalls included; ``relative_error`` tells how sure that is.
     """
 
     key: str
@@ -176,7 +179,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def times(self) -> list[StepTime]:
-        """The step time of each run of the baseline, in order."""
+        """The step time of each run of the baseline, in the order of ``runs``."""
         return [run.time for run in self.runs]
 
     @property
@@ -187,7 +190,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def relative_error(self, past: PastRuns) -> float:
         """Return the standard error of the baseline's mean step time, as a share of it.
 
-        ``past`` are the site's runs, which say how much repeats differ.
+        ``past`` are the site's runs, which say how much repeats differ; the baseline's own runs need not be among them.
         """
         configuration = f"{self.key} {self.software}"
         others = past.squares_without(configuration, [run.run_id for run in self.runs])
@@ -225,8 +228,9 @@ def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
     """Make ``runs`` the baselines of their configurations and software, repeats together; return the new ones.
 
-    They are sorted by title, then software. The installation's list of baselines is written: one of the same
-    configuration and software is replaced, with all its runs; others stay. Nothing is written where an error is raised.
+    Each run comes with its step time. The new ones are sorted by title, then software. The installation's list of
+    baselines is written: one of the same configuration and software is replaced, with all its runs; others stay.
+    Nothing is written where an error is raised.
 
     Raises:
         RequestError: there are no runs, or repeats with several images of one name
@@ -278,7 +282,8 @@ def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTi
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
     """Remove the baselines whose configuration has one of ``keys``, whatever their software; return those removed.
 
-    They are sorted by title, then software. The installation's list of baselines is written.
+    Keys are compared in full. The baselines are sorted by title, then software. The installation's list of baselines is
+    written.
 
     Raises:
         RequestError: a key that no baseline has; nothing is removed then
@@ -309,7 +314,8 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline], past: Past
     """Return the baselines to compare a run with, that of its own software first; empty where there is none.
 
     They are those of ``known`` that are of its configuration, in their order there, without any that the run is part
-    of. Where none is known, the run's log is not read for its software.
+    of. ``past`` are the site's runs, which say how much repeats differ. Where none is known, the run's log is not read
+    for its software.
     """
     if not known:
         return []  # to say what a run's software is may mean to read its log
@@ -337,7 +343,7 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
     """Return how the nodes of ``account`` differ from those of a baseline, one finding per fact.
 
     The baseline is that of the configuration ``key``, else any (``key`` empty: any), the newest of several, among those
-    with the same GPUs. Empty where nothing differs, or there is none.
+    with the same GPUs. What either does not know is not compared. Empty where nothing differs, or there is none.
     """
     item = max(_with_same_gpus(account, known), key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
@@ -356,8 +362,8 @@ def _with_same_gpus(account: NodeSummary, known: Sequence[Baseline]) -> list[Bas
 def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
     """Return those of ``known`` that are of the plan's configuration as references.
 
-    That of the same ``software`` comes first. The others keep their order. Empty: there is none. ``past`` are the
-    site's runs, which say how much repeats differ.
+    That of the same ``software``, which is a text of ``software_of``, comes first. The others keep their order. Empty:
+    there is none. ``past`` are the site's runs, which say how much repeats differ.
     """
     key = configuration_key(plan)
     return by_preference(

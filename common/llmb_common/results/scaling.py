@@ -35,8 +35,8 @@ Kind: TypeAlias = Literal["weak", "strong"]
 class ScaledRun(NamedTuple):
     """One successful run that may become part of a scaling line: its plan, recipe, software, and step time.
 
-    ``seconds`` is the steady step time; ``time`` has it with its error and its stalls, None where these are not known.
-    ``scatter`` is how much repeats differ at this site.
+    ``seconds`` is the steady step time; ``time`` has it with its error and its stalls, None where these are not known,
+    and ``steady``, a property, is ``time`` without its stalls. ``scatter`` is how much repeats differ at this site.
     """
 
     plan: JobPlan
@@ -71,10 +71,10 @@ class PublishedPoint:
 class ScalePoint:
     """One number of GPUs on a scaling line: the mean over ``runs`` runs, and the efficiency.
 
-    ``gbs`` is the global batch size in samples, ``seconds`` the mean of the runs' step times, ``tokens_per_second``
-    that of the whole job. The efficiency is tokens/s per GPU as a fraction of those at the line's smallest scale, with
-    bounds at a verdict's confidence; the smallest scale has 1.0 without bounds. ``published`` None: nothing was
-    published at this scale.
+    ``gbs`` is the global batch size in samples, ``seconds`` the mean of the runs' steady step times,
+    ``tokens_per_second`` that of the whole job. The efficiency is tokens/s per GPU as a fraction of those at the line's
+    smallest scale (above 1: better), with bounds at a verdict's confidence; the smallest scale has 1.0, and None as
+    bounds. ``published`` None: nothing was published at this scale.
     """
 
     gpus: int
@@ -93,7 +93,8 @@ class ScalingLine:
     """How one kind of job scales: its ``points`` at two or more numbers of GPUs, the smallest first.
 
     ``title`` names the job without its scale. ``kind`` weak: the batch per GPU is the same; strong: the whole batch is.
-    ``published`` also has scales that were not run; empty for strong lines.
+    ``published`` is what NVIDIA published for this kind of job, the smallest scale first, also at scales that were not
+    run; empty for strong lines.
     """
 
     title: str

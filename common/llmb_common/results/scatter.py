@@ -47,7 +47,7 @@ class Scatter:
     """How much repeats of a configuration differ, between days (``day``) and within a day (``run``).
 
     Both are standard deviations as shares of the step time. The degrees of freedom say for how many observations each
-    counts.
+    counts. The properties: ``total`` is both together, and ``of_one_day`` a copy for a verdict on a single day.
     """
 
     day: float
@@ -163,7 +163,7 @@ def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
     """Return how much repeats differ at a site, learned from its runs: one sequence of step times per configuration.
 
     Where these are too few (fewer than eight degrees of freedom both within and between days), it is ``STATED`` with
-    the number of runs.
+    the number of runs. Where only one of the two has as many, the other follows from what is stated.
     """
     return _scatter_of([_Repeats(len(runs), squares(batches(runs))) for runs in history])
 
@@ -271,9 +271,10 @@ class PastRun(NamedTuple):
 class PastRuns:
     """The step times on record at a site, by configuration, to learn how much repeats differ there.
 
-    It is made from ``PastRun`` entries. A run that is given twice counts once, with its last step time. The newest runs
-    of a configuration must come first: only the first ``_NEWEST`` say, in ``squares_without``, how that configuration
-    scatters.
+    It is made from ``PastRun`` entries. A run that is given twice counts once, with its last step time. ``scatter``
+    tells how much repeats differ by the runs of other configurations, ``squares_without`` how those of one
+    configuration do. The newest runs of a configuration must come first: only the first ``_NEWEST`` (40) count in
+    ``squares_without``.
     """
 
     def __init__(self, runs: Iterable[PastRun] = ()) -> None:

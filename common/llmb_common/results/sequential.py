@@ -30,7 +30,7 @@ of the reference does."""
 def tolerance_of(required: float) -> float:
     """Return how much slower a step may be, as a share, where performance must exceed ``required`` of the reference.
 
-    ``required`` is a share above 0: 0.95 gives 0.0526.
+    ``required`` is a share above 0: 0.95 gives 0.0526, 1 gives 0, and more gives a negative share.
     """
     return 1 / required - 1
 
@@ -83,9 +83,10 @@ class Needs:
 class SequentialDecision:
     """Where one workload of a campaign stands: how many runs it needs in all, and its answer after these.
 
-    ``attempts`` counts all runs, the ended ones and ``reruns`` among them. ``answer`` None: not yet, runs are waited
-    for. ``decision`` is that of the last look; ``trouble`` says why there is none, or why it does not count. ``needs``
-    is what would decide a campaign that ends open; None: nothing known would.
+    ``attempts`` counts all runs, the ended ones and ``reruns``, the runs to add, among them. ``answer`` None: not yet,
+    runs are waited for. ``decision`` is that of the last look, None before one or without step times; ``trouble`` says
+    why there is none, or why it does not count. ``needs`` is what would decide a campaign that ends open; None: nothing
+    known would.
     """
 
     attempts: int
@@ -111,7 +112,7 @@ def next_decision(
 
     Args:
         ended: how the runs ended, in the order of their numbers, as far as there are runs; None: not yet
-        repeats: runs before the first look
+        repeats: runs that are to give a result before the first look, at least one
         reruns: how many runs may be added in all, for whatever reason, those that replace others among them
         judge: makes the decision over step times; None: it is enough that the runs succeed
         spread: whether runs can start on other days; else none is added that would help only there
@@ -184,9 +185,9 @@ def may_decide(
 ) -> bool:
     """Return whether at most ``left`` further runs, at least one, could give an answer at any look of a campaign.
 
-    They could not if it stays open with each as fast as the fastest of ``times`` so far (at least one), as slow as the
-    slowest, or like the middle one. ``further_days``: each has a day of its own; else all share the day of the last
-    run.
+    ``judge`` makes the decision over step times. They could not if it stays open with each as fast as the fastest of
+    ``times`` so far (at least one), as slow as the slowest, or like the middle one; of few runs a little faster and
+    slower. ``further_days``: each has a day of its own; else all share the day of the last run.
     """
     ordered = sorted(times, key=_mean_seconds)
     # Fewer runs do not show how much they differ.
@@ -202,8 +203,8 @@ def may_decide(
 def what_would_decide(judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime]) -> Needs | None:
     """Return the fewest further runs, each like the middle one of ``times`` (at least one), with which a look decides.
 
-    Runs on the same day are preferred to as many on further days. None: no look up to the last, at 40 runs, would
-    decide.
+    ``judge`` makes the decision over step times. Runs on the same day are preferred to as many on further days. None:
+    no look up to the last, at 40 runs, would decide.
     """
     like = sorted(times, key=_mean_seconds)[len(times) // 2]
     for count in [size - len(times) for size in LOOKS if size > len(times)]:

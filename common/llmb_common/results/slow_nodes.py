@@ -78,7 +78,7 @@ def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[Nod
     """Return those of ``runs`` that have repeats, with relative step times; grouped by configuration.
 
     Each run is given as (configuration, its hosts, its step time). The configurations are in the order of their first
-    runs, and a single run of one is left out.
+    runs, the runs of each in the order given, and a single run of one is left out.
     """
     groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
     for group, hosts, time in runs:
@@ -126,8 +126,9 @@ class NodeRuns:
     """Repeats of some configurations, to find the node with which they are slower than with others.
 
     It is made from an answer of ``node_runs``. Of a node, only its own repeats and those of the same configurations
-    elsewhere are compared, and only of configurations that ran both with and without it. ``slowest`` names the node,
-    ``counts`` and ``change`` tell of any one; ``without`` leaves one out.
+    elsewhere are compared, and only of configurations that ran both with and without it. ``slowest`` names the slowest
+    node, if one stands out, ``counts`` and ``change`` tell of any one how many repeats it had and how much slower they
+    are; ``without`` gives a copy that lacks all repeats of a node.
     """
 
     def __init__(self, every: Sequence[NodeRun]) -> None:
@@ -141,7 +142,10 @@ class NodeRuns:
         self._totals = {group: _total(repeats) for group, repeats in groups.items()}
 
     def without(self, host: str) -> NodeRuns:
-        """Return these runs without those that had the node ``host``."""
+        """Return a copy of these repeats that lacks those in which the node ``host`` was.
+
+        The other hosts of these lose them, too.
+        """
         return NodeRuns([repeat for repeat in self.every if host not in repeat.hosts])
 
     def slowest(self, looked_at: int) -> tuple[tuple[str, ...], float] | None:

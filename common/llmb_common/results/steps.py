@@ -47,7 +47,10 @@ class StepTime:
     """The step time of one run over its measured window, with what stalls add to it.
 
     ``seconds`` is the mean of the window's steady steps, ``error`` its standard error in seconds. The error is what the
-    steps of this run leave open; it cannot know how runs differ.
+    steps of this run leave open; it cannot know how runs differ. The properties: ``log`` is the natural logarithm of
+    ``seconds``, ``mean_log`` that of the mean with stalls; ``stall_share`` is what stalls add, as a share of
+    ``seconds``, ``stall_error`` the standard error of ``mean_log`` that comes from them, and ``relative_error`` is
+    ``error`` as a share of ``seconds``.
     """
 
     seconds: float
@@ -233,7 +236,7 @@ def after_warm_up(timing: RunTiming) -> list[Iteration]:
     """Return the steps of a run that no warm-up slowed, in order; empty for a log without steps.
 
     Left out are the first ten steps after each start of the job, and slow ones that follow these. Steps inside the
-    measured window always count.
+    measured window always count; those behind it do unless they are left out like others.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -394,7 +397,7 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
     """Return a clause, in a tuple of one, where a step's work by the log differs too much from the plan's; else empty.
 
     ``logged`` and ``planned`` are TFLOP of one GPU per step; None is not known, and gives no clause. The most that they
-    may differ is ``allowed``, a share of the planned work.
+    may differ, up or down, is ``allowed``, a share of the planned work.
     """
     if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
@@ -452,7 +455,7 @@ def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
 
 
 def window_of(plan: JobPlan) -> Window:
-    """Return the iterations over which runs of ``plan`` are measured, the last one included, as the plan says.
+    """Return the iterations over which runs of ``plan`` are measured, first and last included, as the plan says.
 
     They are those of the source of its published results.
     """

@@ -50,8 +50,9 @@ _UNSCALING = 24  # steps that FP16 skips at first, while its loss scale comes do
 class Training(NamedTuple):
     """What a log alone says of whether its run trained. Losses are in nats.
 
-    ``start`` and ``end`` are None where the log has fewer than 15 losses. ``steps`` is the number of records in the
-    log. A tuple, because one is kept for each run, and tuples are the fastest to read.
+    ``start`` and ``end`` are None where the log has fewer than 15 losses; ``falls``, ``begins`` and ``learned`` have
+    their defaults then. ``steps`` is the number of records in the log. ``losses`` are taken from the last step that was
+    not skipped. A tuple, because one is kept for each run, and tuples are the fastest to read.
     """
 
     faults: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class Training(NamedTuple):
     learned: float = 0.0
     """Sum of the learning rates; 0 where the log does not say."""
     losses: tuple[str, ...] = ()
-    """The names of the losses that every step prints."""
+    """The names of the losses that its last step prints."""
 
 
 NOTHING = Training()
@@ -93,7 +94,8 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
     """Return what the steps of a log say of whether the run trained.
 
     Its ``faults``, clauses, are empty where nothing speaks against that. A log with fewer than 15 losses of steps that
-    were not skipped has no ``start`` and ``end``.
+    were not skipped has no ``start`` and ``end``. ``iterations`` are all of the log, in order; without any the answer
+    is that of a log that says nothing.
     """
     taken = [item for item in iterations if not item.skipped]
     losses = [item.loss for item in taken if item.loss is not None]
@@ -120,8 +122,9 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
 def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
     """Return why a run of ``plan`` did not train as it should, as clauses; empty where nothing speaks against it.
 
-    They are the faults of ``training``. Where it has none, a loss that does not fall counts, but only for a run that
-    starts from scratch and could have learned something.
+    They are the faults of ``training``. Where it has none, a loss that does not fall counts, but only for a pretraining
+    run that loads no checkpoint, whose log has its first step, and whose learning rates were large enough to learn
+    something or whose first loss is not that of an untrained model.
     """
     start, end = training.start, training.end
     if training.faults or training.falls or start is None or end is None:
@@ -146,7 +149,7 @@ def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
     Empty where it does not. It differs if its loss at the end is off their median by more than a tenth of a loss, and
     more than theirs scatter, or if its log lacks a loss that most print. Repeats are compared with those of as many
     steps that begin as they do, so jobs of a chain, which save and go on, only with each other; with fewer than three
-    nobody knows which is wrong, and none is named.
+    nobody knows which is wrong, and none is named. A run without an ``end`` gets none.
     """
     alike: dict[tuple[int, bool], list[Training]] = {}
     for run in runs:
@@ -226,8 +229,9 @@ def _curve_faults(
 ) -> tuple[str, ...]:
     """Return what the loss called ``name`` does that no training's does: stay at 0, stand still, or rise.
 
-    As clauses, at most one: it is 0 in more than 5 % of the steps, the same in ten steps in a row, or rises. Empty
-    where it does none of these. ``course`` None: the log has too few losses to tell whether it rises.
+    As clauses, at most one: it is 0 in more than 5 % of the steps (and in more than one), the same in ten steps in a
+    row (not in NeMo's logs, nor at 1e-4 or less), or rises. Empty where it does none of these. ``course`` None: the log
+    has too few losses to tell whether it rises. ``steps`` only tell the engine.
     """
     zeros = losses.count(0.0)
     if zeros > _allowed_outliers(losses):
@@ -268,6 +272,7 @@ def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
     """Return clauses about steps that cannot have changed the model; empty where there are few.
 
     The gradient norm is 0 in more than 5 % of the steps (and in more than one), or the learning rate in more than half.
+    A norm of 0 does not count at a loss of 0.1 or less, where it may be too small to be printed.
     """
     found = []
     flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
@@ -297,7 +302,10 @@ def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
 
 
 def _negative_loss_faults(iterations: Sequence[Iteration]) -> tuple[str, ...]:
-    """Return a clause for each kind of loss that was negative, which none can be in training; else empty."""
+    """Return a clause for each kind of loss that was negative, which none can be in training; empty: none was.
+
+    They are the losses beside the training loss itself, in the order in which they became negative.
+    """
     below: dict[str, list[tuple[float, int]]] = {}
     for item in iterations:
         for name, value in item.negative:

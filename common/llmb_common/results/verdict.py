@@ -107,9 +107,11 @@ class Figures(msgspec.Struct, frozen=True):
 class Verdict:
     """The judgment of one run, or of repeats of one: its ``kind`` and the text shown for it.
 
-    ``kind`` is ``pass``, ``fail``, ``open`` (more runs are needed), ``no reference`` or ``not judged``. ``decision``
-    and ``reference`` are None where nothing was compared. ``remarks`` are clauses that a reader must know of the runs.
-    ``not_training`` says why they did not train as planned; with any entry, the verdict is never a pass.
+    ``kind`` is ``pass``, ``fail``, ``open`` (more runs are needed), ``no reference`` or ``not judged``. ``text`` is a
+    clause that begins with the answer or says why there is none. ``decision`` and ``reference`` are None where nothing
+    was compared; ``difference``, a property, is how much slower than the reference the runs are. ``remarks`` are
+    clauses that a reader must know of the runs. ``not_training`` says why they did not train as planned; with any
+    entry, the verdict is never a pass.
     """
 
     kind: Kind
@@ -139,7 +141,8 @@ def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
     """Return the speed of a run of ``plan`` whose steps take ``step_seconds``, in the units that people compare.
 
-    ``recipe`` says how FLOPs are counted. ``timing`` only adds the TFLOP/s that the run's log prints.
+    ``recipe`` says how FLOPs are counted. ``timing`` only adds the TFLOP/s that the run's log prints. ``step_seconds``
+    is above 0.
     """
     rate = tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
     tflop = planned_tflop(plan, recipe)
@@ -172,8 +175,10 @@ def judge_result(
     """Return the verdict on one run: whether it trained, and how fast it was against a reference.
 
     It is compared with one reference: those of the run's own software come first, and of these ``baselines`` before
-    published results. A run that did not succeed, or must not be compared, is ``not judged``; without a reference it is
-    ``no reference``, and if it did not train, ``fail``. The text says why.
+    published results. A run whose log is no Success (nor Trained), whose window is incomplete, or that must not be
+    compared (a smoke test without a baseline, profiled, measured over another window) is ``not judged``; without a
+    reference it is ``no reference``, and if it did not train, or did other work than planned, ``fail``. The text says
+    why.
 
     Args:
         plan: what was run
@@ -219,7 +224,8 @@ def judge_result(
 def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
     """Return the verdict on a log that LLMB did not make: always ``not judged``, as it is compared with nothing.
 
-    ``not_training`` says why the run did not train, if so; ``remarks`` what is odd in its steps.
+    ``steps`` is ``steps_of(timing)``. ``not_training`` says why the run did not train, if so; ``remarks`` what is odd
+    in its steps.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -380,7 +386,7 @@ def widened(tolerance: float, plan: JobPlan, reference: Reference) -> float:
     """Return ``tolerance``, a share of the step time, as it applies to runs of ``plan`` judged by ``reference``.
 
     It stays as it is for a reference of the run's own software, else it grows by the ``slowest`` of ``release_spread``:
-    both factors, 1 + ``tolerance`` and 1 + that, are multiplied.
+    it is (1 + ``tolerance``) x (1 + ``slowest``) - 1.
     """
     if reference.same_software:
         return tolerance

@@ -46,6 +46,9 @@ def account_of(record: RunRecord) -> NodeSummary:
 
 
 def as_json_values(account: object) -> dict[str, Any]:
-    """Return a struct, such as a ``NodeSummary``, as the JSON values that reading it from a file would give."""
+    """Return a struct, such as a ``NodeSummary``, as the JSON values that reading it from a file would give.
+
+    Tuples become lists, and nothing of the result is shared with the struct.
+    """
     plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
     return plain

@@ -36,9 +36,9 @@ _MOST_SAVED = 3
 class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A profile that a run was asked for, with the report files that exist of it.
 
-    ``tool`` is ``nsys`` or ``torch``. ``start`` and ``stop`` are the first and last step, ``ranks`` the profiled ranks
-    (None: all). ``files`` are names in ``folder``, sorted, and empty where there are none yet; ``bytes`` is their total
-    size.
+    ``tool`` is ``nsys`` or ``torch``. ``start`` and ``stop`` are the first and last step as they were asked for,
+    ``ranks`` the profiled ranks (None: all). ``files`` are names in ``folder``, sorted, and empty where there are none
+    yet; ``bytes`` is their total size.
     """
 
     tool: str
@@ -54,7 +54,7 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that a run finished saving.
 
     ``seconds`` is the time on the slowest rank; None: the log does not say. ``folder`` is the checkpoint's own,
-    ``bytes`` its size on disk; None: it was deleted since.
+    ``bytes`` the size of the files directly in it; None: it was deleted since.
     """
 
     step: int
@@ -82,7 +82,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints and profiles of a run.
 
     ``folder`` is the run's own; empty, as all else, where the run was asked for none of these. ``profile`` None: none
-    was asked for. ``saved`` and ``loaded`` are in the order of the log; ``lines`` tells all for people.
+    was asked for. ``saved`` and ``loaded`` are in the order of the log. ``lines`` tells all as clauses for people, and
+    ``as_dict`` as JSON values.
     """
 
     folder: str = ""
@@ -106,7 +107,7 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
         return [line.replace(f"{self.folder}/", "") for line in (*found, *self.missing)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the checkpoints and profiles as JSON values by field name, with ``lines`` for people."""
+        """Return the run's checkpoints and profiles as JSON values: every field by its name, and ``lines`` as well."""
         return {**msgspec.to_builtins(self), "lines": self.lines()}
 
 

@@ -39,7 +39,7 @@ from llmb_common.runs.timing.job_events import JobEvents, read_events
 class Attempt(msgspec.Struct, frozen=True):
     """An earlier start of a job that its scheduler queued again. Times are Unix seconds; None: not known.
 
-    Host lists are as Slurm writes them: ``n[1-4]``.
+    Host lists are as Slurm writes them: ``n[1-4]``; empty: no node is known, or none failed.
     """
 
     state: str
@@ -75,12 +75,13 @@ def attempts_of(record: RunRecord) -> list[Attempt]:
 
 @dataclass(frozen=True)
 class Finding:
-    """What asking the scheduler, or looking at the process, found out about one run. ``apply`` puts it into a record.
+    """What asking the scheduler, or looking at the process, found out about one run.
 
-    ``state`` None: no new state; ``since`` is the Unix time of that state, ``detail`` what explains it. ``unknown``
-    says why nobody could be asked; empty: the answer holds. ``reason`` says why the run still waits, ``start`` is the
-    Unix time of its expected or actual start; these, ``stuck`` and ``nodes`` are for people, and not put into the
-    record. Other fields that are empty or None: nothing new.
+    ``apply`` puts it into a copy of the run's record. ``state`` None: no new state; ``since`` is the Unix time of that
+    state, ``detail`` what explains it. ``unknown`` says why nobody could be asked; empty: the answer holds. ``reason``
+    says why the run still waits, ``start`` is the Unix time of its expected or actual start; these, ``stuck`` and
+    ``nodes`` are for people, and not put into the record. ``waits_for``, a property, is ``reason`` and ``stuck`` as one
+    text. ``process`` is that of a local run. Other fields that are empty or None: nothing new.
     """
 
     state: str | None = None
@@ -111,8 +112,8 @@ class Finding:
 
         It is the record itself where nobody could be asked (``unknown``), or the run has ended meanwhile: findings can
         be late. State and detail change only where the state is another one; job ID and process are filled in where
-        none is known. A job that the scheduler does not know is noted with the time (``missing_since``), and no longer
-        once the scheduler knows it again.
+        none is known; earlier starts, if any, replace those in the manifest. A job that the scheduler does not know is
+        noted with the time (``missing_since``), and no longer once the scheduler knows it again.
         """
         if self.unknown or not may_change(record):
             return record
@@ -136,8 +137,9 @@ def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
     """Return the finding about a job that has ended, from its own record of ``events``.
 
     These decide in turn: PREEMPTED for a job that its scheduler was about to take the nodes from, COMPLETED with exit
-    code 0, CANCELLED if ``cancelled``, TIMEOUT at its own time limit, UNFIT where its nodes failed the check before
-    training; else FAILED. The detail is the exit code, if not 0, what went wrong and ``remark``, joined by ``; ``.
+    code 0, CANCELLED if ``cancelled`` (somebody asked for the run's end), TIMEOUT at its own time limit, UNFIT where
+    its nodes failed the check before training; else FAILED. The detail is the exit code, if not 0, what went wrong and
+    ``remark``, joined by ``; ``.
     """
     if events.preempted and not events.over:
         state = PREEMPTED
@@ -176,8 +178,8 @@ _REACH = 16 << 20
 def with_job_facts(record: RunRecord) -> RunRecord:
     """Return a copy of ``record`` whose manifest has under ``job`` what the run's folder tells of the job now.
 
-    That is the job's own events, the log's manifest line as ``software`` (None where there is none), and what the nodes
-    recorded as ``evidence``. Nothing is written.
+    That is every field of the job's own events (``JobEvents``) by its name, the log's manifest line as ``software``
+    (None where there is none), and what the nodes recorded as ``evidence``. Nothing is written.
     """
     events = as_json_values(read_events(record.paths.events))
     seen = {"software": read_manifest_line(record.paths.log), KEY: as_json_values(make_account(record))}
@@ -187,8 +189,8 @@ def with_job_facts(record: RunRecord) -> RunRecord:
 def give_up(record: RunRecord) -> RunRecord:
     """Write CANCELLED into a run's record, with what its folder tells of the job; return the new record.
 
-    The record of a run that has ended by itself meanwhile stays as it is; one that was never submitted becomes
-    CANCELLED, too.
+    The record of a run that has ended meanwhile stays as it is, and so does one that is LOST; one that was never
+    submitted becomes CANCELLED, too. No job is ended.
 
     Raises:
         RecordError: the record cannot be read or written, or is another user's
@@ -207,9 +209,9 @@ def give_up(record: RunRecord) -> RunRecord:
 def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
     """Write into a run's record, with the time, that the scheduler's answer to its submission was lost.
 
-    Its state is SUBMITTING then, and the first 500 characters of the error its detail. From now on it must not take
-    long until the job shows, if there is one. The record of a run whose job somebody has found meanwhile stays as it
-    is.
+    Its state is SUBMITTING then, and the first 500 characters of the error's message its detail. From the time on
+    record it is judged later whether a job may still show. The record of a run whose job somebody has found meanwhile
+    stays as it is.
 
     Raises:
         RecordError: the record cannot be read or written, or is another user's

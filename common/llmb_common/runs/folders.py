@@ -33,7 +33,8 @@ class OwnRun(NamedTuple):
     """A run folder of this user's, held open so that nobody can swap it; ``own_run`` yields one.
 
     ``descriptor`` is the open folder's, closed by ``own_run``; ``owner`` is the number of the user to whom everything
-    in it must belong. ``open`` and ``read`` take the name of a file in it, and follow no link.
+    in it must belong. ``open`` and ``read`` take the name of a file in it, which they open for reading or return as
+    bytes; they follow no link.
     """
 
     folder: Path
@@ -70,6 +71,8 @@ class OwnRun(NamedTuple):
 
     def read(self, name: str) -> bytes:
         """Return the content of the regular file ``name`` in the run's folder.
+
+        A symbolic link is refused, and a file of anybody but the run's owner.
 
         Raises:
             RecordError: the file cannot be opened or is no regular file; code ``not-yours`` if it is another user's
@@ -182,7 +185,7 @@ def open_lock(descriptor: int, name: str) -> int:
 
 
 def close_to_others(folder: Path) -> None:
-    """Set the sticky bit of ``folder`` if it is this user's and others may write to it.
+    """Set the sticky bit of ``folder`` if it is this user's and others (group or all) may write to it.
 
     Then they cannot rename or replace this user's files in it. Other folders stay as they are, and a failure is
     ignored.
@@ -203,9 +206,10 @@ LOCK_SECONDS = 60.0
 
 @contextlib.contextmanager
 def locked(run: OwnRun) -> Iterator[None]:
-    """Hold the lock of ``run``, its file ``.lock``, until the context ends; another holder has up to a minute.
+    """Hold the lock of ``run``, its file ``.lock``, until the context ends.
 
-    The lock is exclusive, also within this process; its file stays.
+    It waits up to a minute for another holder. The lock is exclusive, also within this process; its file is created if
+    missing, and stays.
 
     Raises:
         RecordError: the lock cannot be opened or taken, or another process holds it for too long
@@ -257,9 +261,9 @@ _LEFTOVER_SECONDS = 24 * 3600
 def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
     """Create a hidden folder that reserves the name of a new run; return (paths of the run, that folder).
 
-    The caller fills the folder, and renames it to the run's. ``probe`` are the paths with the wanted second as stamp;
-    further runs of the same second get a number. Missing parents are created. At the first run that this process makes
-    there, what killed processes left is removed.
+    The caller fills the folder, and renames it to the run's (``folder`` of the paths). ``probe`` are the paths with the
+    wanted second as stamp; further runs of the same second get a number. Missing parents are created. At the first run
+    that this process makes there, what this user's killed processes left a day ago or earlier is removed.
 
     Raises:
         RecordError: no name is free
@@ -319,8 +323,8 @@ def _is_in_use(shared: Path) -> bool:
 def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = False) -> None:
     """Create the file ``path`` with ``content`` and the permissions ``mode``, whatever the umask.
 
-    With ``sync`` it returns once the content is on disk. The folder must be one that nobody else sees yet, as others
-    could see half of the file; a failure may leave such a half.
+    With ``sync`` it returns once the content is on disk. The folder must exist, and be one that nobody else sees yet,
+    as others could see half of the file; a failure may leave such a half.
 
     Raises:
         OSError: the file exists, or cannot be written

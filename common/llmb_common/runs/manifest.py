@@ -30,9 +30,11 @@ def make_manifest(
 ) -> dict[str, Any]:
     """Return the manifest of a run as far as it is known at submission, as JSON values; nothing is written.
 
-    It has LLMB's and Python's versions, host, time zone, command, commit, hashes, image and the user's own environment
-    variables. ``code`` is the folder of the training code. The job itself adds driver, NCCL and framework versions to
-    its log. ``origin`` is ``origin_of`` for the same folders, where many jobs share one; None: it is looked up here.
+    Its keys are ``llmb`` and ``python`` (their versions), ``host``, ``utc_offset`` (seconds), ``command`` (a list of
+    words), those of ``origin_of``, ``image`` (None without one) and ``environment_overrides``, the variables that the
+    user's own environment set. ``code`` is the folder of the training code. The job itself adds driver, NCCL and
+    framework versions to its log. ``origin`` is ``origin_of`` for the same folders, where many jobs share one; None: it
+    is looked up here.
 
     Raises:
         OSError: the recipe, the code or the receipt of the image cannot be read
@@ -65,7 +67,7 @@ def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return ``commit`` and ``dirty`` (a tracked file was changed) of the clone that holds ``folder``.
+    """Return ``commit`` (in full) and ``dirty`` (a tracked file was changed) of the clone that holds ``folder``.
 
     None outside a clone, without git, or before the first commit. In a clone that belongs to somebody else git refuses
     to work, because its configuration may name programs; reading the commit runs none, but ``dirty`` is None there.
@@ -89,9 +91,9 @@ def _run_git(folder: Path, *arguments: str) -> Answer:
 
 
 def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return what the installer noted of a run's image (``sha256``, ``source``), from the run's manifest.
+    """Return what the installer noted of a run's image, from the run's manifest: ``sha256``, ``source`` and more.
 
-    Empty where there is no such note, or it is damaged.
+    Nothing of it is checked. Empty where there is no such note, or it is damaged.
     """
     with contextlib.suppress(TypeError, ValueError, RecursionError, KeyError):
         receipt = json.loads(manifest["image"]["receipt"])
@@ -102,7 +104,8 @@ def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
 def image_line(manifest: dict[str, Any]) -> str:
     """Return the path, digest and source of a run's image as one line for people; empty where the run had none.
 
-    Nothing in the manifest is relied on, and control characters are replaced.
+    Without a digest it says so; a source that is not known is left out. Nothing in the manifest is relied on, each part
+    is cut at 300 characters, and control characters are replaced.
     """
     image = manifest.get("image")
     if not isinstance(image, dict):
@@ -151,7 +154,8 @@ def training_code() -> Path:
 def pack_code(code: Path) -> bytes:
     """Return the Python and JSON files of the package in folder ``code`` as a zip archive that Python can import from.
 
-    Subfolders count, and names in it begin with that of ``code``. The same files give the same bytes.
+    Subfolders count, and names in it begin with that of ``code``. The same files give the same bytes. Nothing is
+    written.
 
     Raises:
         OSError: a file cannot be read

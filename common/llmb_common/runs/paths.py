@@ -16,8 +16,10 @@ class RunPaths(msgspec.Struct, frozen=True):
     """The paths of one run's folder and of the files in it. None of them is looked up or created.
 
     ``experiments`` is the folder of all runs of a workload; ``stamp`` is an answer of ``numbered``, unique within
-    ``experiment_name``; ``run_id`` is LLMB's own ID of the run. ``old_array`` and ``series`` give the paths of a job
-    that several runs share.
+    ``experiment_name``; ``run_id`` is LLMB's own ID of the run. All but two of the rest are properties: ``folder`` is
+    the run's own; ``record`` (run.json), ``events``, ``job``, ``script``, ``supervisor`` and ``code`` are files in it;
+    ``output`` is a folder in it, with ``log``, ``batch_log``, ``profiles`` and ``checkpoints``; ``job_name`` is the
+    Slurm job's. ``old_array`` and ``series`` give the paths of a job that several runs share.
     """
 
     experiments: Path
@@ -109,7 +111,7 @@ class RunPaths(msgspec.Struct, frozen=True):
         return f"{self.experiment_name}.{self.run_id}"
 
     def old_array(self, array_id: str) -> SharedPaths:
-        """Return the paths of the job array ``array_id`` of this experiment, as before release 0.3."""
+        """Return the paths of the job array ``array_id`` of this experiment, as releases before 0.3 submitted it."""
         return SharedPaths(self.folder.parent, self.experiment_name, "array", array_id)
 
     def series(self, series_id: str) -> SharedPaths:
@@ -124,7 +126,8 @@ class SharedPaths(msgspec.Struct, frozen=True):
     """The paths of one Slurm job that runs several runs: a hidden folder, with a link to each run by its number.
 
     It lies in ``parent`` and in none of the runs' own folders, as removing one run must not harm the others. The job's
-    name begins with ``title``, and ``shared_id`` is LLMB's own ID of the job.
+    name begins with ``title``, and ``shared_id`` is LLMB's own ID of the job. The properties ``script`` and ``log`` are
+    files in ``folder``, and ``job_name`` is the Slurm job's. Nothing is looked up or created.
     """
 
     parent: Path
@@ -156,7 +159,7 @@ class SharedPaths(msgspec.Struct, frozen=True):
 def numbered(second: int, number: int) -> str:
     """Return the stamp of the ``number``-th run, from 1, of a Unix ``second``: ``1763776628``, ``1763776628-0002``.
 
-    As texts, stamps sort by time.
+    As texts, stamps sort by time, with up to 9999 in a second.
     """
     return str(second) if number == 1 else f"{second}-{number:04d}"
 

@@ -76,8 +76,9 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How a run was submitted, beyond its plan.
 
     ``key`` is the caller's own name for it, ``options`` are further options of ``sbatch``. ``chain`` is the run ID of
-    the first run of its chain, ``link`` its place in that, from 1; empty and 0 outside a chain. ``turn`` None: it has a
-    job of its own.
+    the first run of its chain, ``link`` its place in that, from 1; empty and 0 outside a chain. ``turn`` is its place
+    in a series or job array; None: it has a job of its own. The properties ``in_series`` and ``array_index`` tell which
+    of the two it is; ``alone`` gives a copy without ``turn``.
     """
 
     key: str = ""
@@ -100,7 +101,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.turn is not None and self.turn.turns > 0
 
     def alone(self) -> Submission:
-        """Return a copy of the submission without its place in a series: that of a job which runs nothing else."""
+        """Return a copy of the submission without its place in a series or job array: its job runs nothing else."""
         return msgspec.structs.replace(self, turn=None)
 
 
@@ -110,8 +111,11 @@ class RunRecord:
 
     A record never changes: ``with_state`` gives a changed copy, ``save`` writes this one, and ``update_record`` does
     both under the run's lock. ``job_id`` None: no job is known yet. ``states`` are those that were observed, the oldest
-    first. ``manifest`` says what the run was made of, and under ``job`` what its job told. ``results`` None: the record
-    keeps none.
+    first; the properties ``state``, ``state_time`` and ``detail`` are of the last, ``created`` and ``started`` are
+    times of the first and of the first RUNNING, and ``day`` is the day of the latter (``day_of``: of any time).
+    ``job_name``, ``submitted_script`` and ``shared`` are of the Slurm job, which several runs may share. ``manifest``
+    says what the run was made of, and under ``job`` what its job told. ``results`` None: the record keeps none.
+    ``as_dict`` is run.json as JSON values.
     """
 
     paths: RunPaths
@@ -130,7 +134,7 @@ class RunRecord:
 
     @property
     def state(self) -> str:
-        """The last state that the run was observed in; SUBMITTING where there is none yet."""
+        """The last state that the run was observed in, such as ``RUNNING``; SUBMITTING where there is none yet."""
         return self.states[-1].state if self.states else SUBMITTING
 
     @property
@@ -150,7 +154,10 @@ class RunRecord:
 
     @property
     def started(self) -> float:
-        """When the run began to run, as Unix time; where nobody observed that, when it was recorded first."""
+        """When the run first began to run, as Unix time; where nobody observed that, when it was recorded first.
+
+        Later starts of a job that was queued again do not change it.
+        """
         return next((item.time for item in self.states if item.state == RUNNING), self.created)
 
     @property
@@ -164,7 +171,8 @@ class RunRecord:
     def day_of(self, when: float) -> str:
         """Return the day, YYYY-MM-DD, that the Unix time ``when`` belongs to where the run was submitted.
 
-        Days begin at six in the morning. Where the record does not say the time zone, this machine's is taken.
+        Days begin at six in the morning, so what is earlier belongs to the day before. Where the record does not say
+        the time zone, this machine's is taken.
         """
         offset = self.manifest.get("utc_offset")
         if not isinstance(offset, int) or abs(offset) > _DAY:
@@ -173,7 +181,7 @@ class RunRecord:
 
     @property
     def job_name(self) -> str:
-        """The name of the Slurm job that runs this run, and in a series others too."""
+        """The name of the Slurm job that runs this run, and in a series others too, as Slurm shows it."""
         usual = self.paths.job_name if self.shared is None else self.shared.job_name
         return usual if self.plan.scheduler is None else self.plan.scheduler.job_name(usual)
 
@@ -188,7 +196,7 @@ class RunRecord:
 
     @property
     def shared(self) -> SharedPaths | None:
-        """The paths of the job that the run shares with others; None where it has a job of its own."""
+        """The paths of the job (a series or an old job array) that the run shares with others; None: its own job."""
         turn = self.submission.turn
         if turn is None:
             return None
@@ -198,7 +206,8 @@ class RunRecord:
         """Return a copy that is in ``state`` since the Unix time ``since`` (None: now); nothing is written.
 
         It is the record itself where that is in the state already and ``detail`` is empty or the same. A time before
-        that of the last state becomes the latter: clocks differ, and the history stays in order.
+        that of the last state becomes the latter: clocks differ, and the history stays in order. Any word is taken as a
+        state.
         """
         if self.states and self.state == state and detail in ("", self.detail):
             return self
@@ -217,7 +226,11 @@ class RunRecord:
         write_atomic(self.paths.record, json_text(self.as_dict()), sync_folder=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of run.json as JSON values."""
+        """Return the content of the run's run.json as JSON values.
+
+        That is the kept fields by name, ``schema``, ``state``, the executor and the names of run, experiment and
+        workload.
+        """
         return {
             "schema": SCHEMA,
             "run_id": self.paths.run_id,
@@ -330,7 +343,7 @@ def _check_version(file: Path, version: int) -> None:
 
 
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
-    """Apply ``change`` to the record in ``folder``, write the result if it differs, and return it.
+    """Apply ``change`` to the record in ``folder``, write the result if it differs, and return it, written or not.
 
     All this happens under the run's lock, so ``change`` gets what any other process wrote before. What it raises
     passes, and nothing is written then.

@@ -56,7 +56,8 @@ class Straggler(msgspec.Struct, frozen=True):
 
     ``what`` they are: a rank, a tensor-parallel group or a node. ``share`` (0.1: a tenth) is how much of a step the
     others waited longer than these ranks, as the trimmed mean over ``steps`` steps. ``node`` is where they ran; None:
-    not known, or more than one. ``experts``: the model is a mixture of experts, whose ranks differ in load.
+    not known, or more than one. ``experts``: the model is a mixture of experts, whose ranks differ in load. ``text``, a
+    property, says all this as a clause.
     """
 
     ranks: tuple[int, ...]
@@ -97,7 +98,8 @@ def read_waits(run_folder: Path) -> Waits | None:
 def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
     """Return the ranks of a run that all others waited for, with their node, by the files in ``run_folder``.
 
-    None where nobody stands out, or the ranks recorded no waits. The node is None where it is not known, or not one.
+    ``plan`` tells how ranks are divided. None where nobody stands out, or the ranks recorded no waits. The node is None
+    where it is not known, or not one.
     """
     waits = read_waits(run_folder)
     found = straggler_of(plan, waits) if waits else None

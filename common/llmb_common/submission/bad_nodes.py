@@ -35,8 +35,8 @@ class BadNode:
     """A node that the end of a run speaks against.
 
     ``kind`` is the signature of the cause (``node-failed``, ``unfit``, ``ecc`` or that of a diagnosis), ``reason`` says
-    it for people, as a clause. ``certain``: no setting of the job or the site can cause that. ``time`` is when the run
-    ended, as Unix time.
+    it for people, as a clause; ``why``, a property, is the same with the run's ID. ``certain``: no setting of the job
+    or the site can cause that. ``time`` is when the run ended, as Unix time.
     """
 
     node: str
@@ -59,7 +59,8 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
     """Return the nodes that the end of a run speaks against, with the reasons; a node may be there several times.
 
     Those of earlier starts of its job come first. For a run that is alive or succeeded there are no others. Empty also
-    where no scheduler chooses nodes. The log of a failed run is read for its cause.
+    where no scheduler chooses nodes. The log of a failed run is read for its cause, and its folder for what its nodes
+    recorded.
     """
     if record.plan.traits.this_machine:
         return []
@@ -112,7 +113,7 @@ def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]
 
     Each has its latest cause. A cause that is not certain, and that ``shown`` has of several nodes, is the job's or the
     site's, and counts against none. What was shown seven days ago or earlier, or before the node was put back
-    (``llmb-run exclude remove``), does not count. Empty: no node is left out.
+    (``llmb-run exclude remove``) in the installation ``install``, does not count. Empty: no node is left out.
 
     Raises:
         RecordError: the list of excluded nodes cannot be read
@@ -134,7 +135,7 @@ def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]
 def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToSubmit]:
     """Return copies of ``jobs``, in order, that also avoid the ``bad`` nodes; the same jobs where there are none.
 
-    A job that avoids one of them already gets the new reason.
+    ``jobs`` themselves stay as they are. A job that avoids one of them already gets the new reason.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``: too few nodes are left for one of the jobs
@@ -161,7 +162,7 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
     """Raise where the ``bad`` nodes leave a job fewer nodes in service than it needs.
 
     Nodes that are excluded already do not count as left. Nothing is raised where the scheduler does not say which nodes
-    there are, or the job names its nodes itself.
+    there are, the job names its nodes itself, or none of the ``bad`` ones is in service and not excluded.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``; the message has the nodes and why each is bad
@@ -194,5 +195,8 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
 
 
 def as_notice(item: BadNode) -> str:
-    """Return the line, without a period, that tells a user which node is left out, why, and how to use it again."""
+    """Return the line, without a period, that tells a user which node is left out, why, and how to use it again.
+
+    It names the run that speaks against the node.
+    """
     return f"{item.node} is left out ({item.why}); to use it again: llmb-run exclude remove {item.node}"

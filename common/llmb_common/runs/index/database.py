@@ -76,9 +76,9 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
-        RecordError: another process does not finish its change, or the lock cannot be written
+        RecordError: another process does not finish its change, or the lock file cannot be opened
         sqlite3.Error: the index cannot be written now
-        OSError: the folder cannot be created
+        OSError: the folder cannot be created, or locking fails for another reason
     """
     file = index_file(install)
     file.parent.mkdir(exist_ok=True)
@@ -125,7 +125,8 @@ def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
 def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, instead_of: int | None = None) -> None:
     """Build the installation's index beside the present one, then put it in that one's place.
 
-    An error, also one of ``fill``, leaves the present one as it is.
+    An error, also one of ``fill``, which passes, leaves the present one as it is. The folder ``.llmb`` is created if
+    missing.
 
     Args:
         install: the installation
@@ -188,10 +189,11 @@ _AT_ONCE = 200
 class LogFigures(NamedTuple):
     """What reading a run's log gave, as the index keeps it.
 
-    ``folder`` is the run's. ``stamp`` is the caller's mark of the log's version. ``configuration`` is equal for
-    repeats. ``step_seconds`` is the mean step time of a run that says how fast its configuration is; None for any
-    other. ``figures`` is what tables of many runs need, ``timing`` the rest, both as the caller has encoded them. What
-    is read from the index has the first five fields alone.
+    ``folder`` is the run's, as the index names it. ``stamp`` is the caller's mark of the log's version: where the log
+    has another one now, the figures are out of date. ``configuration`` is equal for repeats. ``step_seconds`` is the
+    mean step time of a run that says how fast its configuration is; None for any other. ``figures`` is what tables of
+    many runs need, ``timing`` the rest, both as the caller has encoded them. What is read from the index has the first
+    five fields alone.
     """
 
     folder: str
@@ -207,9 +209,10 @@ class LogFigures(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why a run failed by its log, as the index keeps it. ``stamp`` is the caller's mark of the log's version.
+    """Why a run failed by its log, as the index keeps it.
 
-    ``folder`` is the run's, ``content`` the reason as the caller has encoded it.
+    ``folder`` is the run's, as the index names it. ``stamp`` is the caller's mark of the log's version: where the log
+    has another one now, the reason is out of date. ``content`` is the reason as the caller has encoded it.
     """
 
     folder: str
@@ -226,7 +229,7 @@ class Past(NamedTuple):
 
 
 class PastTime(NamedTuple):
-    """The mean step time of a run that says how fast its ``configuration`` is."""
+    """The mean step time, in seconds, of a run that says how fast its ``configuration`` is."""
 
     configuration: str
     step_seconds: float
@@ -242,8 +245,9 @@ _REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
     """Return what the installation's index keeps of the logs of the runs in ``folders``, by folder.
 
-    Folders are named as in the index. Runs of which it keeps nothing are left out. For more than 200 folders it returns
-    those of all runs. Empty where the index cannot be read or trusted.
+    Folders are named as in the index. Runs of which it keeps nothing are left out; whether a log has changed since is
+    for the caller to compare, by ``stamp``. For more than 200 folders it returns those of all runs. Empty where the
+    index cannot be read or trusted.
     """
     return _of(install, _FIGURES, LogFigures, folders)
 
@@ -251,7 +255,8 @@ def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigure
 def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
     """Return why the runs in ``folders`` failed, as far as the installation's index keeps it, by folder.
 
-    Runs of which it keeps nothing are left out. For more than 200 folders it returns those of all runs. Empty where the
+    Folders are named as in the index. Runs of which it keeps nothing are left out; whether a log has changed since is
+    for the caller to compare, by ``stamp``. For more than 200 folders it returns those of all runs. Empty where the
     index cannot be read or trusted.
     """
     return _of(install, _REASON, Reason, folders)
@@ -269,10 +274,10 @@ def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection
 
 
 def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
-    """Write figures of runs into the installation's index; return whether that worked.
+    """Write figures of runs into the installation's index, in place of what it kept; return whether that worked.
 
-    Runs that the index does not know are left out. A failure is not raised: it costs the time to read logs again, and
-    nothing else.
+    Runs that the index does not know are left out. A failure is not raised, and nothing is written then: it costs the
+    time to read logs again, and nothing else.
     """
     return _keep(
         install,
@@ -284,10 +289,10 @@ def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
 
 
 def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
-    """Write into the installation's index why runs failed; return whether that worked.
+    """Write into the installation's index why runs failed, in place of what it kept; return whether that worked.
 
-    Runs that the index does not know are left out. A failure is not raised: it costs the time to read logs again, and
-    nothing else.
+    Runs that the index does not know are left out. A failure is not raised, and nothing is written then: it costs the
+    time to read logs again, and nothing else.
     """
     return _keep(install, "UPDATE runs SET why_stamp = :stamp, why = :content WHERE folder = :folder", reasons)
 
@@ -307,7 +312,8 @@ def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[
 def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
     """Return (run ID, name) of at most ``most`` runs of the installation, the newest first, as its index has them.
 
-    Run folders are not looked at, so the answer may be out of date. Empty where the index cannot be read or trusted.
+    ``name`` is that of the run and of its folder. Run folders are not looked at, so the answer may be out of date.
+    Empty where the index cannot be read or trusted.
     """
     query = "SELECT run_id, name FROM runs ORDER BY created DESC, folder DESC LIMIT ?"
     return _ask(install, query, (most,), lambda run_id, name: (run_id, name))

@@ -13,14 +13,18 @@ _LIST = ("folders", str, "a list of folders of experiments")
 
 
 def real(path: str | Path) -> str:
-    """Return the path of a folder with all symbolic links resolved: its one name, whichever of them leads to it."""
+    """Return the path of a folder with all symbolic links resolved: its one name, whichever of them leads to it.
+
+    It is absolute. What does not exist of it stays as it is written.
+    """
     return os.path.realpath(path)
 
 
 def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     """Return the experiments folders of an installation: those inside, those listed outside it, and ``more``.
 
-    The key is a folder's real path, the value the path under which the index knows it. They need not exist.
+    They are in this order. The key is a folder's real path, the value the path under which the index knows it: of
+    several names of one folder, the first. They need not exist.
 
     Raises:
         RecordError: the list of those outside cannot be read
@@ -53,7 +57,8 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
     """Return the paths of all folders that may be a run's, of an installation and of the experiments folders ``more``.
 
-    They are the folders two levels below an experiments folder. Whether they contain a record is not looked at.
+    They are the folders two levels below an experiments folder, without hidden ones. Whether they contain a record is
+    not looked at.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -64,7 +69,7 @@ def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
 def run_folders_in(found: Iterable[str]) -> set[str]:
     """Return every folder that may be a run's in the experiments folders ``found``: those two levels below them.
 
-    A folder that cannot be read counts as empty.
+    Hidden folders are left out. A folder that cannot be read counts as empty.
     """
     experiments = chain.from_iterable(map(subfolders, found))
     return set(chain.from_iterable(map(subfolders, experiments)))

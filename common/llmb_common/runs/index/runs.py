@@ -27,8 +27,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     ``name`` is that of the run and of its folder. ``state_time`` is since when the run is in ``state``, ``detail``
     explains the state, ``created`` is when the run was recorded first. ``executor`` is the kind of cluster.
-    ``fp8_recipe`` None: not in FP8. ``job_id`` None: no job is known yet. A run whose record cannot be read has state
-    ``UNREADABLE`` and few other fields.
+    ``fp8_recipe`` None: not in FP8. ``job_id`` None: no job is known yet. ``log``, a property, is the path of the
+    training log. A run whose record cannot be read has state ``UNREADABLE`` and few other fields.
     """
 
     run_id: str = ""
@@ -68,7 +68,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row_of(record: RunRecord) -> RunRow:
-    """Return the index's row for the run that ``record`` describes."""
+    """Return the index's row for the run that ``record`` describes; nothing is read or written."""
     paths = record.paths
     plan = record.plan
     return RunRow(
@@ -99,8 +99,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on runs, all of which must hold. An empty tuple or None is no condition.
 
     Of a tuple, any entry may fit. Texts are compared exactly, with case. ``chain`` is the run ID of a chain's first
-    run, ``key`` the caller's name for a submission. A run whose record cannot be read counts as ended. ``limit``: at
-    most so many runs, the newest.
+    run, ``key`` the caller's name for a submission; ``round`` fits the keys that go on with a colon right behind it. A
+    run whose record cannot be read counts as ended. ``limit``: at most so many runs, the newest.
     """
 
     workloads: tuple[str, ...] = ()
@@ -129,7 +129,8 @@ _ROUND = re.compile(r"(sweep|submit|retry)-([0-9a-f]{8})")
 def name_of_round(beginning: str) -> str:
     """Return the name that users see for all jobs of one command, such as ``sweep-3f2a9c1e``.
 
-    ``beginning`` is what the keys of these jobs begin with: ``sweep:3f2a9c1e``.
+    ``beginning`` is what the keys of these jobs begin with: ``sweep:3f2a9c1e``. Only its first colon is replaced, and
+    nothing is checked.
     """
     return beginning.replace(":", "-", 1)
 
@@ -184,7 +185,10 @@ def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
 
 
 def row_from(values: Sequence[Any]) -> RunRow:
-    """Return the run that ``values``, a row of a query for all ``FIELDS`` in their order, describes."""
+    """Return the run that ``values``, a row of a query for all ``FIELDS`` in their order, describes.
+
+    Words that many runs share are interned, to save memory.
+    """
     named = dict(zip(RunRow.__struct_fields__, values, strict=True))
     for name in _SHARED:  # thousands of runs share few of these words
         if named[name] is not None:
@@ -211,7 +215,7 @@ def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[s
     """Return the run folders that the index must read again: by folder, the stamp of its run.json now.
 
     They are of the index and of ``present``, the folders that there are now. The stamp is empty where the run is gone.
-    Runs that have ended for good are not looked at again.
+    Runs that have ended for good are not looked at again while their folder is there. Nothing is written.
 
     Raises:
         sqlite3.Error: the index cannot be read

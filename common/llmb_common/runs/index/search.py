@@ -55,9 +55,10 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
 def find_run(install: Path, word: str) -> RunRow:
     """Return the run that ``word`` names: a run folder, a run's name, run ID, job ID, or the beginning of a run ID.
 
-    They are tried in this order, all but the last exactly. Of several runs the newest of this user's is meant, else the
-    newest of others'. A number is a job ID or a whole run ID, never the beginning of one: the job may be somebody
-    else's, and a run whose ID begins like it has nothing to do with it.
+    They are tried in this order, all but the last exactly; a folder's path may be relative, or lead through links. Of
+    several runs the newest of this user's is meant, else the newest of others'. A number is a job ID or a whole run ID,
+    never the beginning of one: the job may be somebody else's, and a run whose ID begins like it has nothing to do with
+    it.
 
     Raises:
         RequestError: code ``no-run``: there is none (with near names); ``ambiguous``: several run IDs begin with it
@@ -89,9 +90,9 @@ def find_run(install: Path, word: str) -> RunRow:
 
 
 def _rows_where(install: Path, column: str, value: str) -> list[RunRow]:
-    """Return the runs of ``install`` whose ``column`` in the index is ``value``, the newest first, at most 100.
+    """Return the runs of ``install`` whose ``column`` in the index is exactly ``value``, the newest first.
 
-    Empty where there are none.
+    At most 100; empty where there are none.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read

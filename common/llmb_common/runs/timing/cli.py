@@ -84,9 +84,9 @@ def _parser(style: Style, program: str) -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command with ``arguments`` (None: those of the process); return its exit status.
 
-    They are ``mbridge|nemo [FOLDER] [options]``. The table goes to stdout, and why a run is no success to stderr. The
-    status is 0 where no run is Failed or Incomplete, 1 where one is, and 2 where the request is wrong. Errors are
-    printed, not raised.
+    They are ``mbridge|nemo [FOLDER] [options]``. The table goes to stdout, and why a run is no success to stderr, with
+    notes on logs. The status is 0 where every run is Success, Trained or Running, 1 where one is Failed or Incomplete,
+    and 2 where the request is wrong. Errors are printed, not raised.
     """
     words = sys.argv[1:] if arguments is None else arguments
     return guarded(lambda: _run(words))

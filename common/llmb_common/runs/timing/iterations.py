@@ -51,7 +51,8 @@ _LATE = 2
 class RecordSequence:
     """The iterations of a log while it is read: those that stand so far (``kept``), and what became of the others.
 
-    ``kept`` are (offset in the file, iteration), in the order of iterations.
+    ``kept`` are (offset in the file, iteration), in the order of iterations. It begins empty; ``add`` takes the log's
+    records in the order in which they are printed.
     """
 
     kept: list[tuple[int, Iteration]] = field(default_factory=list)
@@ -104,9 +105,9 @@ class MemoryPrints(NamedTuple):
 
 
 def memory_prints(text: bytes) -> MemoryPrints | None:
-    """Return the peak GPU memory that Megatron printed in the log ``text``, of the rank that had most.
+    """Return the peak GPU memory that Megatron printed in the log ``text``, of the rank that had most allocated.
 
-    The last print of each rank counts. None where there is none.
+    The last print of each rank counts; of equals the rank that printed first. None where there is none.
     """
     last: dict[int, tuple[float, float | None]] = {}
     for rank, _, unit, rest in _PRINT.findall(text):
@@ -151,7 +152,7 @@ class LogContent(NamedTuple):
     """What a training log tells: its iterations, and what is wrong with it.
 
     ``iterations`` are those that stand, in order of their numbers: a restart replaces those that it repeats.
-    ``log_format`` is the engine's.
+    ``log_format`` is the engine's (``mbridge`` or ``nemo``). ``memory`` None: nothing was printed.
     """
 
     log_format: LogFormat | None
@@ -181,6 +182,7 @@ class IterationsOnDisk(Sequence[Iteration]):
     """The iterations of a log that was read before: number and last are known, the others are read when asked for.
 
     It is made from the log's path, the number of iterations and the last one; ``len`` and the index -1 read nothing.
+    Any other access reads all of them at once, which are then kept.
 
     Raises:
         OSError: on access to the others, if the log cannot be read any more
@@ -272,8 +274,8 @@ def read_log(file: FileIO) -> LogContent:
 def interval_of(iterations: Sequence[Iteration]) -> int:
     """Return how many steps each record of a log is the mean of (Megatron's ``log_interval``).
 
-    Megatron prints where the number of the iteration is a multiple of it. 1 for records of NeMo, and where it cannot be
-    told.
+    Megatron prints where the number of the iteration is a multiple of it. 1 for records of NeMo, for fewer than three
+    records, and where it cannot be told.
     """
     if len(iterations) < 3 or iterations[1].index - iterations[0].index == 1 or iterations[0].zero_based:
         return 1
@@ -350,7 +352,7 @@ def read_ending(file: FileIO, after: int = 0, *, was_signalled: bool = False) ->
     """Return how a log ends: whether the run was told to end, and the newest checkpoint that it saved.
 
     The checkpoint is only looked for if the run was told to end. Only the bytes ``after`` the last record are read,
-    unless no checkpoint is saved there: the newest is an earlier one then.
+    unless no checkpoint is saved there: the newest is an earlier one then. The file stays open.
 
     Args:
         file: the log, open in binary mode and unbuffered

@@ -18,7 +18,10 @@ _FULL = 28
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a job by its own events: on which nodes (a host list), and when (Unix time; None: not known)."""
+    """One start of a job by its own events: on which nodes, as a host list, and when (Unix time; None: not known).
+
+    ``nodes`` empty: not known. ``unfit`` empty: the nodes passed that check, or it was not made.
+    """
 
     nodes: str
     time: float | None
@@ -32,9 +35,10 @@ class Start:
 class JobEvents:
     """What a job recorded of its last start in events.jsonl, without any accounting database.
 
-    ``started`` and ``ended`` are Unix times, ``nodes`` is a host list. ``exit_code`` None: it has not ended.
-    ``restarts``: how often its scheduler had started it before. ``problem`` says what went wrong, as a clause; empty:
-    nothing did. ``job_id`` is Slurm's; for a local run it is None, and ``pid`` is the script's process.
+    ``started`` and ``ended`` are Unix times, ``nodes`` is a host list (empty: not known). ``exit_code`` None: it has
+    not ended. ``restarts``: how often its scheduler had started it before. ``problem`` says what went wrong, as a
+    clause; empty: nothing did. ``job_id`` is Slurm's; for a local run it is None, and ``pid`` is the script's process.
+    ``left_out``, a property, are the nodes that failed the check before an earlier start.
     """
 
     job_id: str | None = None
@@ -82,8 +86,8 @@ class JobEvents:
 def read_events(path: Path) -> JobEvents:
     """Return what a job recorded of its last start in ``path``, its events.jsonl, and in events.spare beside that.
 
-    Every field has its default where the job has not started, or the file cannot be read. Damaged lines are left out;
-    nothing is raised.
+    The latter has the last event for which there was no room. Every field has its default where the job has not
+    started, or the file cannot be read. Damaged lines are left out; nothing is raised.
     """
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []

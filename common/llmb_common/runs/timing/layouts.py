@@ -84,7 +84,8 @@ class _Layout(NamedTuple):
 class RecordReader:
     """Reads records of iterations from a log's text, and remembers how that log lays them out, to be faster.
 
-    One may read any number of logs, one after the other: what it remembers changes no result.
+    One may read any number of logs, one after the other: what it remembers changes no result. ``read`` takes a piece of
+    text and where the records in it are.
     """
 
     def __init__(self) -> None:
@@ -127,7 +128,8 @@ class _Field(NamedTuple):
     """One figure of a log's record, as text.
 
     ``head`` is what stands before its value, without the blanks that align it; ``fixed`` is the value, if the next
-    record will have the same, else empty; ``exponent``: the value has one; ``tail``: the blanks behind it.
+    record will have the same, else empty; ``exponent``: the value has one; ``tail``: the blanks behind it. The
+    properties: ``name`` is the figure's, and ``pattern`` a regular expression for its next value.
     """
 
     head: bytes

@@ -267,7 +267,7 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
     ``folder`` may also be a log, which is then the only run, even if it does not exist. A run folder without a log is a
     run, and a folder that cannot be listed appears as a run with that folder as its log. Hidden folders, links to
     folders, and folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not searched. ``looked`` is called
-    after each folder.
+    after each folder that was searched, such as to show progress.
     """
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]

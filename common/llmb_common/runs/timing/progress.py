@@ -22,7 +22,7 @@ class Progress:
 
     It is made from ``log`` and ``steps``, the number of steps of the run, and knows nothing until the first ``look``.
     ``step`` is the last step that is done, ``step_seconds`` and ``tflops`` (TFLOP/s per GPU) are the last printed;
-    None: none yet.
+    None: none yet. ``seconds_left``, a property, is the time that the other steps will take.
     """
 
     log: Path
@@ -45,7 +45,7 @@ class Progress:
     def look(self) -> None:
         """Update the progress from what the log has gained since the last look, or from the end of that if it is much.
 
-        A log that is not there yet, or cannot be read, changes nothing.
+        A log that is not there yet, or cannot be read, changes nothing; one that has become shorter is read anew.
         """
         try:
             size = self.log.stat().st_size

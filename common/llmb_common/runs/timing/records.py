@@ -71,8 +71,10 @@ REACH = 1024
 class Iteration(NamedTuple):
     """One training step as a log records it. A tuple, as logs have many, and tuples are the fastest to make.
 
-    ``index`` and ``total`` are as printed: NeMo's first index is 0, and its total the last index. ``seconds`` is the
-    step time. Other figures that are None: not printed, or not finite (see ``not_finite``).
+    ``index`` and ``total`` are as printed: NeMo's first index is 0, and its total the last index. The properties
+    ``step``, counted from 1, and ``steps``, the number of steps in all, are the same for both engines. ``seconds`` is
+    the step time. ``loss`` and ``grad_norm`` may be NaN or infinite; other figures that are None: not printed, or not
+    finite (see ``not_finite``).
     """
 
     index: int  # type: ignore[assignment]  # tuples have a method of that name
@@ -125,7 +127,7 @@ def iterations_in(text: bytes) -> list[Iteration]:
 def last_iterations(text: bytes, most: int) -> list[Iteration]:
     """Return the last whole records of iterations in ``text``, at most ``most``, in the order of the text.
 
-    The others are not parsed. Empty where there is none.
+    ``text`` ends with a line break. The others are not parsed. Empty where there is none.
     """
     found: list[Iteration] = []
     marker = max(MARKERS, key=text.rfind)  # a log is one engine's

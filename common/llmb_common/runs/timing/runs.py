@@ -74,7 +74,8 @@ class Status:
 
     The states are Success, Trained (every step, but the run ended badly afterwards), Failed, Incomplete (healthy, but
     not all measured iterations are there) and Running; a reason is one word such as ``nan_loss``. ``reason`` and
-    ``message`` are empty for a Success. ``iteration`` is where it shows; None: it is about none.
+    ``message`` are empty for a Success. ``iteration`` is where it shows; None: it is about none. The properties:
+    ``measured`` tells whether the figures count (Success or Trained), ``not_finite`` whether NaN or infinity was met.
     """
 
     state: State
@@ -119,8 +120,9 @@ def judge(
 ) -> Status:
     """Return the status of a run with a readable log: the first thing that speaks against a success, else Success.
 
-    ``window`` are the measured iterations. ``ending`` reads how the log ends, and is called only where that matters.
-    Why there is no log, or an empty one, is for the caller to say.
+    NaN and the like come first, also for a run that is alive; else that is Running. ``window`` are the measured
+    iterations. ``planned`` is what the run's files say of its plan and end. ``ending`` reads how the log ends, and is
+    called only where that matters. Why there is no log, or an empty one, is for the caller to say.
 
     Raises:
         OSError: ``ending`` cannot read the log
@@ -301,7 +303,7 @@ class RunTiming:
     ``window`` is the one that was measured. ``seconds`` sums up step times, stalls included, ``tflops`` TFLOP/s per
     GPU; None unless every iteration of the window has the figure. ``log_format`` None: there is no iteration.
     ``notices`` are clauses for people. ``iterations`` may be read from the log only when they are asked for, and then
-    raise OSError if that fails.
+    raise OSError if that fails; ``last``, a property, is the last of them or None.
     """
 
     files: RunFiles
@@ -324,7 +326,10 @@ class RunTiming:
 
 
 class RecordedState(NamedTuple):
-    """The state of a run in LLMB's or Slurm's word (``TIMEOUT``), and what more is known of it; empty: nothing."""
+    """The state of a run in LLMB's or Slurm's word (``TIMEOUT``), and what more is known of it.
+
+    ``state`` is in capitals. ``detail`` empty: nothing more is known.
+    """
 
     state: str
     detail: str = ""
@@ -356,10 +361,10 @@ def analyse(
 ) -> RunTiming:
     """Return what one run's log gives: its status, iterations and times. No file of the run makes it raise.
 
-    A log that is missing or cannot be read gives the status Failed, for a missing one of a live run Running.
-    ``ended_as`` is what is known of the run's state; None: what its run.json says. ``own_steps``: the window of a run
-    that goes on from a checkpoint counts from there, not from the first step of training; the answer has the window
-    moved.
+    A log that is missing or cannot be read gives the status Failed, for a missing one of a live run Running. ``window``
+    are the iterations to measure. ``ended_as`` is what is known of the run's state; None: what its run.json says.
+    ``own_steps``: the window of a run that goes on from a checkpoint counts from there, not from the first step of
+    training; the answer has the window moved.
     """
     events = read_events(files.folder / "events.jsonl") if files.folder else JobEvents()
     planned, notices = _planned(files.folder, ended_as, events)

@@ -44,9 +44,10 @@ STYLES = {
 def render(timings: Iterable[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
     """Return the table of all runs, in their order, as text in the format ``output``, with a final newline.
 
-    ``timings`` is taken one by one, and no run is kept when the next one comes; without any the table has headings
-    alone. ``window`` is named in the heading, and counted in JSON. ``full_names`` matters to the format ``table``
-    alone, which else shortens names.
+    The format is ``table``, ``csv`` or ``json``. ``timings`` is taken one by one, and no run is kept when the next one
+    comes; without any the table has headings alone. ``style`` gives heading and unit. ``window`` is named in the
+    heading, and stands in the JSON, but not in CSV; each run's figures are over its own window. ``full_names`` matters
+    to the format ``table`` alone, which else shortens names.
     """
     if output == "json":
         return _json(timings, style, window)
@@ -92,7 +93,7 @@ def _table_line(name: str, cells: Sequence[str], width: int) -> str:
 
 
 def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
-    """Return step time (mean, deviation) in the style's unit and TFLOP/s per GPU (mean, deviation), as texts.
+    """Return four texts: step time (mean, deviation) in the style's unit and TFLOP/s per GPU (mean, deviation).
 
     ``absent`` is the text for a figure that is missing.
     """
@@ -106,7 +107,10 @@ def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
 
 
 def _csv(timings: Iterable[RunTiming], style: Style) -> str:
-    """Return the runs as CSV with a line of headings; a figure that is missing is empty."""
+    """Return the runs as CSV with a line of headings; a figure that is missing is empty.
+
+    The columns are experiment, status, mean and deviation of step time and TFLOP/s, reason and iteration.
+    """
     import csv
 
     text = io.StringIO()
@@ -122,7 +126,7 @@ def _csv(timings: Iterable[RunTiming], style: Style) -> str:
 
 
 def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
-    """Return the runs as the text of one JSON object with the analysis, the window and ``runs``.
+    """Return the runs as the text of one JSON object: ``schema``, ``analysis`` (the heading), ``window`` and ``runs``.
 
     A figure that is missing is null.
     """
@@ -138,9 +142,12 @@ def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
 
 
 def _json_run(timing: RunTiming, style: Style) -> dict[str, object]:
-    """Return one run as its entry under ``runs`` in the JSON: status, counts of iterations, figures and notices.
+    """Return one run as its entry under ``runs`` in the JSON.
 
-    Times are in the style's unit; a figure that is missing is None.
+    The keys: ``experiment``, ``log``, ``log_format``, ``status``, ``reason``, ``iteration``, ``message``,
+    ``iterations`` and ``window_iterations`` (their numbers), mean, standard deviation, median and last of the step time
+    with the style's unit in the key, mean and standard deviation of the TFLOP/s per GPU, and ``notices``. A figure that
+    is missing is None.
     """
     status, last = timing.status, timing.last
     run: dict[str, object] = {

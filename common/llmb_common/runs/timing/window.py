@@ -15,7 +15,8 @@ class Window:
     """The iterations over which a run is measured, from ``first`` to ``last``, both included.
 
     They are numbered as the log numbers them. ``len`` is how many they are, ``in`` takes the number of one, and as text
-    a window is ``35-44``.
+    a window is ``35-44``. ``after`` gives the window moved to later iterations, ``select`` those of some iterations
+    that are in it, and ``missing`` the numbers that none of them has.
     """
 
     first: int
