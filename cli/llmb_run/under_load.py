@@ -30,9 +30,10 @@ def look_at_fabric(
 ) -> Health:
     """Measure ``nodes`` under load in a job; return their health, with suspects judged by recent runs, too.
 
-    The runs are those of the last seven days that have ended. They are read only where the measurement of the network
-    makes a node a suspect. ``wait``: seconds for the job to start; ``sizes``: buffers of several sizes are measured,
-    too.
+    ``executor`` submits the job; ``needs`` are the requirements that the nodes are held against. The runs are those of
+    the last seven days in the installation of ``workspace`` that have ended. They are read only where the measurement
+    of the network makes a node a suspect. ``wait``: seconds for the job to start; ``sizes``: buffers of several sizes
+    are measured, too.
 
     Raises:
         RecordError: a list of the installation cannot be read

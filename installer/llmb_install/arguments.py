@@ -67,7 +67,8 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
     the last value holds. ``help COMMAND`` is ``COMMAND --help``. ``read`` does the reading, by click or argparse.
 
     Raises:
-        RequestError: the command line is wrong: an unknown command or option, a missing value, or none of the choices
+        RequestError: the command line is wrong: an unknown command or option, a missing value, none of the choices, or
+            an option that ``--quickstart`` excludes
         SystemExit: ``--help`` or ``--version``, which was printed
     """
     words = list(argv)
@@ -97,7 +98,8 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
 def _option_value(call: Call, option: Option, given: Any) -> Any:
     """Return the checked value of ``option``: text, a list of texts, or True for a switch.
 
-    ``given`` is what the parser has read. What was not given is None, or False for a switch.
+    ``given`` is what the parser has read of the command line ``call``, which is for messages. What was not given is
+    None, or False for a switch.
 
     Raises:
         RequestError: a value is missing, empty, not one line, or none of the choices
@@ -111,6 +113,8 @@ def _option_value(call: Call, option: Option, given: Any) -> Any:
 
 def _checked_text(call: Call, option: Option, text: str) -> str:
     """Return the value ``text`` of ``option``, checked, and in lower case where the option has a few choices.
+
+    ``call`` is the command line, for messages.
 
     Raises:
         RequestError: the value is missing (it begins with ``-``, so that another option follows), empty, too long, no
@@ -130,7 +134,7 @@ def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
     """Raise where an option was given that ``--quickstart`` cannot be combined with.
 
     Those are all that give an answer but ``--install-path``, and ``--play``, ``--record``, ``--list-workloads``,
-    ``--dry-run`` and ``--json``. ``values`` has all parsed options by name.
+    ``--dry-run`` and ``--json``. ``values`` has all parsed options by name; None and False stand for one not given.
 
     Raises:
         RequestError: there is such an option; the message names the first in alphabetical order
@@ -147,7 +151,8 @@ def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
 def use_bundle(options: argparse.Namespace, clone: Path) -> None:
     """Take packages and images from the bundle that ``--from`` names; do nothing where it was not given.
 
-    This sets environment variables, so it holds for this process and those that it starts from now on.
+    ``clone`` has the lock files that the bundle must fit. This sets environment variables, so it holds for this process
+    and those that it starts from now on.
 
     Raises:
         EnvironmentLacks: the folder is no bundle, is damaged, or is for another machine or release

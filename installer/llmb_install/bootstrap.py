@@ -133,11 +133,12 @@ def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, L
 def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
     """Check the answers ``given``, and return the errors of those that Slurm contradicts; empty: none.
 
-    Slurm is not asked with ``--record`` or ``--no-site-check``, or where there is an installation already.
+    ``lines`` has the line of each answer in the play file, for messages. Slurm is not asked with ``--record`` or
+    ``--no-site-check``, or where there is an installation already.
 
     Raises:
         RequestError: an answer is missing or impossible, a path cannot be used here, or the folder holds other things
-        OSError: a recipe cannot be read, or the folder cannot be listed
+        OSError: a recipe cannot be read, or a folder cannot be looked at
         ValueError: a recipe is not UTF-8
     """
     checks.check_answers(given, recipe_heads(clone), options.play or "", lines)
@@ -152,10 +153,10 @@ def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given
 
 
 def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
-    """Return the CPU engines or images that the answers call for, to check that there is room for them.
+    """Return the CPU engines or images that the answers ``given`` call for, to check that there is room for them.
 
-    They may be there already. Empty where nothing is built, or where no answers are known yet: a later stage asks for
-    those. Makes none of them.
+    They may be there already. For a quickstart it is the engine in ``install``. Empty where nothing is built, or where
+    no answers are known yet: a later stage asks for those. Makes none of them.
 
     Raises:
         RequestError: a workload is unknown, or a path begins with the home of an unknown user
@@ -194,7 +195,8 @@ def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:
     """Return whether the tool's environment may be built in ``install`` rather than in the user's cache folder.
 
     Only where it is certain to be used there: for ``install`` with all answers in flags, ``--quickstart``, and for
-    ``add`` and ``update`` of an installation that is there. Never for a command that must not write.
+    ``add`` and ``update`` where ``install`` has environments already. Never for a command that must not write, nor with
+    ``--play``.
     """
     if options.command != "install":
         return options.command in ("add", "update") and (install / "venvs").exists() and not options.dry_run

@@ -21,9 +21,10 @@ _COMPLAINTS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argparse parser for one command of the installer, whose complaints are raised as RequestErrors.
+    """An argparse parser for one command of the installer, whose complaints are raised as RequestErrors by
+    ``error``.
 
-    It is made from the ``call`` that it is to read, for messages, too.
+    It is made from the ``call`` that it is to read; the messages name its program and command.
     """
 
     def __init__(self, call: Call) -> None:

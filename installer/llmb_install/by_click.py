@@ -17,7 +17,9 @@ from llmb_install.options import Argument, Call, Option
 class _Command(click.Command):
     """A click command for one command of the installer, whose help has the same sections as with argparse.
 
-    It is made from the command line that it is to read, a ``Call``.
+    It is made from the command line that it is to read, a ``Call``. click calls its methods while it writes the help:
+    ``collect_usage_pieces`` returns the words of the usage line, ``format_options`` writes all sections, and
+    ``format_arguments`` nothing, as one of those sections has the positional arguments.
     """
 
     def __init__(self, call: Call) -> None:
@@ -103,7 +105,7 @@ def _repeat_flags(call: Call) -> list[str]:
     """Return the words of a command line with a flag of several values repeated before each, as click wants it.
 
     ``--python 3.11 3.12`` becomes ``--python 3.11 --python 3.12``. Its values end at the next word that begins with
-    ``-``.
+    ``-``. A flag with its value behind ``=`` is not repeated.
     """
     written: list[str] = []
     flag = ""

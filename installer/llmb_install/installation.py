@@ -37,6 +37,13 @@ class Installation:
     as attributes, beside ``path``, the folder, and ``recipes``, those of the chosen workloads by name. Making this
     object reads all recipes of ``clone``; nothing need exist at ``path``.
 
+    ``artefacts`` returns all parts; ``images``, ``engines`` (for training on CPUs), ``hub`` (the environment that
+    fetches from Hugging Face), ``model_files``, ``charts`` and ``environments`` those of one kind; ``adopted`` parts
+    that check releases which the site has adopted. ``image`` and ``engine`` return the one of a source or release.
+    ``needed_images`` and ``unused_images`` are files; ``releases``, those of Megatron-Bridge, and ``engine_names`` are
+    names. ``needs_engine`` tells whether jobs train on CPUs. ``gone_workloads`` says what is wrong with workloads that
+    have no recipe. ``site_values`` are the values for ``cluster_config.yaml``.
+
     Raises:
         EnvironmentLacks: the clone has no recipe
         RecipeError: a recipe is wrong
@@ -64,9 +71,12 @@ class Installation:
         }
 
     def artefacts(self) -> list[Artefact]:
-        """Return all parts of this installation, made or not, in an order that makes sense to a reader; makes none.
+        """Return all parts of this installation, made or not: answers first, ``cluster_config.yaml`` last; makes
+        none.
 
-        Adopted releases are not among them.
+        Between them are secrets, folders for runs, the tool, its commands, engines, images, what fetches model files,
+        and these, in this order. Adopted releases are not among them, and the script for charts only where a bundle is
+        in use.
 
         Raises:
             OSError: the stored Hugging Face token cannot be read
@@ -209,7 +219,10 @@ class Installation:
         return self.answers.gpu_type == "cpu"
 
     def releases(self) -> list[str]:
-        """Return the releases of Megatron-Bridge that the chosen workloads run on here, sorted as text, each once."""
+        """Return the releases of Megatron-Bridge that the chosen workloads run on here, sorted as text, each once.
+
+        Those that the installer can make no engine of are among them.
+        """
         return sorted(set(chain.from_iterable(map(self._releases_of_recipe, self.recipes.values()))))
 
     def _installable_releases(self) -> list[str]:
@@ -239,7 +252,8 @@ class Installation:
     def engines(self) -> list[CpuEngine]:
         """Return the CPU engines that the chosen workloads need, one for each release, made or not.
 
-        Empty where jobs train on GPUs. Releases that the installer has no engine of are left out.
+        They are sorted by release, as text. Empty where jobs train on GPUs. Releases that the installer has no engine
+        of are left out.
         """
         return [self.engine(release) for release in self._installable_releases()] if self.needs_engine() else []
 
@@ -251,9 +265,11 @@ class Installation:
         return {KINDS[release].name for release in self._installable_releases()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
-        """Return all Python environments of the installation, made or not: for the tool, engines and the hub.
+        """Return all Python environments of the installation, made or not: the tool's, those of CPU engines, and the
+        hub's.
 
-        They are in this order. The hub is what fetches files from Hugging Face, where the answers ask for that.
+        They are in this order. The last is what fetches files from Hugging Face; it is there only where the answers ask
+        for that.
         """
         return [tool_environment(self.clone, self.path), *self.engines(), *self.hub()]
 
@@ -301,7 +317,8 @@ class Installation:
     def site_values(self) -> dict[str, Any]:
         """Return what this installation's answers say for ``cluster_config.yaml``, by its keys and nested as there.
 
-        Keys without a value are left out.
+        The groups are ``slurm``, for jobs on Slurm, and ``engine``, for jobs without a container; other keys, such as
+        ``gpu_type`` and ``workloads``, stand by themselves. Keys without a value are left out.
         """
         answers = self.answers
         values: dict[str, Any] = {
@@ -358,8 +375,9 @@ class SiteConfig(Artefact):
     """The part of an installation that is ``cluster_config.yaml``, with ``values`` from the answers.
 
     What the installer wrote last time is on record. Values whose answer is other now, or that the file has no key for,
-    are written, and those that the answers do not name any more are removed. What somebody has changed by hand stays,
-    ``null`` included.
+    are written by ``make``, and those that the answers do not name any more are removed. What somebody has changed by
+    hand stays, ``null`` included. ``needs``: ids of the parts that must be made before. ``is_complete`` tells whether
+    ``make`` has nothing to do, ``verify`` what is wrong with the file, and ``show`` what a dry run says.
     """
 
     install: Path
@@ -416,7 +434,7 @@ class SiteConfig(Artefact):
         write_record(self.install, record, self.values)
 
     def verify(self) -> str | None:
-        """Return what is wrong with ``cluster_config.yaml``, as a sentence; None: nothing.
+        """Return what is wrong with ``cluster_config.yaml``, as a sentence without a full stop; None: nothing.
 
         That the file is missing or empty, lacks keys or is not up to date is returned, not raised.
 
@@ -452,8 +470,9 @@ class SiteConfig(Artefact):
 def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = None) -> bool:
     """Set ``values`` in the installation's ``cluster_config.yaml``, and remove ``dropped`` where it is unchanged.
 
-    Both have values by the tuple of nested keys. Comments and other keys stay, as does a ``dropped`` key with another
-    value by now. Returns whether the file had to be written; it is made where there is none.
+    Both have values by the tuple of nested keys; ``dropped`` None is none. Comments and other keys stay, as does a
+    ``dropped`` key with another value by now. Returns whether the file had to be written; it is made where there is
+    none.
 
     Raises:
         ConfigError: the existing file is wrong, which is not overwritten

@@ -31,7 +31,8 @@ _IMPLEMENTATIONS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``llmb-install`` with the words ``argv``, those of this process if None, and return its exit status.
 
-    ``argv`` is without the program. An LLMBError or OSError is printed to stderr, not raised; interruptions give 130.
+    ``argv`` is without the program. An LLMBError or OSError is printed to stderr, not raised, and gives the status of
+    its kind; interruptions give 130.
 
     Raises:
         SystemExit: after ``--help`` or ``--version``

@@ -27,7 +27,9 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 class Option:
     """One option of one command of the installer; without a ``metavar`` it is a switch.
 
-    It describes the option for parsers and help, and holds no value that was given.
+    It describes the option for parsers and help, and holds no value that was given. ``name`` is the key of its value
+    after parsing, such as ``no_space_check``; ``term`` is what the help shows, such as ``--play FILE``. ``required``:
+    the command cannot do without it.
     """
 
     flag: str
@@ -66,7 +68,9 @@ class Option:
 class Argument:
     """The required positional argument of a command: one word, or one and more if ``several``, such as workloads.
 
-    It describes the argument for parsers and help, and holds no word that was given.
+    It describes the argument for parsers and help, and holds no word that was given. ``name`` is the key of its value
+    after parsing, ``term`` what the help shows, such as ``WORKLOAD...``; ``help`` says what it means, without a full
+    stop.
     """
 
     metavar: str
@@ -91,7 +95,8 @@ class Argument:
 class Command:
     """One command of the installer, such as ``add``, as both parsers and the help need it.
 
-    ``usage``: the words behind its name in the usage line, but for the ``argument``; None: it takes no argument.
+    ``argument`` is its positional argument; None: it takes none. ``usage``: the words behind the command's name in the
+    usage line, to which the argument is added. ``option`` finds one of ``options`` by its flag.
     """
 
     name: str
@@ -112,7 +117,10 @@ class Command:
 
 @dataclass(frozen=True)
 class Call:
-    """One command line: the command that it names, and the words that follow."""
+    """One command line: the command that it names, and the words that follow.
+
+    ``name`` is how the command is called, such as ``llmb-install add``, to be pasted.
+    """
 
     command: Command
     program: str

@@ -30,7 +30,7 @@ def usage_error(call: Call, message: str, instead: str = "") -> RequestError:
     """Return the error, code ``usage``, that a command line is wrong; not raised here.
 
     ``message`` is cut after 1000 characters. ``instead`` is a line that works, as the remedy; empty: the remedy says
-    where to read what the command takes.
+    where to read what the command of ``call`` takes.
     """
     shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."
     remedy = instead or f"{call.name} --help shows what it takes"
@@ -53,10 +53,11 @@ def no_value_wanted(call: Call, flag: str) -> RequestError:
 
 
 def no_such_option(call: Call, flag: str) -> RequestError:
-    """Return the error that the command has no option ``flag``, with the nearest one, if any, and a line that works.
+    """Return the error, code ``usage``, that the command has no option ``flag``; raise for one of an earlier
+    release.
 
-    That line is left out where the nearest option is for a secret, or the typed line had one. The error is raised only
-    for an option of an earlier release.
+    The message names the nearest option, if any, and the remedy is a line that works with it. That line is left out
+    where the nearest option is for a secret, or the typed line had one.
 
     Raises:
         RequestError: an earlier release had the option; says what replaces it
@@ -80,9 +81,10 @@ def no_such_option(call: Call, flag: str) -> RequestError:
 
 
 def no_such_command(program: str, words: Sequence[str]) -> RequestError:
-    """Return the error that there is no command ``words[0]``, with the nearest one, if any, and a line that works.
+    """Return the error, code ``usage``, that there is no command ``words[0]``; not raised here.
 
-    ``words`` are those behind the program, at least one. The error is not raised here.
+    The message names the nearest one, if any, and the remedy is a line that works with it, else lists all commands.
+    ``words`` are those behind the program, at least one.
     """
     near = nearest(words[0], COMMANDS)
     remedy = f"the commands are {', '.join(COMMANDS)}; workloads are named with --workloads"
@@ -94,7 +96,10 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
 
 
 def no_such_choice(option: Option, text: str) -> RequestError:
-    """Return the error that ``text`` is none of the choices of ``option``, with the nearest one, if any; not raised."""
+    """Return the error, code ``usage``, that ``text`` is none of the choices of ``option``; not raised.
+
+    The message names the nearest choice, if any, and the remedy lists all.
+    """
     near = did_you_mean(text.lower(), option.choices)
     remedy = f"one of {', '.join(option.choices)}"
     return RequestError(f"{option.flag} {text} is unknown{near}", remedy=remedy, code="usage")
@@ -104,7 +109,8 @@ def refuse_extra_words(call: Call, found: Sequence[str]) -> None:
     """Raise where there are words, ``found``, that no option and no argument of the command takes; pass for none.
 
     Raises:
-        RequestError: there are some; names them or, if the first is a command, says that it has to come first
+        RequestError: there are some; names them or, if the first is a command behind options of the default one, says
+            that it has to come first
     """
     if not found:
         return

@@ -43,8 +43,8 @@ _FAULTS = 3
 def _trial_plan(plan: JobPlan, steps: int) -> JobPlan:
     """Return a copy of the job plan ``plan`` cut to ``steps`` training steps, the second half of which is measured.
 
-    Of an odd number of steps the larger part is measured. A number of steps after which the training would end before,
-    ``exit_after``, is dropped.
+    Of an odd number of steps the larger part is measured. ``exit_after``, the number of steps after which a resumed job
+    would end, is removed in any case.
     """
     measured = Measurement.of_second_half(steps)
     return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
@@ -59,10 +59,11 @@ def is_full(run: Run) -> bool:
 
 
 def ended_in_order(runs: Runs) -> list[tuple[int, Run]]:
-    """Return every run that has ended as pairs of its arm's number (1: the base) and the run, earliest start first.
+    """Return every run of ``runs`` that has ended, as pairs of its arm's number (1: the base) and the run.
 
-    Runs that started together are in the order of their arms and numbers. A run that has a job or may still get one is
-    left out; an empty list: none has ended.
+    The earliest start comes first; runs that started together are in the order of their arms and numbers. Cancelled
+    runs and failed ones are among them. A run that has a job or may still get one is left out; an empty list: none has
+    ended.
     """
     ended = [(number, run) for number, run in with_arms(runs) if not run.live]
     return sorted(ended, key=lambda item: (item[1].began, item[0], item[1].number))
@@ -72,7 +73,8 @@ def ended_in_order(runs: Runs) -> list[tuple[int, Run]]:
 class Price:
     """What runs of the base configuration cost in GPU-hours, estimated from its first timed trial.
 
-    Both are those of one run; ``proof`` and ``of_search`` tell what the whole proof and the whole tuning cost by them.
+    Both fields are the cost of a single run. ``proof`` is the cost of the shortest proof, that is, of the fewest whole
+    runs that can show the leader faster than the base; ``of_search`` returns that of all trials and the proof together.
     """
 
     trial: float
@@ -84,15 +86,15 @@ class Price:
     def proof(self) -> float:
         """The GPU-hours of the shortest proof: the fewest whole runs that can show the leader faster than the base.
 
-        Runs of both are counted, all at the price of the base.
+        The runs of the leader and of the base are counted, all at the price of the base.
         """
         return LEAST_PROOF * self.full
 
     def of_search(self, candidates: int) -> float:
         """Return the expected GPU-hours of a tuning with so many ``candidates``: all trials and the shortest proof.
 
-        All runs count at the price of the base, whose own trials are among them; none is expected to fail. The shortest
-        proof is the fewest whole runs that can show the leader to be faster.
+        The base is not one of the ``candidates``, but its trials are counted, and all runs count at its price; none is
+        expected to fail. The shortest proof is the fewest whole runs that can show the leader to be faster.
         """
         return trials_of(candidates) * self.trial + self.proof
 
@@ -103,7 +105,7 @@ class TuningState:
 
     Args:
         search: the standing of the search, by its short trials
-        candidates: how many candidates take part, as many as the budget has room for
+        candidates: how many candidates take part, as many as the budget has room for; the base is not counted
         price: what runs of the base cost; None until the base has a timed trial
         spent: GPU-hours of all runs that have ended
         proof: the comparison of the leader with the base by whole runs; None before it may begin, and where the base
@@ -123,8 +125,10 @@ class TuningState:
 class Tuning:
     """The strategy of one tuning: it decides which runs start next, from the runs on record; it starts none itself.
 
-    Short trials narrow the candidates down to a leader, then whole runs compare the leader with the base. It keeps
-    nothing between calls. ``runs`` of its methods are those of every arm, by the arm's number: 1 is the base.
+    Short trials narrow the candidates down to a leader, then whole runs compare the leader with the base. ``due``
+    returns the runs to start or cancel now, ``state`` how far the tuning has come, and ``trials`` the outcomes of all
+    ended runs. It keeps nothing between calls. ``runs`` of its methods are those of every arm, by the arm's number: 1
+    is the base.
 
     Args:
         arms: the base, then its candidates
@@ -143,9 +147,10 @@ class Tuning:
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
         """Return the tuning's runs to start or cancel now: the next batch of trials, or whole runs of the proof.
 
-        Nothing starts before all other runs have ended. Whole runs against a former leader that have no job yet are
-        returned to be cancelled. An empty list: wait for runs, or the tuning is over. Progress is reported through
-        ``say``. ``arms`` are those of the tuning, the base first, with the plans from which trials are cut.
+        Nothing starts before all other runs have ended, those of the proof itself excepted. Whole runs against a former
+        leader that have no job yet are returned to be cancelled. An empty list: wait for runs, or the tuning is over.
+        Progress is reported through ``say``. ``arms`` are the tuning's own, the base first, with the plans that trials
+        are to be cut from.
         """
         state = self.state(runs)
         leader = state.search.leader
@@ -172,7 +177,11 @@ class Tuning:
         return found
 
     def state(self, runs: Runs) -> TuningState:
-        """Return how far the tuning has come by ``runs``, those on record: search, proof, price and GPU-hours spent."""
+        """Return how far the tuning has come by ``runs``, those on record: search, proof, price and GPU-hours spent.
+
+        Nothing is reported, started or kept. ``runs`` must have each arm's number, with an empty list where it has no
+        run.
+        """
         price = self._price(runs)
         spent = sum(run.hours for _, run in with_arms(runs))
         candidates = self._candidates(price, runs)
@@ -215,7 +224,8 @@ class Tuning:
     def _price(self, runs: Runs) -> Price | None:
         """Return what runs of the base cost, by its first short trial with a step time; None until there is one.
 
-        The price stays the same while the tuning lasts, as later trials do not change it.
+        ``runs`` of the base are looked at in their order. The price stays the same while the tuning lasts, as later
+        trials do not change it.
         """
         for run in runs[1]:
             if is_full(run) or run.attempt is None or run.attempt.time is None:
@@ -241,8 +251,9 @@ class Tuning:
     def _affordable(self, state: TuningState) -> list[int]:
         """Return the next batch of trials, at most four: positions of configurations (0: the base), in their order.
 
-        Trials stop where the budget, less what is spent and the cost of the shortest proof, has no room for more.
-        Empty: none is due, or none can be paid for.
+        Trials stop where the budget, less what is spent and the cost of the shortest proof, has no room for more. As
+        long as the price is not known, or without a budget, all of the batch is returned. Empty: none is due, or none
+        can be paid for.
         """
         batch = list(state.search.due[:_BATCH])
         if state.price is None or math.isinf(self.budget):
@@ -348,5 +359,8 @@ def _as_comparison_run(run: Run) -> Run:
 
 
 def _wants_more(proof: ComparisonProgress) -> bool:
-    """Return whether the comparison of the leader with the base has stopped for no other reason than the budget."""
+    """Return whether the comparison of the leader with the base has stopped for no other reason than the budget.
+
+    False as long as it goes on.
+    """
     return proof.stopped != "" and replace(proof, rule=replace(proof.rule, budget=None)).stopped == ""

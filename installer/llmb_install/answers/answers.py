@@ -54,10 +54,11 @@ def complete_answers(
 ) -> Answers:
     """Return all answers of an installation: those in ``given``, checked, and defaults for the others.
 
-    None counts as not given. Choices may be in any case, paths become absolute, and names of workloads full;
-    ``workloads: all`` becomes those that have a configuration for the GPU type. The defaults depend on the answers
-    alone, not on the machine, except for ``arch`` of a CPU installation. ``where`` names the play file, if there is
-    one, and ``lines`` the line of each of its keys by ``$.key``, for messages. ``given`` stays as it is.
+    None counts as not given. Choices may be in any case, paths become absolute, and names of workloads full; they must
+    be in ``recipes``, which are all by name. ``workloads: all`` becomes those that have a configuration for the GPU
+    type. The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
+    ``where`` names the play file, if there is one, and ``lines`` the line of each of its keys by ``$.key``, for
+    messages. ``given`` stays as it is.
 
     Raises:
         RequestError: an answer is missing, wrong, or contradicts another
@@ -112,7 +113,7 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
 def as_given(answers: Answers) -> Given:
     """Return the answers as a dictionary by field name, in the order of the questions, without None values.
 
-    Defaults are in it like answers that somebody gave.
+    Defaults are in it like answers that somebody gave, as are ``schema`` and ``space_check``, which nobody is asked.
     """
     values = {known.name: getattr(answers, known.name) for known in fields(answers)}
     return {name: value for name, value in values.items() if value is not None}

@@ -36,11 +36,11 @@ def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text)
     """Return the unchecked answers in the YAML file ``path`` by field, and the line of each key by ``$.key``.
 
     ``also``: keys that are allowed besides the answers, such as secrets; they are returned among them. ``load`` parses
-    the text.
+    the text. Keys must be spelled in full and in lower case; the message on an unknown one suggests the nearest.
 
     Raises:
-        ConfigError: the file is missing or unreadable, is no YAML, is empty, is of a newer release, or has a key that
-            is unknown or repeated; with file and line
+        ConfigError: the file is missing or unreadable, is no YAML, is empty, is of a newer release, or has an unknown
+            or repeated key; with file and line
     """
     data, lines = read_settings(path, load)
     if not data:
@@ -195,7 +195,8 @@ def _is_list_of_text(value: object) -> bool:
 def _missing_answers_error(lacking: list[Question], where: str) -> RequestError:
     """Return the error, code ``missing-answers``, that lists the unanswered questions ``lacking``, one on a line.
 
-    They are named as keys where ``where`` names a play file, else as flags. The error is not raised here.
+    They are in their order, with what each asks and its choices, and named as keys where ``where`` names a play file,
+    else as flags. The error is not raised here.
     """
     lines = [(f"{where}: " if where else "") + "more answers are needed to install; missing:"]
     for question in lacking:
@@ -215,6 +216,7 @@ def path_problems(given: Given) -> list[RequestError]:
 
     Raises:
         RequestError: a path begins with the home of an unknown user
+        OSError: a folder above a path is closed to this user
     """
     found = []
     for question in QUESTIONS:
@@ -243,7 +245,7 @@ MOST_NAMED = 4
 
 
 def foreign_entries(install: Path) -> list[str]:
-    """Return the names in the folder ``install`` that stand in the way of an installation, sorted.
+    """Return the names in the folder ``install`` that stand in the way of an installation, sorted; hidden ones, too.
 
     ``workloads``, ``images``, ``cluster_config.yaml``, ``lost+found`` and ``.snapshot`` do not count. Empty also where
     the folder is missing, is no folder, or holds an installation, even one that was only begun.
@@ -276,7 +278,8 @@ def require_free_folder(install: Path, *, agreed: bool) -> None:
 def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
     """Return the error that the folder ``install`` holds things of somebody else, in a list; empty: it is free.
 
-    Empty, too, where the user has ``agreed`` to install there all the same. The error is not raised here.
+    Free is one that is empty, missing or no folder, holds an installation, or only what one leaves behind. Empty, too,
+    where the user has ``agreed`` to install there all the same. The error is not raised here.
 
     Raises:
         OSError: the folder cannot be listed
@@ -298,8 +301,9 @@ _DRAFT, LAST = "installer-draft.json", "installer-answers.json"
 def keep_draft(given: Given, name: str = _DRAFT) -> bool:
     """Write the answers ``given`` as JSON to the file ``name`` in the user's state folder, for this user alone.
 
-    The folder is made where it is missing, and an earlier file is replaced. Returns whether they were written; nothing
-    is raised: a home that is full or read-only is no reason to stop an installation.
+    By default that is the draft of an unfinished dialogue. The folder is made where it is missing, and an earlier file
+    is replaced. Returns whether they were written; nothing is raised: a home that is full or read-only is no reason to
+    stop an installation.
     """
     path = _draft_path(name)
     try:

@@ -28,7 +28,7 @@ _GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")
 
 @dataclass(frozen=True)
 class Partition:
-    """One Slurm partition as sinfo shows it."""
+    """One Slurm partition as sinfo shows it; ``up`` tells whether its state is ``up``, so that jobs can start."""
 
     name: str
     is_default: bool
@@ -47,7 +47,9 @@ class Partition:
 class Site:
     """What the installer found out about this machine and its Slurm; a field is empty where nothing answered.
 
-    ``detect_site`` makes it. It stays as it was found: its methods ask nobody.
+    ``detect_site`` makes it. ``gpu_partitions`` are the partitions whose nodes have GPUs; ``gpu_type_in`` returns the
+    GPU type in one partition, such as ``h100``. Both only read what was found. ``slurm_version`` is text such as
+    ``24.05.3``.
     """
 
     has_slurm: bool
@@ -73,8 +75,8 @@ class Site:
     def gpu_type_in(self, partition: str) -> str:
         """Return the GPU type in a partition of this site, such as ``h100``, by Slurm's name for the GPUs.
 
-        Where Slurm names none there, or has no such partition, it is the type of the whole site. Empty where LLMB knows
-        no type of that name.
+        Where Slurm names no GPUs there, or has no such partition, it is the type of the whole site. Empty where Slurm
+        names GPUs there that LLMB does not know, even if the site has a type.
         """
         names = [p.gpu_name for p in self.partitions if p.name == partition and p.gpu_name]
         return gpus.type_of(names[0]) or "" if names else self.gpu_type
@@ -125,8 +127,8 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
     """Return the partitions in the output of ``sinfo -h -o '%P|%a|%l|%D|%G'``, in the order they first appear.
 
     The output has a line for each kind of node. The lines of a partition become one: their nodes added, the most GPUs
-    per node, the last GPU name, and the state and time limit of the last line. Lines of another form are left out;
-    empty text gives no partition.
+    per node, the last GPU name that is not empty; default mark, state and time limit are those of the last line. Lines
+    of another form are left out; empty text gives no partition.
     """
     found: dict[str, Partition] = {}
     for line in text.splitlines():
@@ -232,8 +234,9 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
 def slurm_problems(given: Given) -> Iterator[RequestError]:
     """Yield an error for each answer that Slurm contradicts: an unknown partition, an account not the user's.
 
-    ``gres`` for a partition without GPUs is one, too. Asks Slurm now; the errors are yielded, not raised. Nothing is
-    wrong where jobs do not go to Slurm, or Slurm does not answer, as on a laptop where a play file is written.
+    ``gres`` for a partition without GPUs is one, too. Where jobs go to Slurm, ``given`` must have ``gpu_partition`` and
+    ``account``. Asks Slurm now; the errors are yielded, not raised. Nothing is wrong where jobs do not go to Slurm, or
+    Slurm does not answer, as on a laptop where a play file is written.
     """
     if not on_slurm(given) or shutil.which("sinfo") is None:
         return

@@ -37,7 +37,7 @@ class Back(Exception):
 def forget_keys() -> None:
     """Discard the keys that the user typed before a question is shown, as they would answer it unseen.
 
-    Does nothing where standard input is no terminal.
+    Where standard input is no terminal, nothing typed there is discarded; no error is raised.
     """
     with contextlib.suppress(termios.error, OSError, ValueError):
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
@@ -67,6 +67,8 @@ class Dialogue:
 
     It is made from ``site``, what was detected on this machine, the ``recipes`` by workload, ``given``, the answers
     from flags, which are not asked again, and ``defaults``, earlier answers, which are offered for Enter to accept.
+    ``run`` returns the answers and secrets that the user has confirmed, after seeing the text that ``summary`` makes of
+    them.
     """
 
     def __init__(self, site: Site, recipes: Mapping[str, Recipe], given: Given, defaults: Given) -> None:
@@ -83,15 +85,16 @@ class Dialogue:
         """Ask the user for what is missing and return the answers and secrets that the user has confirmed.
 
         Of ``secrets``, those already known, none is asked for. ``summary`` makes the text that is shown for
-        confirmation. The draft of an interrupted dialogue is offered first. The answers so far are saved as a draft; at
-        the end they are saved for the next dialogue, and the draft is removed. What cannot be saved is left out without
-        a word.
+        confirmation; a RequestError that it raises is shown, and an answer asked again. The draft of an interrupted
+        dialogue is offered first. The answers so far are saved as a draft; at the end they are saved for the next
+        dialogue, and the draft is removed. What cannot be saved is left out without a word.
 
         Raises:
             Interrupted: Ctrl-C, or the user chose to quit
             RequestError: the folder from the flags holds other things, and the user declined to install there, or is in
                 the home of an unknown user
-            OSError: the folder of the installation cannot be listed, or its free space not be told
+            LLMBError: ``summary`` raised another one
+            OSError: the folder of the installation cannot be listed, its free space not be told, or ``summary`` failed
         """
         try:
             # Keys that were pressed while the environment was built are no answers.
@@ -120,13 +123,14 @@ class Dialogue:
     ) -> tuple[Answers, Secrets]:
         """Ask, show the ``summary`` of the answers, and let the user change them until the user confirms them.
 
-        Returns the confirmed answers, and ``given_secrets`` with those that were typed. Wrong answers are shown and
-        asked again, not raised.
+        Returns the confirmed answers, and ``given_secrets`` with those that were typed. A RequestError, by the answers
+        together or by ``summary``, is shown, and the user changes one answer; it is not raised.
 
         Raises:
             Interrupted: the user chose to quit; the answers are saved as a draft
             KeyboardInterrupt: Ctrl-C
-            OSError: the folder of the installation cannot be listed, or its free space not be told
+            LLMBError: ``summary`` raised another one
+            OSError: the folder of the installation cannot be listed, its free space not be told, or ``summary`` failed
         """
         self._ask_all()
         while True:
@@ -184,7 +188,8 @@ class Dialogue:
     def _confirm_used_folder(self, folder: Path) -> bool:
         """Return whether to install into ``folder``: True if it is free, else what the user answers when asked now.
 
-        A free folder is missing, empty or an installation. Enter is a no.
+        A free folder is missing or empty, is an installation, or has only what one leaves behind, such as results.
+        Enter is a no.
 
         Raises:
             OSError: the folder cannot be listed
@@ -298,7 +303,10 @@ class Dialogue:
         def valid(text: str) -> bool | str:
             """Return True where ``text`` may be the answer, else the text that the prompt shows against it.
 
-            An empty or blank ``text`` may be where the question is neither required nor one that must be typed.
+            An empty or blank ``text`` is an answer only where the question is not required and may be left empty.
+
+            Raises:
+                OSError: a folder above the path in ``text`` is closed to this user
             """
             if not text.strip():
                 return True if optional else f"an answer is required{question.way_out}; Shift-Tab: back"
@@ -342,8 +350,8 @@ class Dialogue:
         """Return ``secrets`` with those added that are needed and missing, asking the user for each at most once.
 
         What is in ``secrets`` stays. The Hugging Face token is asked for where tokenizers are fetched, the NGC key
-        where images are used and the user wanted to change something. A secret that was asked for is marked to be kept
-        in the installation, even if none was typed.
+        where images are used and the user has gone back or changed something in this dialogue. A secret that was asked
+        for is marked to be kept in the installation, even if none was typed.
 
         Raises:
             Back: the user wants the question before this one
@@ -485,5 +493,8 @@ def _typed_problem(question: Question, text: str, given: Given) -> str:
     """Return what is wrong with the typed answer ``text``, beside the answers ``given`` and on this machine.
 
     The result is text for the prompt, the first thing that is wrong; empty: nothing is. The disk is looked at.
+
+    Raises:
+        OSError: a folder above the path in ``text`` is closed to this user
     """
     return checks.text_problem(question, text, given) or question.kind.here(text) or question.refused(text)

@@ -19,16 +19,16 @@ Given = dict[str, Any]
 def on_slurm(given: Given) -> bool:
     """Return whether jobs are submitted to Slurm, by the answer ``cluster_type`` in any case.
 
-    False as long as that is unanswered, and where it is unknown.
+    False as long as that is unanswered, where it names no kind of cluster, and for every kind but Slurm.
     """
     name = str(given.get("cluster_type")).lower()
     return name in names() and traits_of(name).slurm_options
 
 
 def uses_images(given: Given) -> bool:
-    """Return whether jobs run in container images: on Slurm, unless the ``runtime`` is ``none``.
+    """Return whether jobs run in container images: on Slurm, unless the ``runtime`` is ``none``, in lower case.
 
-    An unanswered ``runtime`` is none of these. False as long as ``cluster_type`` is unanswered.
+    An unanswered ``runtime`` counts as one with containers. False as long as ``cluster_type`` is unanswered.
     """
     return on_slurm(given) and given.get("runtime") != "none"
 
@@ -117,8 +117,9 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
 def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
     """Return ``workload``, ``image`` and ``engine`` of each recipe in ``clone``, as far as it has them, by workload.
 
-    Read without a YAML parser, for checks before anything is installed. A recipe that names no workload is left out; a
-    key that it lacks is absent. Empty where there are no recipes.
+    Each is the text behind its key. Read without a YAML parser, for checks before anything is installed. A recipe that
+    names no workload is left out; a key that it lacks is absent. The workloads are in no particular order. Empty where
+    there are no recipes.
 
     Raises:
         OSError: a recipe cannot be read

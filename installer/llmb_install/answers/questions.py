@@ -45,7 +45,9 @@ def _no_suggestion(site: Site, given: Given) -> Any:
 class Question:
     """One question of the installer: what is asked, what its answer may be, and what that depends on.
 
-    The type of the answer is that of the field of ``Answers`` that carries the question.
+    The type of the answer is that of the field of ``Answers`` that carries the question. ``flag`` is the option that
+    gives the answer, such as ``--gpu-type``; ``metavar`` stands for its value in the help; ``listed`` returns the
+    values that the dialogue offers on this machine, each with the text shown for it.
     """
 
     prompt: str = ""
@@ -131,9 +133,10 @@ def _question_field(question: Question, **default: Any) -> Any:
 
 
 def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
-    """Return the line that the dialogue shows of each partition, by name: nodes, GPUs, time limit, if down.
+    """Return the line that the dialogue shows of each partition, by the partition's name, in the order of ``found``.
 
-    The names are padded to the same width.
+    A line has the name, padded to the same width, the number of nodes, the GPUs of each if any, the time limit, and
+    ``down`` where the partition is not up.
     """
     partitions = tuple(found)
     width = max((len(p.name) for p in partitions), default=0)
@@ -177,7 +180,8 @@ def _gpu_partition_here(site: Site, given: Given) -> str:
 def _cpu_partition_here(site: Site, given: Given) -> Any:
     """Return the name of the partition to suggest for installation jobs: Slurm's first without GPUs that is up.
 
-    Where there is none, it is the answered one for GPU jobs; None if that is unanswered, too.
+    The first is in the order of sinfo. Where there is none, it is the answered one for GPU jobs; None if that is
+    unanswered, too.
     """
     without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
     return without_gpus or given.get("gpu_partition")
@@ -186,7 +190,7 @@ def _cpu_partition_here(site: Site, given: Given) -> Any:
 def _has_gres(site: Site, given: Given) -> bool:
     """Return whether Slurm counts GPUs in the answered GPU partition, so that jobs can request them with a GRES.
 
-    False also where no partition is answered, or the site has none of that name.
+    The partitions are those of ``site``. False also where no partition is answered, or the site has none of that name.
     """
     return any(p.gpus_per_node for p in site.partitions if p.name == str(given.get("gpu_partition")))
 
@@ -202,7 +206,7 @@ def _gpu_type_here(site: Site, given: Given) -> str:
 def _suggested_architecture(site: Site, given: Given) -> str:
     """Return the CPU architecture to suggest: that of all nodes, if they share one, else the GPU type's default.
 
-    It is this machine's where no GPU type is answered.
+    The default is that of this machine where the GPU type is unanswered, unknown or ``cpu``.
     """
     one_kind = len(site.architectures) == 1
     return site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", "")))
@@ -211,7 +215,8 @@ def _suggested_architecture(site: Site, given: Given) -> str:
 def _suggested_runtime(site: Site, given: Given) -> str:
     """Return the container runtime to suggest: ``none`` for CPU jobs, ``enroot`` or ``pyxis`` for all others.
 
-    ``enroot`` is suggested only where that program is on this machine and srun has no Pyxis.
+    ``enroot`` is suggested only where that program is on this machine and srun has no Pyxis. Only ``gpu_type`` of
+    ``given`` plays a part; where it is unanswered, jobs count as GPU jobs.
     """
     if given.get("gpu_type") == gpus.CPU:
         return "none"
@@ -223,7 +228,11 @@ _ON_ARM = ", ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """All answers that decide what is installed, in the order of the questions; secrets are in ``Secrets`` instead."""
+    """All answers that decide what is installed, in the order of the questions; secrets are in ``Secrets`` instead.
+
+    Two properties follow from them: ``on_slurm`` tells whether jobs are submitted to Slurm, ``uses_images`` whether
+    they run in container images.
+    """
 
     schema: int = 1
     """Version of the file format of answers."""
@@ -469,7 +478,8 @@ def missing_questions(given: Given) -> list[Question]:
 def with_defaults(given: Given) -> Given:
     """Return a copy of ``given`` in which each answer that is absent or None has its default, where there is one.
 
-    That is so for answers that make no difference, too. Those that have no default stay as they are.
+    That is so for answers that make no difference, too. Answers that have no default stay as they are: absent, or None.
+    An empty text counts as an answer.
 
     Raises:
         KeyError: ``gpu_type`` is not answered, by which the default of ``arch`` goes

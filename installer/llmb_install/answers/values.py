@@ -47,6 +47,7 @@ def engine_problem(text: str) -> str:
 
     Raises:
         RequestError: the path begins with the home of an unknown user
+        OSError: a folder above is closed to this user
     """
     path = user_path(text, text)
     return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is not a program"
@@ -55,7 +56,8 @@ def engine_problem(text: str) -> str:
 def not_writable(text: str) -> str:
     """Return ``PATH is not writable`` where this user cannot write to the folder ``text``, or make it; else empty.
 
-    PATH is the folder or, where it does not exist, the nearest path above it that does. Nothing is written.
+    PATH is the folder or, where it does not exist, the nearest path above it that does; whether that is a folder plays
+    no part. Nothing is written.
 
     Raises:
         RequestError: the path begins with the home of an unknown user
@@ -68,7 +70,8 @@ def not_writable(text: str) -> str:
 def _not_a_slurm_name(text: str) -> str:
     """Return why ``text`` is no name of a Slurm account or partition, as a clause to put behind "which".
 
-    Empty: it may be one, or several with commas: it has no blank, and nothing that a shell interprets.
+    Empty: it may be one, or several with commas: it has no blank, and nothing that a shell interprets. An empty text is
+    no name.
     """
     return "" if is_slurm_name(text) else "is not a valid name in Slurm"
 
@@ -76,7 +79,7 @@ def _not_a_slurm_name(text: str) -> str:
 def _not_a_mirror(text: str) -> str:
     """Return why ``text`` is no address ``HOST[:PORT][/FOLDER]`` of a registry, as a clause to put behind "which".
 
-    Empty: it may be one.
+    Empty: it may be one. The folder is in lower case. An address with a scheme, such as ``https``, is none.
     """
     return "" if _MIRROR.fullmatch(text) else "is not the address of a registry"
 

@@ -64,9 +64,11 @@ print("LLMB-VERSIONS", json.dumps(found))
 
 @dataclass(frozen=True)
 class _ImageOnNode:
-    """A container image on a node that is held for this command, to run Python programs in.
+    """A container image on a node that is held for this command; ``python`` runs the image's Python there, in a
+    container.
 
-    It holds nothing itself: ``held`` is given back by whoever asked for the node.
+    ``container`` names the image and the folders mounted in it. The object holds nothing itself: ``held``, the node, is
+    given back by whoever asked for it.
     """
 
     held: Held
@@ -105,7 +107,9 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
     ``path`` is the installation's folder, ``clone`` has the recipes. The functions, performance recipes of
     Megatron-Bridge, are read on a compute node; the result compares them with the newest that LLMB brings. Another
-    image of the same release is replaced in that file. Holds the installation's lock.
+    image of the same release is replaced in that file. Holds the installation's lock. The result's data has
+    ``release``, ``image``, the paths ``catalogue`` and ``validation`` if there are such files, and what
+    ``_function_differences`` returns.
 
     Raises:
         RequestError: the installation's jobs run without images, or the image does not exist or has no Megatron-Bridge
@@ -197,10 +201,11 @@ def _file_digest(image: Path) -> str:
 
 
 def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
-    """Hold a node, start the image there, and return its release of Megatron-Bridge.
+    """Hold a node of the site in ``config``, start the image there, and return its release of Megatron-Bridge.
 
     The catalogue of its functions and their validation are written to the folder ``work``, unless the files are there;
-    a release without functions has neither. Waits up to ten minutes for the node, and gives it back.
+    a release without functions has neither. Waits up to ten minutes for the node, and gives it back, also after an
+    error.
 
     Raises:
         RequestError: the image has no Megatron-Bridge that LLMB can use, or there are no nodes to ask
@@ -264,7 +269,7 @@ def _release_in(output: str, image: Path) -> str:
 def _has_functions(release: str) -> bool:
     """Return whether a release of Megatron-Bridge has performance recipes: functions that a catalogue lists.
 
-    The newest that LLMB has an engine for has them, and so have newer ones.
+    The newest that LLMB has an engine for has them, and so have newer ones; older ones do not.
     """
     return minor(release) == ENGINES[-1] or is_newer(release)
 
@@ -301,9 +306,9 @@ _DIFFERENCES = {
 def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
     """Return how the functions in the catalogue ``file`` differ from those of the newest release that LLMB brings.
 
-    The latter are in the catalogue of ``recipe``, which must have one. ``functions`` is the number in ``file``,
-    ``against`` the release compared with; ``new``, ``gone``, ``changed`` and ``other_variables`` list names, sorted. A
-    function that this LLMB cannot read counts as changed.
+    The latter are in the catalogue of ``recipe``, which must have one. The keys are ``functions``, the number in
+    ``file``; ``against``, the release compared with; and the sorted names of functions ``new``, ``gone``, ``changed``
+    (in what they set, or not readable by this LLMB) and ``other_variables`` (in environment variables alone).
 
     Raises:
         RecipeError: a catalogue cannot be read
@@ -332,8 +337,8 @@ def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
 def _example_command(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str | None:
     """Return the words behind ``llmb-run``, as one text, that plan a pretraining function of the catalogue ``file``.
 
-    It is the first one for ``gpu_type``, else the first of all. None where the catalogue has no function that
-    pretrains.
+    It is the first one for ``gpu_type``, else the first of all; ``recipe`` is the workload to plan, ``release`` that of
+    Megatron-Bridge. None where the catalogue has no function that pretrains.
 
     Raises:
         RecipeError: the catalogue cannot be read

@@ -89,7 +89,9 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
     ``path`` is the installation's folder, which need not exist; ``clone`` has recipes and lock files. Packages in
     ``--to`` that no lock file names are removed. ``SHA256SUMS`` is removed at the beginning and written last, so that
-    an unfinished bundle has none; what was fetched before an error stays for the next attempt.
+    an unfinished bundle has none; what was fetched before an error stays for the next attempt. The result's data has
+    the folder as ``bundle``, and what it is for: ``platforms``, ``pythons``, ``engines``, ``images``, ``llmb`` and
+    ``locks``.
 
     Raises:
         RequestError: the folder holds files that are no bundle's, or an option is wrong
@@ -146,8 +148,9 @@ def _wanted_content(
     """Return the releases whose CPU engines go into the bundle, sorted, and the images, with their paths in it.
 
     They are those of the workloads asked for, else of the installation in ``path``; without either, the default
-    release, which is always among them, and no image. An image for several architectures is there once for each. No
-    images with ``--no-images``. Writes nothing.
+    release, which is always among them, and no image. Images are for the architectures of ``--platform``, else that of
+    the installation's nodes, else this machine's; one for several architectures is there once for each. No images with
+    ``--no-images``. Writes nothing.
 
     Raises:
         EnvironmentLacks: an image is not installed here and cannot be imported without Enroot, or there is no recipe
@@ -185,7 +188,8 @@ def _machines(options: argparse.Namespace) -> list[str]:
 def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
     """Return the versions of Python, as (3, minor), that a bundle is for: those asked for, else this machine's.
 
-    The latter are this Python and those that CPU engines of ``releases`` get here, sorted.
+    Those asked for are in the order given, repeated ones too. The others are this Python and those that CPU engines of
+    ``releases`` get here, sorted.
 
     Raises:
         RequestError: ``--python`` names no version such as 3.12, or one before 3.10, which is too old for LLMB
@@ -212,8 +216,8 @@ def _fetch_wheels(
 ) -> dict[str, str]:
     """Fetch all packages that the lock files name for ``targets``; return their SHA-256 by ``wheels/NAME``.
 
-    They go into ``folder``, which is made: packages that are there already stay if their hash is in the lock file, and
-    all other files in it are removed at the end. After an error those that were fetched stay.
+    They go into ``folder``, which is made: packages that are there already stay, and are among those returned, if their
+    hash is in the lock file; all other files in it are removed at the end. After an error those that were fetched stay.
 
     Raises:
         EnvironmentLacks: a package cannot be had
@@ -261,8 +265,9 @@ def _target_locks(
 ) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
     """Yield each lock file, a target that it is for, and the packages taken as if for another version of Python.
 
-    These packages are by name, each with that version; there are none for the tool's own locks. The lock of an engine
-    that does not run on a target's Python is left out. A lock file comes once for each target.
+    Lock files are those of the tool and of the CPU engines of ``releases``. The packages are by name, each with that
+    version; there are none for the tool's own locks. The lock of an engine that does not run on a target's Python is
+    left out. A lock file comes once for each target.
     """
     locks = clone / "installer" / "locks"
     for target in targets:

@@ -43,13 +43,15 @@ _LARGE_SEGMENTS = (25, 11)
 def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     """Run the command ``doctor``: return a report on whether jobs can run at this site.
 
-    The result's exit status is 1 where something blocks them. One small job runs on a compute node, unless told not to.
-    An installation in ``install`` is not needed, and not changed but for a test folder among its runs, which is
-    removed. A wrong recipe is a line of the report.
+    The result's exit status is 1 where something blocks them, and its data has ``checks``, a dictionary for each line
+    of the report. One small job runs on a compute node, unless told not to. An installation in ``install`` is not
+    needed, and not changed but for a test folder among its runs, which is removed. A wrong recipe is a line of the
+    report.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong or not to be trusted
         RequestError: an account, a partition or ``additional_params`` is invalid
+        EnvironmentLacks: a part of LLMB is missing
         OSError: the free space of a folder cannot be told
     """
     if (install / FILE_NAME).is_file():
@@ -69,7 +71,8 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
 def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
     """Return a copy of the site's settings with the account and GPU partition of the command line, if given.
 
-    ``cluster_type`` is detected where it is not set.
+    Where the settings have no ``cluster_type``, the copy has the one detected here: ``slurm`` where sbatch is on the
+    PATH, else that of another scheduler whose programs are here, else ``local``.
 
     Raises:
         RequestError: the account or partition is no valid name in Slurm
@@ -86,9 +89,9 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 
 
 def _report_lines(checks: list[DoctorCheck]) -> list[str]:
-    """Return the report's lines: each of ``checks``, its remedy below it, and last how many are ok, doubt or block.
+    """Return the report's lines: each of ``checks``, in their order, its remedy below it, and last a line of counts.
 
-    ``checks`` must not be empty.
+    The counts are of those that are ok, in doubt and blocking. ``checks`` must not be empty.
     """
     width = max(len(check.name) for check in checks)
     lines = []
@@ -124,7 +127,8 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the free space for the installation and, where jobs use containers, for images.
 
-    Less than 5 GB for the installation, or than one image, is a doubt; none of them blocks.
+    Less than 5 GB for the installation is a doubt, as is less than an image takes in the folder of images; none of them
+    blocks.
     """
     found = f"{size(facts.free_install)} free in {facts.install}"
     small = facts.free_install < 5_000_000_000
@@ -182,7 +186,7 @@ def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _mpi_check(facts: SiteFacts) -> DoctorCheck:
     """Return the check of how srun starts ranks: by what ``slurm.mpi`` says or, where that is not set, by PMIx.
 
-    A missing MPI type that is set blocks; a missing PMIx is a doubt.
+    A missing MPI type that is set blocks, but ``none`` is never missing; a missing PMIx, of any version, is a doubt.
     """
     mpi, listed = facts.slurm.mpi, ", ".join(facts.mpi_types) or "nothing listed"
     if mpi is None:
@@ -227,7 +231,8 @@ def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yield checks of the GPU partition, that it exists and is up, and of whether jobs request GPUs as they must.
+    """Yield checks of the GPU partition, that it exists and is up, and of whether jobs request the GPUs that Slurm
+    has.
 
     One that is down blocks, as do jobs that request GPUs where Slurm has none; that they do not request those that
     Slurm has is a doubt. Ends after a partition that is not set, a doubt, or that does not exist, which blocks.
@@ -326,8 +331,9 @@ def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of what runs containers here, Pyxis and Enroot; nothing where jobs use no container.
 
-    A Pyxis that jobs need and srun lacks blocks, as does an Enroot on this machine without ``unsquashfs``; no Enroot
-    here is a doubt, as are images that jobs may not write to.
+    A Pyxis that jobs need blocks where srun lacks it, or where jobs are to write inside images and it has no option for
+    that, as does an Enroot on this machine without ``unsquashfs``. No Enroot here is a doubt, as are images that jobs
+    may not write to. srun's options are judged only where Slurm's controller answers.
     """
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:

@@ -12,7 +12,8 @@ Level = Literal["ok", "doubt", "blocks"]
 class DoctorCheck:
     """One line of doctor's report: what was looked at, whether that is good, and what to do if not.
 
-    ``level``: ``ok``; ``doubt``, with which jobs may run; or ``blocks``, with which they cannot.
+    ``name``: what was looked at, such as ``GPU partition``. ``level``: ``ok``; ``doubt``, with which jobs may run; or
+    ``blocks``, with which they cannot.
     """
 
     name: str

@@ -30,11 +30,12 @@ from llmb_install.working.artefact import free_bytes
 def ask_a_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> NodeReport:
     """Return what one node of the GPU partition reports of itself, asked by a short job, which is waited for.
 
-    That no node answers is in the report, not raised. ``image``, if given and if jobs use containers, is started there,
-    too.
+    That no node is given in time, or answers, is in the report's ``error``, not raised. ``image``, if given and if jobs
+    use containers, is started there, too. ``image_folder`` and ``install`` are looked for on the node.
 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong
+        EnvironmentLacks: a part of LLMB is missing
         OSError: the installation's folder may not be looked at
     """
     releases = tuple(config.engine.releases.values()) if config.engine else ()
@@ -90,9 +91,10 @@ class Limits:
 class SiteFacts:
     """All facts that doctor's checks look at: settings, folders, Slurm and one node; empty where nothing answered.
 
-    Two properties come from ``config``: ``slurm``, the site's Slurm settings with the defaults for those not set, and
-    ``engine_pythons``, the paths of the Pythons in which the site's jobs without a container train, that of the default
-    release first (empty: none).
+    ``site`` is what was detected; ``mpi_types`` are those that srun offers, and ``container_options`` its options of
+    Pyxis. Two properties come from ``config``: ``slurm``, the site's Slurm settings with the defaults for those not
+    set, and ``engine_pythons``, the paths of the Pythons in which the site's jobs without a container train, that of
+    the default release first (empty: none).
     """
 
     config: ClusterConfig
@@ -148,6 +150,7 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
 
     Raises:
         RequestError: ``slurm.additional_params`` is invalid
+        EnvironmentLacks: a part of LLMB is missing
         OSError: the free space of a folder cannot be told
     """
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"

@@ -158,8 +158,9 @@ def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
 def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the image starts on the node, has room to be unpacked there, and sees the node's GPUs.
 
-    Each blocks, but what ``enroot`` does about room is a doubt. Those that do not apply are left out: the room where no
-    container runtime unpacks, the GPUs where the image did not start or the node has none.
+    Each blocks, but what ``enroot`` does about room is a doubt. Room is missing for Pyxis where less than the size of
+    the image is free and the image did not start. Checks that do not apply are left out: the room where no container
+    runtime unpacks, the GPUs where the image did not start or the node has none.
     """
     inside = node.inside
     started = node.inside.started
@@ -191,9 +192,9 @@ def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[D
 def _unpack_folder_check(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
     """Return the check of whether jobs unpack their image, of ``needed`` bytes, on a local disk of the node.
 
-    They do where there is room for twice the image. Otherwise Enroot mounts the image, and the mount does not outlive
-    the SIGCONT with which Slurm announces a preemption: the job could not save then. It is a doubt where Slurm
-    preempts, else ok.
+    They do where ``roots``, Enroot's folder for unpacked images, is on a local file system with room for twice the
+    image. Otherwise Enroot mounts the image, and the mount does not outlive the SIGCONT with which Slurm announces a
+    preemption: the job could not save then. It is a doubt where Slurm preempts, else ok.
     """
     wanted = ROOT_ROOM * needed
     if not roots.there:

@@ -43,7 +43,8 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``install``, the default: make what an installation with the given answers lacks.
 
     The answers come from a play file, flags, the installation in ``path``, or the user. With ``--record`` they are only
-    written to a file, with ``--list-workloads`` the workloads are only listed. ``clone`` has the recipes.
+    written to a file, which is ``recorded`` in the result's data; with ``--list-workloads`` the workloads are only
+    listed. Else the result is that of ``carry_out``. ``clone`` has the recipes.
 
     Raises:
         RequestError: answers are wrong or missing, or the folder holds other things
@@ -90,6 +91,7 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``add``: add workloads or Megatron-Bridge releases to an installation; make what they need.
 
     ``clone`` has the recipes; ``path`` is the installation's folder. What is installed already stays, and is no error.
+    The result is that of ``carry_out``.
 
     Raises:
         RequestError: a workload or release is unknown
@@ -161,7 +163,7 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``update``: repair what is damaged, build what the clone asks for, remove what is left over.
 
-    ``path`` is the installation's folder; its answers stay as they are.
+    ``path`` is the installation's folder; its answers stay as they are. The result is that of ``carry_out``.
 
     Raises:
         EnvironmentLacks: there is no installation, or this machine lacks something
@@ -184,7 +186,8 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``charts``: fetch the script that draws reports' charts if it is missing.
 
-    The result's text is the script's path. ``path`` is the installation's folder.
+    The result's text is the script's path; its data has ``install_path`` and ``ran``, the ids of the parts that were
+    made. ``path`` is the installation's folder.
 
     Raises:
         EnvironmentLacks: there is no installation, or the script cannot be fetched
@@ -203,7 +206,8 @@ def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def list_workloads(clone: Path) -> Result:
     """Return the workloads that ``clone`` has recipes for, installed or not: name, title, sizes and image.
 
-    They are sorted by name. The result's data has them as ``workloads``, its text a line for each.
+    They are sorted by name. The result's data has ``workloads``, a list of dictionaries with the keys ``workload``,
+    ``title``, ``sizes`` and ``image``; its text is a line for each, without sizes.
 
     Raises:
         EnvironmentLacks: the clone has no recipe
@@ -221,10 +225,11 @@ def list_workloads(clone: Path) -> Result:
 def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *, repair: bool = False) -> Result:
     """Make what the installation lacks, or with ``--dry-run`` only list it; write nothing where nothing is to do.
 
-    ``decide`` gives the installation that there should be. It is called twice: before anything is written, and as the
-    lock's holder, because another command may have come first. ``repair``: also what only the thorough check finds
-    damaged. An unfinished removal is finished first. The result's ``ran`` has the ids of the parts made, or ``todo``
-    what a dry run would make.
+    ``decide`` gives the installation that there should be. Where something is to do, it is called again with the lock
+    held, because another command may have come first. ``repair``: also what only the thorough check finds damaged. An
+    unfinished removal is finished first. The result's data has ``install_path`` and the ids of the parts made as
+    ``ran``; of a dry run ``todo``, a dictionary for each part with ``step`` (its id), ``does``, ``download`` and
+    ``disk`` in bytes.
 
     Raises:
         LLMBError: what ``decide`` raises, what this machine lacks, or why a part could not be made
@@ -269,7 +274,7 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
 def _next_steps(installation: Installation) -> Iterator[str]:
     """Yield remarks on a finished installation: that the umask keeps colleagues out, if so, and what to run next.
 
-    The first is there only on Slurm.
+    The first is there only on Slurm, the second always.
     """
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
@@ -315,8 +320,9 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
     """Return what to install: the answers, the secrets, and whether the user was asked in a dialogue.
 
     They come from flags, which win, then ``--play`` or earlier answers, or from the user, who is asked only on a
-    terminal, and only where flags do not say all; then ``options.into_used_folder`` is set. ``clone`` has the recipes;
-    ``path`` is the installation's folder, unless a play file names another.
+    terminal, without ``--play``, and only where flags name at most the folder or answers are missing; then
+    ``options.into_used_folder`` is set to True. ``clone`` has the recipes; ``path`` is the installation's folder,
+    unless a play file names another.
 
     Raises:
         RequestError: the answers are wrong, or lack something and nobody can be asked
@@ -384,12 +390,13 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
     """Return an error for each answer that this machine, Slurm or the recipes contradict; empty: none.
 
     Of an installation in ``path`` with the same answers only paths are checked, as with ``--no-site-check``. A workload
-    without a configuration that was not asked for now is only told to the user. The errors are not raised.
+    without a configuration that was not asked for now is only told to the user, on stderr. The errors are not raised.
 
     Raises:
         ConfigError: the stored answers are wrong
         RecipeError: a recipe is wrong
         EnvironmentLacks: the clone has no recipe
+        OSError: a folder above a path is closed to this user
     """
     given = as_given(answers)
     found = path_problems(given)
@@ -407,7 +414,8 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
 def _gres_answer(given: Given) -> Given:
     """Return the answer ``gres``, True, if Slurm counts GPUs in the given GPU partition; else an empty dictionary.
 
-    Empty also for CPU jobs, jobs outside Slurm, and where no partition is given. Asks Slurm now.
+    Empty also for CPU jobs, jobs outside Slurm, and where no partition is given; an unanswered cluster type counts as
+    Slurm. Asks Slurm now.
     """
     name = given.get("gpu_partition")
     if given.get("cluster_type") is not None and not on_slurm(given):
@@ -430,7 +438,8 @@ def _chosen_mpi(mpi: str) -> str | None:
 
 
 def _without_detected_mpi(answers: Answers) -> Answers:
-    """Return a copy of the answers without an ``mpi`` that release 0.2 had detected by itself.
+    """Return the answers without an ``mpi`` that release 0.2 had detected by itself; the given object stays as it
+    is.
 
     Slurm is asked where one is set.
     """

@@ -140,8 +140,8 @@ def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
 def _training_progress(experiments: Path, before: set[Path]) -> str:
     """Return how far the new run's training is, by its log, for a progress line: ``step 3 of 50, loss 9.123``.
 
-    ``experiments`` is the workload's folder of runs, ``before`` are the folders of earlier runs. As long as no step is
-    logged: ``loading Megatron-Bridge``.
+    ``experiments`` is the workload's folder of runs, ``before`` are the folders of earlier runs. The loss is left out
+    where the log has none. As long as no step is logged: ``loading Megatron-Bridge``.
 
     Raises:
         OSError: a log cannot be read
@@ -164,9 +164,10 @@ def _run_folders(experiments: Path) -> list[Path]:
 
 
 def _timing_table(clone: Path, install: Path, run_folder: Path) -> Answer:
-    """Run the documented script on a run, for at most 120 seconds, and return its answer: the table of step times.
+    """Run ``parse_train_timing_mbridge.sh`` on a run, for at most 120 seconds, and return its answer.
 
-    The table is the ``output`` of the answer. A script that fails is told in the answer, not raised.
+    The table of step times is the ``output`` of the answer. A script that fails or does not end in time is told in the
+    answer, not raised.
     """
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
     return run_program(["bash", str(parser), str(run_folder)], 120, env=_training_environment(clone, install))

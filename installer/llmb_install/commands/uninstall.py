@@ -33,8 +33,9 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``uninstall``: remove what the installer has made, if the user confirms it or gave ``--yes``.
 
     ``path`` is the installation's folder, which goes, too, if nothing is left in it. Results (``workloads/``) stay
-    unless ``--results-too`` is given; what others have put beside it stays in any case. In the result's data,
-    ``removed`` lists paths in the order of their removal and ``stays`` the names that are left in the folder, sorted.
+    unless ``--results-too`` is given; what others have put beside it stays in any case. The result's data has
+    ``install_path``, ``removed``, the paths in the order of their removal, and ``stays``, the names that are left in
+    the folder, sorted.
 
     Raises:
         EnvironmentLacks: there is no installation, runs have not ended, or another installer is at work
@@ -122,9 +123,10 @@ def _experiment_folders(install: Path) -> Iterator[Path]:
 
 
 def _paths_to_remove(options: argparse.Namespace, path: Path) -> list[Path]:
-    """Return the paths that ``uninstall`` removes, in order: what the installer made and, if asked for, results.
+    """Return the paths that ``uninstall`` removes, in order: what the installer made and, if asked for, results
+    last.
 
-    Empty where nothing of it is there.
+    Results are asked for by ``--results-too``. Empty where nothing of it is there.
 
     Raises:
         OSError: a folder cannot be listed

@@ -76,11 +76,11 @@ def is_pending(install: Path) -> bool:
 
 
 def begin_removal(before: Installation, after: Installation) -> None:
-    """Write a note of the images and engines that ``before`` has and ``after`` does not need, if there are any.
+    """Write a note of the images and engines that ``before`` has and ``after`` does not need.
 
     ``before`` and ``after`` are the installation with and without the workloads to be removed. Removes nothing:
-    ``finish_removal`` does. Only images in the installation's own folder are noted. An earlier note is replaced. The
-    caller holds the installation's lock.
+    ``finish_removal`` does. Only images in the installation's own folder are noted. An earlier note is replaced; where
+    there is nothing to note, nothing is written, and an earlier note stays. The caller holds the installation's lock.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong
@@ -157,8 +157,10 @@ def _noted_names(noted: Mapping[str, Any], key: str) -> list[str]:
 def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``list``: return each workload of the clone, whether it is installed and has its image.
 
-    They are sorted by name. ``path`` is the installation's folder. Without an installation none is installed, which is
-    no error. Changes nothing.
+    The result's data has ``workloads``, sorted by name: dictionaries with ``workload``, ``title``, ``installed``,
+    ``image`` (its path) and ``image_complete``; the last two are None where the installation has no such image.
+    ``path`` is the installation's folder. Without an installation none is installed, which is no error. Changes
+    nothing.
 
     Raises:
         ConfigError: the answer file is damaged or not to be trusted, or an image lies where others could have put it
@@ -193,8 +195,9 @@ def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``verify``: look thoroughly at every part of the installation; repair nothing.
 
-    The result's ``parts`` has each problem, or None, by part; adopted releases and workloads without a recipe are among
-    them. The result has a CheckFailed, which is not raised, where something is wrong.
+    The result's data has ``parts``, by the part's id what is wrong with it, as text, or None; adopted releases and
+    workloads without a recipe are among them. Where something is wrong, the result has a CheckFailed, which is not
+    raised.
 
     Raises:
         EnvironmentLacks: there is no installation, or the clone has no recipe

@@ -27,7 +27,7 @@ def receipt_path(folder: Path, release: str) -> Path:
 def write_receipt(folder: Path, release: str, image: Path) -> None:
     """Write the file that notes that ``release`` was read in the image file ``image`` as it is now.
 
-    The catalogues' ``folder`` is made where it is missing; an earlier file is replaced.
+    The catalogues' ``folder`` is made where it is missing, but not the one above it; an earlier file is replaced.
 
     Raises:
         RecordError: the file cannot be written
@@ -73,7 +73,8 @@ def _release_problem(folder: Path, name: str, own: SiteRelease, image: Path | No
     """Return what is wrong with an adopted release, its image or its catalogue, as a sentence; None: nothing.
 
     It has no full stop. The image is looked at first: that it is there, has a superblock, and is still the file of the
-    receipt, if there is one.
+    receipt, if there is one. The receipt of the release ``name`` is in ``folder``; ``own`` is what the configuration
+    says of the release, and ``base`` the variant to read its catalogue with.
 
     Raises:
         OSError: the image cannot be looked at
@@ -97,7 +98,8 @@ def _release_problem(folder: Path, name: str, own: SiteRelease, image: Path | No
 def _wrong_file(name: str, own: SiteRelease, base: Variant) -> str | None:
     """Return what is wrong with the catalogue or the validation of an adopted release, as text; None: nothing.
 
-    Either may be absent from ``own``, and is then not checked.
+    Both must be of the release ``name``. Either may be absent from ``own``, and is then not checked. ``base``: the
+    variant to read the catalogue with.
 
     Raises:
         LLMBError: one of the files cannot be read

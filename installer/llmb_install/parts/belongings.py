@@ -43,11 +43,11 @@ def _entries(install: Path, name: str) -> list[Path]:
 def belongings(install: Path) -> list[Path]:
     """Return what the installer has made in the installation ``install``, in the order of removal; removes nothing.
 
-    Images with their receipts and parts of images, adopted catalogues, models it has downloaded, environments, the
-    cluster's configuration, its scripts in ``bin``. A folder stands for all that is in it. Results and ``.llmb`` are
-    not among them. What ``llmb-install`` itself needs comes last, so that it can be called again after a kill. Left out
-    are files that are not the installer's own, such as images without a receipt, and what is in a folder that is a
-    link.
+    These are images with their receipts and parts of images, adopted catalogues, models that it has downloaded,
+    environments, the cluster's configuration, and its scripts in ``bin``. A folder stands for all that is in it.
+    Results and ``.llmb`` are not among them. What ``llmb-install`` itself needs comes last, so that it can be called
+    again after a kill. Left out are files that are not the installer's own, such as images without a receipt, and what
+    is in a folder that is a link.
 
     Raises:
         OSError: a folder cannot be listed

@@ -55,7 +55,7 @@ def is_bundle_in_use() -> bool:
 def bundled_image(architecture: str, source: str) -> Path | None:
     """Return the path in the bundle from which an image is to be taken, there or not; None: no bundle is in use.
 
-    ``source`` is the image's name as in recipes, ``architecture`` that of the nodes.
+    ``source`` is the image's name as in recipes, ``architecture`` that of the nodes, such as ``x86_64``.
     """
     chosen = os.environ.get(_CHOSEN)
     return image_path(Path(chosen), architecture, source) if chosen else None

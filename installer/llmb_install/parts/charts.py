@@ -36,7 +36,9 @@ open(sys.argv[2], "w", encoding="utf-8").write(script.replace("</script", "<\\\\
 class Charts(Artefact):
     """The part that draws the charts of reports: one script with Vega and Vega-Lite, 0.9 MB.
 
-    It lies in the environment of ``tool``, and goes when that goes.
+    It lies at ``path`` in the environment of ``tool``, and goes when that goes. ``is_complete`` and ``verify`` look
+    only for the file; ``ensure`` writes it, for which it fetches vl-convert-python. ``room`` and ``lacks`` tell what
+    that needs.
     """
 
     tool: Tool

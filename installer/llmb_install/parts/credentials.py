@@ -44,7 +44,8 @@ _KEY_VARIABLES = ("NGC_API_KEY", "NGC_CLI_API_KEY")
 class Secrets:
     """The user's secrets: a Hugging Face token and an NGC key, each None where there is none.
 
-    They must be in no file but those that are made for them.
+    They must be in no file but those that are made for them. ``updated`` returns a copy in which newer secrets take the
+    place of these.
     """
 
     hf_token: Secret | None = None
@@ -172,7 +173,8 @@ def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None
 
 
 def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
-    """Return the lines of a netrc file for the NGC key ``password``, one for each of ``hosts``.
+    """Return the lines of a netrc file for the NGC key ``password``, one for each of ``hosts``, by default all of
+    NGC's.
 
     They end in line breaks; the user in them is ``$oauthtoken``. ``password`` may be the name of a variable behind a
     ``$``.
@@ -381,9 +383,11 @@ def private_files(install: Path) -> Small:
     """
 
     def readable_by_others() -> list[Path]:
-        """Return the files with secrets that belong to this user and that others can read or write; empty: none.
+        """Return the files with secrets that belong to this user and that others can read, write or execute; empty:
+        none.
 
-        Files that are missing, or in a folder that is closed to this user, are skipped.
+        Others are the file's group, too. Files that are missing, or in a folder that is closed to this user, are
+        skipped.
         """
         # Not Path.exists, which raises where a colleague may not look.
         noted = os.path.exists(install / _NOTE)  # noqa: PTH110

@@ -81,8 +81,8 @@ ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
 class CpuEngine(Environment):
     """The Python environment of an installation in which jobs train on CPUs, with one release of Megatron-Bridge.
 
-    Its ``python`` is empty where this machine has none that fits; ``ensure`` then looks again. ``room`` and ``lacks``
-    tell what a build needs.
+    Its ``python`` is empty where this machine has none that fits; ``ensure``, which builds it, then looks again.
+    ``room`` and ``lacks`` tell what a build needs; ``lacks`` may download a Python.
     """
 
     release: str = DEFAULT_ENGINE
@@ -126,6 +126,9 @@ class CpuEngine(Environment):
         """Return the error that no Python fits this engine; None: one does, or uv has just downloaded one.
 
         The user is told of a download. The error is not raised here.
+
+        Raises:
+            OSError: the folder of certificates cannot be listed
         """
         oldest, newest = KINDS[self.release].pythons
         wanted = uv.as_text(oldest, newest)
@@ -146,7 +149,7 @@ class CpuEngine(Environment):
         """Return the error that no index has PyTorch's CPU build for this engine; None: one has it, or may have it.
 
         Asks the indexes, unless another engine is there, from which it could be linked, the user has a uv of their own,
-        which may know better, or no Python fits. Not raised here.
+        which may know better, no Python fits, or the lock names no torch. Not raised here.
 
         Raises:
             OSError: the lock file cannot be read
@@ -177,7 +180,12 @@ def own_engine(python: Path) -> Small:
     """
 
     def find_problem() -> str | None:
-        """Return ``PATH is not a program`` where the site's own Python cannot be executed; None: it can."""
+        """Return ``PATH is not a program`` where the site's own Python cannot be executed; None: it can. Starts
+        nothing.
+
+        Raises:
+            OSError: a folder above is closed to this user
+        """
         return None if python.is_file() and os.access(python, os.X_OK) else f"{python} is not a program"
 
     def refuse() -> None:
@@ -219,7 +227,8 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str =
 def python_for(release: str) -> str | None:
     """Return the path of a Python on this machine that runs the CPU engine of a release; None: there is none.
 
-    The one that runs this is taken if it fits, else the first that does. Downloads nothing.
+    The one that runs this is taken if it fits, else the first that does of those on PATH, then of uv's own. Downloads
+    nothing.
 
     Raises:
         KeyError: the installer has no CPU engine of this release
@@ -274,7 +283,8 @@ HUB_IMPORTS = ("requests", "huggingface_hub", "stamina")
 class Tool(Environment):
     """The Python environment ``venvs/llmb`` that LLMB itself runs in: its packages, and the clone in editable form.
 
-    ``tool_environment`` makes the object; ``ensure_usable`` builds the environment.
+    ``tool_environment`` makes the object; ``is_usable`` tells whether the environment is there and sound,
+    ``ensure_usable`` builds it. ``room`` is the disk space that a build needs, ``show`` what a dry run says of it.
     """
 
     id = "tool"
@@ -302,6 +312,8 @@ class Tool(Environment):
     def _is_built(self) -> bool:
         """Return whether a build of the tool's present inputs is there, whose Python starts and files are intact.
 
+        The inputs are path, kind, lock file and clone as they are now.
+
         Raises:
             OSError: the lock file cannot be read
         """
@@ -313,7 +325,8 @@ class SharedTool(Tool):
     """The Python environment with what LLMB needs, shared by a user's clones that have no installation.
 
     Clones with the same lock file share one build. The build's folder is used directly, because the link leads to that
-    of the lock which came last. Call ``note_use`` whenever it is used: ``earlier_builds`` are those unused for long.
+    of the lock which came last. Call ``note_use`` whenever it is used: ``earlier_builds`` are the others that nobody
+    has used for four weeks. ``room`` is the disk space that a build needs, ``show`` what a dry run says of it.
     """
 
     of_one_user = True
@@ -337,9 +350,9 @@ class SharedTool(Tool):
             os.utime(self.folder)
 
     def earlier_builds(self) -> list[Path]:
-        """Return the folders of builds of other locks that nobody has used for four weeks; removes none.
+        """Return the folders of all builds but the one in use that nobody has used for four weeks; removes none.
 
-        They are sorted by name. Their modification times tell.
+        Most are of other lock files. They are sorted by name. Their modification times tell.
 
         Raises:
             OSError: a folder vanishes meanwhile or is closed to this user, or the lock file cannot be read
@@ -367,13 +380,19 @@ class Hub(Environment):
 
 
 def hub_environment(clone: Path, install: Path) -> Hub:
-    """Return the environment of the installation ``install`` that fetches from Hugging Face, built or not."""
+    """Return the environment of the installation ``install`` that fetches from Hugging Face, built or not.
+
+    ``clone`` has its lock file.
+    """
     lock = clone / "installer" / "locks" / "hub.txt"
     return Hub(link=install / "venvs" / HUB, python=_tool_python(), lock=lock, smoke=HUB_IMPORTS)
 
 
 def tool_environment(clone: Path, install: Path) -> Tool:
-    """Return the environment of LLMB itself in the installation ``install``, built or not."""
+    """Return the environment of LLMB itself in the installation ``install``, built or not.
+
+    ``clone`` has its lock file, and is installed in it.
+    """
     return Tool(
         link=install / "venvs" / TOOL,
         python=_tool_python(),

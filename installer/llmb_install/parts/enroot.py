@@ -32,8 +32,8 @@ _ABANDONED_SECONDS = 3600.0
 def remove_broken(cache: Path) -> list[Path]:
     """Remove this user's damaged layers from Enroot's ``cache`` and return their paths; Enroot downloads them again.
 
-    Each layer is read whole by zstd, for at most 30 minutes; one that it cannot judge stays. Empty: none is damaged,
-    zstd is missing, or there is no cache.
+    They are sorted by name. Each layer is read whole by zstd, for at most 30 minutes; one that it cannot judge stays.
+    Empty: none is damaged, zstd is missing, or there is no cache.
 
     Raises:
         OSError: the cache cannot be listed, or a layer not be removed
@@ -95,8 +95,10 @@ _UNPACKING = ("Extracting", "Converting")
 class Watch:
     """A follower of Enroot's output: it shows how far an import is, and keeps what explains a failure.
 
-    It is called with each line. ``shown`` turns what Enroot is doing into the text of the progress line of ``step``.
-    ``doing`` is what Enroot said last that it does, ``wrong_architecture`` its warning about that; both may be empty.
+    It is called with each line. It is made from ``step``, whose progress line it sets, and ``shown``, which turns what
+    Enroot is doing into the text of that line. ``doing`` is what Enroot said last that it does, ``wrong_architecture``
+    its warning about that; both may be empty. ``was_unpacking`` tells whether it was unpacking or converting layers
+    last.
     """
 
     def __init__(self, step: Step, shown: Callable[[str], str | Callable[[], str]] = str) -> None:
@@ -159,7 +161,9 @@ def _import_failure(
 ) -> tuple[str, str]:
     """Return why the import of ``source`` failed, as a clause, and what to do, by what Enroot printed; never empty.
 
-    Where its output explains nothing, the clause says with which status it ended. ``remote``: it ran on a compute node.
+    ``done`` is how Enroot ended, with its last lines, ``watch`` has followed its output, and ``env`` is its
+    environment. Where its output explains nothing, the clause says with which status it ended. ``remote``: it ran on a
+    compute node.
     """
     text = "\n".join(done.tail)
     where = " on the compute node" if remote else ""
@@ -208,7 +212,7 @@ def _registry_refusal(status: int, source: str, watch: Watch, env: Mapping[str, 
     """Return why a registry refused an image, by HTTP ``status``, and what the user can do; asks nobody.
 
     Both are text for a message, the first a clause. ``source`` names the image (for its credentials), ``watch`` knows
-    what Enroot was doing. An unknown status counts as an error of the registry's own.
+    what Enroot was doing, and ``env`` is its environment. An unknown status counts as an error of the registry's own.
     """
     if status == 404 and watch.doing.startswith("Downloading"):
         return "the registry lacks a layer of the image", "tell who runs the registry: the image has to be pushed again"
@@ -252,8 +256,9 @@ _DIGEST_SECONDS, _WITH_A_NODE_SECONDS = 60.0, 600.0
 def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the registry's digest of ``image``, ``sha256:...``, and an empty text; or None and why it is unknown.
 
-    The reason is a clause. ``prefix``: words that run a command on a compute node, which then has ten minutes instead
-    of one. Enroot can ask from 4.0 on. A registry that does not answer is no error here: the import will say why.
+    The reason is a clause. ``architecture``: for which the image is asked for, such as ``x86_64``. ``prefix``: words
+    that run a command on a compute node, which then has ten minutes instead of one. ``env``: Enroot's environment.
+    Enroot can ask from 4.0 on. A registry that does not answer is no error here: the import will say why.
     """
     argv = [*prefix, "enroot", "digest", "--arch", architecture, f"docker://{image}"]
     seconds = _WITH_A_NODE_SECONDS if prefix else _DIGEST_SECONDS

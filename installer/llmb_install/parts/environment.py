@@ -49,8 +49,12 @@ RECEIPT = ".llmb-receipt.json"
 class Environment(Content, Artefact):
     """A Python environment of an installation, with the packages of a lock file, to be checked and made.
 
-    Each build has a folder of its own; a link with the environment's name leads to the one in use. ``ensure`` builds,
-    ``prune`` removes what it has replaced; until then earlier builds stay.
+    Each build has a folder of its own; a link with the environment's name leads to the one in use. ``ensure`` builds or
+    links one unless ``is_complete``, a quick look, says that it is there; ``ensure_usable`` does so unless
+    ``is_usable``, which reads every file and imports the packages. ``prune`` removes ``earlier_builds``, which stay
+    until then. ``folder`` is the build in use, ``new_folder`` a path for the next, and ``inputs`` a hash of what
+    decides the content. ``room`` and ``lacks`` tell what a build needs, ``verify`` what is wrong, ``show`` what a dry
+    run says.
     """
 
     of_one_user = False
@@ -110,8 +114,8 @@ class Environment(Content, Artefact):
     def folder(self) -> Path:
         """The folder of the environment's build with the present inputs: the linked one, else a finished one.
 
-        The linked one may be unfinished. Of several finished ones it is the last by name. Where there is no such build,
-        a path at which nothing lies.
+        The inputs are path, kind, lock file and clone as they are now. The linked one may be unfinished. Of several
+        finished ones it is the last by name. Where there is no such build, a path at which nothing lies.
 
         Raises:
             OSError: the lock file, or the folder of builds, cannot be read
@@ -149,7 +153,8 @@ class Environment(Content, Artefact):
     def is_complete(self) -> bool:
         """Return whether the environment's link leads to its present build, with all packages and a running Python.
 
-        The present build is the one of the present inputs. A quick look: the content of files is not compared.
+        The present build is the one of path, kind, lock file and clone as they are now. A quick look: the content of
+        files is not compared.
 
         Raises:
             OSError: the lock file cannot be read
@@ -214,7 +219,7 @@ class Environment(Content, Artefact):
     def _damage(self) -> str | None:
         """Return ``LINK is damaged: ...`` with the first installed files that are gone or changed; None: none is.
 
-        Reads every installed file of the environment's build. None also where there is no build.
+        Reads every installed file of the environment's build, linked or not. None also where there is no build.
 
         Raises:
             OSError: the lock file cannot be read
@@ -225,8 +230,8 @@ class Environment(Content, Artefact):
     def earlier_builds(self) -> list[Path]:
         """Return the folders of the environment's builds that are not in use now, sorted by name; removes none.
 
-        In use is the linked build with the present inputs, else a finished one of these. Unfinished and damaged builds
-        are among the earlier ones.
+        In use is the linked build with the present inputs, even if it is unfinished or damaged, else a finished one of
+        these. All others are among the earlier ones, finished or not.
 
         Raises:
             OSError: the lock file cannot be read
@@ -258,7 +263,9 @@ class Environment(Content, Artefact):
         return environment_build.smoke_problem(self, self.folder)
 
     def _is_linked(self) -> bool:
-        """Return whether the environment's link leads to the build with its present inputs.
+        """Return whether the environment's link leads to the build with its present inputs, finished or not.
+
+        The inputs are path, kind, lock file and clone as they are now.
 
         Raises:
             OSError: the lock file cannot be read
@@ -267,6 +274,8 @@ class Environment(Content, Artefact):
 
     def _is_built(self) -> bool:
         """Return whether there is a build of the present inputs that has all its packages and whose Python starts.
+
+        The inputs are path, kind, lock file and clone as they are now. It need not be linked.
 
         Raises:
             OSError: the lock file cannot be read

@@ -59,7 +59,9 @@ class Build:
     """One build of a Python environment: what is built, in which new folder, and who is told.
 
     ``install`` has uv install packages into it, ``run`` runs another program; both return how that ended, and
-    ``require`` then raises where it failed.
+    ``require`` then raises where it failed. ``python`` is the new environment's Python, ``uv`` the path of uv, which is
+    downloaded at the first use if need be, ``cache`` the folder of its downloads, and ``settings`` this machine's
+    package indexes. ``step`` is shown to the user and told what is done.
     """
 
     environment: Content
@@ -121,7 +123,7 @@ class Build:
         """Raise unless the program in ``done``, one that this build has run, ended with exit status 0.
 
         ``what`` is a clause such as ``uv could not create it``; ``remedy`` is what to do, unless the disk is full or an
-        index refuses.
+        index refuses. The indexes may be asked why.
 
         Raises:
             EnvironmentLacks: its exit status is not 0; the message says ``what``, and why by an index or its last lines
@@ -320,7 +322,7 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 def further_indexes(package: str, settings: IndexSettings) -> tuple[str, ...]:
     """Return the addresses of indexes that may have ``package`` besides this machine's: PyTorch's own for ``torch``.
 
-    Empty for other packages, and where pip is told to use no index.
+    Empty for other packages, and where ``settings`` tell pip to use no index.
     """
     return (CPU_TORCH_INDEX,) if package == "torch" and not settings.options else ()
 
@@ -328,7 +330,7 @@ def further_indexes(package: str, settings: IndexSettings) -> tuple[str, ...]:
 def _install_lock(build: Build) -> None:
     """Install into the new environment everything that its lock file says, and nothing else but an editable clone.
 
-    What another environment has is linked from there.
+    What one of the environments ``shares`` has is linked from there, unless there is an editable clone.
 
     Raises:
         EnvironmentLacks: something cannot be installed
@@ -429,10 +431,11 @@ def _install_packages(build: Build, arguments: list[str], what: str, total: int 
 
 
 class UvProgress:
-    """A follower of uv's output that shows its downloads, builds and installations on the progress line of ``step``.
+    """A follower of uv's output that shows its progress, such as downloads and builds, on the progress line of
+    ``step``.
 
-    It is called with each line that uv prints; other lines change nothing. ``what`` begins the text, followed by the
-    expected number ``total`` of packages, unless that is 0: unknown.
+    It is called with each line that uv prints; lines of other kinds change nothing. ``what`` begins the text, followed
+    by the expected number ``total`` of packages, unless that is 0: unknown.
     """
 
     def __init__(self, step: Step, what: str, total: int = 0) -> None:
@@ -451,8 +454,9 @@ class UvProgress:
 def build_environment(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
     """Build the environment in the new ``folder``: create it, install its lock file, and import its packages.
 
-    What uv has downloaded is kept beside it when that fails, for the next attempt, and removed at the end, as is the
-    unfinished ``folder`` by the caller. Writes no receipt and sets no link. ``step`` shows how far it is.
+    What uv has downloaded lies beside ``folder``: it is removed after a success, and kept after a failure for the next
+    attempt. The caller removes an unfinished ``folder``, writes the receipt and sets the link. ``step`` shows how far
+    it is.
 
     Raises:
         EnvironmentLacks: the environment could not be made; the cause is in the message
@@ -514,9 +518,9 @@ def _create_environment(build: Build) -> None:
 
 
 def conda_program(environment: str) -> str:
-    """Return the path of conda, else mamba, else micromamba on PATH, wherever on it each is.
+    """Return the path of conda; where PATH has none, that of mamba, else of micromamba.
 
-    ``environment`` is named in the error.
+    The order of the folders in PATH does not matter between them. ``environment`` is named in the error.
 
     Raises:
         EnvironmentLacks: none of them is on PATH
@@ -544,7 +548,8 @@ def _smoke_argv(environment: Content, folder: Path) -> list[str]:
 def smoke_problem(environment: Content, folder: Path) -> str | None:
     """Return why the packages of the environment in ``folder`` do not import, as a sentence; None: they do.
 
-    Starts the environment's Python, for at most 300 seconds.
+    It has no full stop. Starts the environment's Python, for at most 300 seconds; one that does not end in time or
+    cannot be started is a problem, too.
     """
     answer = run_program(_smoke_argv(environment, folder), 300, env=child_environment())
     if answer.problem:

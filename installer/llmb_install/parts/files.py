@@ -31,7 +31,8 @@ def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any],
     but for ``schema``, which may be absent or 1. ``load`` parses the text.
 
     Raises:
-        ConfigError: the file is missing or unreadable, is no YAML mapping (with the line), or is of a later release
+        ConfigError: the file is missing or unreadable, is no YAML mapping (with the line), or has a ``schema`` that is
+            no such number or of a later release
     """
     text = read_text(path, ConfigError)
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
@@ -89,7 +90,11 @@ def answers_file(path: Path, text: str) -> Small:
 
 @dataclass(frozen=True)
 class WorkloadFolders(Artefact):
-    """The part of an installation that is the folders for the runs of each workload."""
+    """The part of an installation that is the folders for the runs of each workload.
+
+    ``make`` makes those that are missing. ``is_complete`` tells whether all are there; ``verify`` also looks whether
+    those of this user can be written.
+    """
 
     folders: tuple[Path, ...]
     """One for each workload."""

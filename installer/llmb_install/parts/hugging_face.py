@@ -32,8 +32,9 @@ _ATTEMPTS = 6
 def check_token(token: Secret) -> str:
     """Return what is wrong with a Hugging Face token, as a sentence; empty: nothing, as far as is known.
 
-    Hugging Face is asked, and has five seconds to answer. Empty also where it cannot be reached, answers with another
-    status than 401, or the package that asks it is not installed yet. ``ModelFiles`` asks again when it gets no files.
+    A text with white space or a letter outside ASCII is wrong without asking. Else Hugging Face is asked, and has five
+    seconds to answer. Empty also where it cannot be reached, answers with another status than 401, or the package that
+    asks it is not installed yet. ``ModelFiles`` asks again when it gets no files.
     """
     value = token.reveal()
     if not value.isascii() or any(c.isspace() for c in value):
@@ -55,7 +56,8 @@ class ModelFiles(Artefact):
 
     They are in ``hugging_face`` of the installation ``install``, a cache folder of huggingface_hub. ``source`` is
     ``owner/name@commit``: what its owner changes later is not what the recipe was tested with. ``hub``: the environment
-    that fetches them, which must be there. ``token``: the one to fetch them with; None: without any.
+    that fetches them, which must be there. ``token``: the one to fetch them with; None: without any. ``ensure``
+    downloads them, ``is_complete`` compares their sizes with a receipt, and ``verify`` also looks for them as jobs do.
     """
 
     needs = (HUB,)
@@ -100,9 +102,9 @@ class ModelFiles(Artefact):
         packages of the environment that fetches them are imported into this process.
 
         Raises:
-            EnvironmentLacks: the files are not available; the remedy names the page to visit
+            EnvironmentLacks: the files are not available; where access must be asked for, the remedy names the page
             RecordError: the receipt cannot be written
-            OSError: its folder cannot be made
+            OSError: its folder cannot be made, or the cache not be looked at
         """
         if not anew and self.is_complete():
             return False

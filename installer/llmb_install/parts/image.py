@@ -45,12 +45,26 @@ class Image(Artefact):
     """A container image (``*.sqsh``) of an installation, with its receipt, a file with its source, size and hash.
 
     Only ``ensure`` and ``discard`` change anything; ``ensure`` imports it with Enroot, takes it from ``origin``, or
-    adopts a whole file without a receipt. ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``path``: its file, which need
-    not exist. ``prefix``: put before commands that should run on a compute node. ``receipts``: the folder
-    ``.llmb/receipts`` of the installation, for the receipt where the image's own cannot be written. ``env``: Enroot's
-    environment. ``mirror``: the registry, and the folder in it, that has the image at this site. ``origin``: the same
-    image elsewhere, with its receipt, from where it is taken instead. ``key``: the file with an NGC key given to LLMB.
-    ``space_check``: False where the user asked for none. ``download``, ``disk``: bytes that it is taken to need.
+    adopts a whole file without a receipt. ``is_complete`` is the quick look, ``verify`` reads all of the file; ``room``
+    and ``lacks`` tell what an import needs. ``receipt`` returns the receipt and ``receipt_path`` where to write it.
+    ``is_private``: the image lies in the folder ``install``. ``root`` is the folder in which it is put together,
+    ``inspector`` what looks into it, ``asked_for`` the name that Enroot asks for, and ``import_command`` the command
+    line that imports it.
+
+    Args:
+        source: ``nvcr.io#nvidia/nemo:26.02.01``
+        path: its file, which need not exist
+        architecture: of the compute nodes, such as ``x86_64``
+        receipts: the folder ``.llmb/receipts`` of the installation, for a receipt that cannot lie beside the image
+        prefix: put before commands that should run on a compute node; empty: they run here
+        space_check: False where the user asked for none
+        env: Enroot's environment
+        needs: ids of the parts that must be made before
+        mirror: the registry, and the folder in it, that has the image at this site; empty: none
+        origin: the same image elsewhere, with its receipt, from where it is taken instead
+        key: the file with an NGC key given to LLMB
+        download: bytes to download, estimated
+        disk: bytes on disk, estimated
     """
 
     source: str
@@ -107,7 +121,8 @@ class Image(Artefact):
     def receipt(self) -> dict[str, Any] | None:
         """Return the image's receipt: one that fits the file's size and time, else any, that beside it first.
 
-        None where there is none that can be read. One that does not fit is returned all the same.
+        It has ``source``, ``architecture``, ``size`` in bytes, ``mtime_ns``, ``sha256``, ``adopted``, ``digest`` and
+        ``date``. None where there is none that can be read. One that does not fit is returned all the same.
         """
         found = [receipt for receipt in map(read_receipt, self._receipt_paths()) if receipt]
         status = status_of(self.path)
@@ -208,8 +223,9 @@ class Image(Artefact):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Import the image unless it is complete, or in any case if ``anew``; return False where it was complete.
 
-        A whole image without a receipt is adopted: it gets one. The old file stays until the new one takes its place.
-        True also where another installation has imported it while this one waited.
+        A whole image without a receipt is adopted: it gets one; so is one whose content, but not its time, is as its
+        receipt says. The old file stays until the new one takes its place. True also where another installation has
+        imported it while this one waited.
 
         Raises:
             EnvironmentLacks: the image could not be imported, with the cause, which Enroot does not always say
@@ -330,7 +346,7 @@ def _take_from(image: Image, origin: Path, step: Step) -> None:
     A hard link is made where both are on one file system. The file that was in its place is replaced.
 
     Raises:
-        EnvironmentLacks: ``origin`` is not what its receipt says; nothing is left of it
+        EnvironmentLacks: ``origin`` is not what its receipt says; that and the earlier image stay as they are
         RecordError: the receipt cannot be written
         OSError: the file cannot be read or written
     """
@@ -572,7 +588,8 @@ def _require_space(image: Image) -> None:
 def _free_on_node(folder: Path, prefix: Sequence[str]) -> int | None:
     """Return the bytes free in ``folder`` as a compute node sees it, by ``df``; None: it does not say.
 
-    ``prefix``: the words that run a command on a compute node, as ``srun``. Waits up to ten minutes.
+    ``prefix``: the words that run a command on a compute node, as ``srun``. Waits up to ten minutes. None also where
+    the node does not see the folder.
     """
     answer = run_program([*prefix, "df", "-Pk", str(folder)], 600)
     fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []

@@ -32,7 +32,8 @@ def parse_entries(text: str) -> list[NetrcEntry]:
     """Return all entries in the text of a netrc file, in their order, ``default`` among them; empty: there is none.
 
     An entry ends where the next one, or a macro, begins. Unknown words are skipped, quotes are part of a word, and of a
-    password that is given twice the last one holds. A host may have several entries.
+    password that is given twice the last one holds. A host may have several entries, and keeps its spelling; keywords
+    count in lower case only.
     """
     found: list[NetrcEntry] = []
     words = iter(_words(text))
@@ -63,7 +64,7 @@ def effective_entries(text: str) -> list[NetrcEntry]:
 
 
 def with_lines(text: str, lines: str) -> str:
-    """Return the text of a netrc file with ``lines`` added before its ``default`` entry, or at its end.
+    """Return the text of a netrc file with ``lines`` added before its first ``default`` entry, or at its end.
 
     ``lines`` end in a line break. One is put before them where the text has none there.
     """
@@ -75,7 +76,7 @@ def with_lines(text: str, lines: str) -> str:
 def without_hosts(text: str, hosts: Collection[str]) -> str:
     """Return the text of a netrc file without the entries of ``hosts``, all of them; comments inside them stay.
 
-    The names must be spelled as there. The text is returned unchanged where it has none of them.
+    The names must be spelled as there; ``default`` stays. The text is returned unchanged where it has none of them.
     """
     # From the end, so that the positions of earlier entries stay right.
     for entry in reversed(parse_entries(text)):

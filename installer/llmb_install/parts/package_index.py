@@ -85,8 +85,9 @@ class Sources:
     def links(self, package: str, accepts: Callable[[str], bool] = bool, more: Collection[str] = ()) -> List[Link]:
         """Return the files of ``package`` whose names ``accepts`` accepts, from all pages and indexes; never none.
 
-        They are in the order of pages, indexes and ``more``, further indexes to ask; a file that several have is there
-        several times. Each page is read once; errors of pages that did not let us look are kept in ``refusal``.
+        By default all names are accepted. The files are in the order of pages, indexes and ``more``, further indexes to
+        ask; a file that several have is there several times. Each page is read once; errors of pages that did not let
+        us look are kept in ``refusal``.
 
         Raises:
             Unavailable: there is no such file; with what each index said that did not answer, or did not let us look
@@ -268,7 +269,8 @@ class Sources:
     def _credentials(self, parts: urllib.parse.SplitResult) -> Optional[Tuple[str, str]]:
         """Return user and password for the address ``parts``: its own, those of an index on its host, or netrc's.
 
-        The first of these counts. None where nobody knows any. A netrc file that cannot be read counts as none.
+        The first of these counts; a page of links counts like an index, and ports play no part. None where nobody knows
+        any. A netrc file that cannot be read counts as none.
         """
         for index in (parts.geturl(), *self._indexes, *self._pages):
             try:
@@ -332,6 +334,8 @@ def _normalized_name(name: str) -> str:
 def _links_in_folder(folder: Path) -> List[Link]:
     """Return the entries of a folder of this machine as links, sorted by name; empty where it has none.
 
+    All entries count, whatever they are; what is in subfolders is not looked at.
+
     Raises:
         Unavailable: it cannot be listed
     """
@@ -345,7 +349,7 @@ def _links_in_folder(folder: Path) -> List[Link]:
 def _local_path(location: str) -> Optional[Path]:
     """Return the path that ``location`` names on this machine, which need not exist; None for an address elsewhere.
 
-    A ``file:`` address names one, and so does any text without a scheme; ``~`` is replaced.
+    A ``file:`` address names one, and so does any text without a scheme and ``://``; ``~`` is replaced in the latter.
 
     Raises:
         RuntimeError: the path begins with the home of an unknown user
@@ -398,7 +402,8 @@ def _is_for_people(text: str) -> bool:
 def _joined_error(problems: List[Unavailable]) -> Unavailable:
     """Return what several indexes answered as one error, with the first one's remedy; not raised here.
 
-    ``problems`` is not empty; equal texts are told once. The error is ``down`` if all are, ``by_name`` if one is.
+    ``problems`` is not empty; equal texts are told once. The error is ``down`` if all are, and ``by_name`` if at least
+    one is; it is not ``absent``, and its ``later`` is None.
     """
     first = problems[0]
     texts = "; ".join(dict.fromkeys(map(str, problems)))
@@ -441,7 +446,11 @@ def _with_timeout(seconds: float, shown: str, work: Callable[[], bytes]) -> byte
     ended: List[Union[bytes, Unavailable]] = [silence]
 
     def run() -> None:
-        """Do the work in its thread, and keep its result or its Unavailable in ``ended``; another error is lost."""
+        """Do the work in its thread, and keep its result or its Unavailable in ``ended``; another error ends the
+        thread alone.
+
+        The caller then takes the work for one that gave no answer.
+        """
         try:
             ended.append(work())
         except Unavailable as problem:

@@ -94,8 +94,8 @@ def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
 def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
     """Yield the configuration files that pip reads, the least important first; they need not exist.
 
-    ``PIP_CONFIG_FILE`` names the last, and takes the place of the user's own if it exists. None where it is the null
-    device.
+    ``PIP_CONFIG_FILE`` names the last, and takes the place of the user's own if it exists. Nothing is yielded where it
+    is the null device.
     """
     own = env.get("PIP_CONFIG_FILE")
     if own == os.devnull:

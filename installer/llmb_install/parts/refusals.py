@@ -66,8 +66,8 @@ def without_password(location: str) -> str:
 def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
     """Return the error that ``shown`` gave no answer, or only half of one, because of ``error``; not raised here.
 
-    ``shown`` is the address as people may see it. ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``;
-    empty: none.
+    It is ``down`` but for half an answer and for a proxy that wants a user. ``shown`` is the address as people may see
+    it. ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``; empty: none.
     """
     cause: Any = error
     while isinstance(cause, urllib.error.URLError):
@@ -102,7 +102,8 @@ _LONGEST_WAIT = 7 * 86400
 def broken_off(location: str, what: str, where: str = "") -> Unavailable:
     """Return the error that the download from ``location`` broke off before its end; not raised here.
 
-    ``what`` names it, such as ``answer``; ``where`` is put behind "breaks off", such as ``, after 3 of 20 bytes``.
+    It may be tried again at once: ``later`` is 0. ``what`` names it, such as ``answer``; ``where`` is put behind
+    "breaks off", such as ``, after 3 of 20 bytes``.
     """
     remedy = f"{_AGAIN}: a proxy or a filter on the way may cut off large files"
     return Unavailable(f"{without_password(location)}: the {what} breaks off{where}", remedy, later=0)
@@ -112,7 +113,8 @@ def http_error(shown: str, status: int, reason: str, retry_after: str, *, known:
     """Return the error of an HTTP ``status`` that ``shown`` answered with in place of a file; not raised here.
 
     404 and 410 are ``absent``, 401, 403 and 407 ``by_name``; only after 429 and 5xx is it of use to ask again.
-    ``retry_after``: that header, empty if there is none; ``known``: a user and a password were sent.
+    ``reason``: what HTTP calls the status. ``retry_after``: that header, empty if there is none; ``known``: a user and
+    a password were sent.
     """
     code = f"{status} {reason}"
     later = _retry_after_seconds(retry_after)
@@ -141,7 +143,7 @@ def http_error(shown: str, status: int, reason: str, retry_after: str, *, known:
 
 
 def not_found_error(package: str, pages: str) -> Unavailable:
-    """Return the error that nobody has any file of ``package``; not raised here.
+    """Return the error that nobody has any file of ``package``, which is ``absent``; not raised here.
 
     ``pages``: who was asked, and what they answered, as a fragment for people; it comes in parentheses.
     """
@@ -152,7 +154,7 @@ def not_found_error(package: str, pages: str) -> Unavailable:
 def web_page(shown: str, text: str) -> Unavailable:
     """Return the error that ``shown`` answers with a web page for people in place of packages; not raised here.
 
-    It names the title in ``text``, if there is one.
+    It is ``by_name``, and names the title in ``text``, if there is one.
     """
     title = re.search(r"<title[^>]*>\s*(.*?)\s*</title", text, re.IGNORECASE | re.DOTALL)
     named = f" ({' '.join(title[1].split())[:60]!r})" if title else ""
@@ -169,7 +171,10 @@ def hash_error(shown: str) -> Unavailable:
 
 
 def _proxy_error(shown: str, why: str) -> Unavailable:
-    """Return the error that ``shown`` cannot be reached because the proxy wants a user; ``why`` ends the message."""
+    """Return the error that ``shown`` cannot be reached because the proxy wants a user; not raised here.
+
+    It is ``by_name``; ``why`` ends the message.
+    """
     remedy = "put its user and password into the address of the proxy (PIP_PROXY=http://USER:PASSWORD@HOST:PORT)"
     return Unavailable(f"{shown} cannot be reached, because the proxy wants a user: {why}", remedy, by_name=True)
 

@@ -59,7 +59,8 @@ def check_superblock(path: Path) -> int:
 class Inspector:
     """A tool that looks into image files with ``unsquashfs``: ``check`` quickly, ``read_everything`` at every byte.
 
-    ``prefix`` is put before its command line to run it elsewhere, for instance through ``srun``.
+    Both raise ``BadImage`` where an image is of no use. ``prefix`` is put before its command line to run it elsewhere,
+    for instance through ``srun``.
     """
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
@@ -103,11 +104,11 @@ class Inspector:
     def _architecture(self, path: Path, names: list[str]) -> str:
         """Return the architecture of an image's programs, ``x86_64`` or ``aarch64``, by the head of one of them.
 
-        An unknown one is described in words. ``names``: all paths in the image. Up to 20 programs are looked at, as
-        some are scripts.
+        An unknown one is described in words. ``names``: all paths in the image. Up to 20 files in its folders for
+        programs, such as ``usr/bin``, are looked at, as some are scripts.
 
         Raises:
-            BadImage: the image has no program in the usual folders
+            BadImage: none of the files that were looked at is a program
             EnvironmentLacks: ``unsquashfs`` is missing or hangs
         """
         programs = [name for name in names if name.lstrip("/").rpartition("/")[0] in _PROGRAM_FOLDERS]

@@ -35,7 +35,7 @@ BESIDE = Path(sys.executable).parent
 def find_uv(*folders: Path) -> Optional[str]:
     """Return the path of uv in the first of ``folders`` that has it, else beside this Python; None: there is none.
 
-    PATH is not searched.
+    Only a file that can be executed counts. PATH is not searched.
     """
     for folder in (*folders, BESIDE):
         program = folder / "uv"
@@ -52,7 +52,8 @@ def uv_on_path() -> Optional[str]:
 def fetch_uv(folder: Path, settings: IndexSettings) -> str:
     """Download the uv that the lock file names into ``folder``, and return its path; replaces an earlier one there.
 
-    The folder is made where it is missing, and removed where it stays empty.
+    ``settings``: the indexes that this machine uses. The folder is made where it is missing, and removed where it stays
+    empty.
 
     Raises:
         Unavailable: no folder, page or index that packages come from has it for this machine
@@ -99,6 +100,8 @@ def is_for_here(name: str) -> bool:
 def get_uv(folder: Path, settings: IndexSettings) -> str:
     """Return the path of uv: in ``folder`` or beside this Python, else downloaded into ``folder``, else on PATH.
 
+    ``settings``: the indexes that this machine uses. The one on PATH counts only where the download cannot be had.
+
     Raises:
         Unavailable: uv is nowhere to be had
         OSError: the download cannot be written
@@ -120,6 +123,9 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
     The reason is a clause. None: it succeeded. ``env``: uv's environment, beside this machine's settings for indexes.
     uv itself is downloaded into ``folder`` if need be, and gets ten minutes at most.
+
+    Raises:
+        OSError: the folder of certificates cannot be listed
     """
     pip_settings = read_index_settings(env)
     try:
@@ -188,7 +194,8 @@ _FETCHED = "3.12"
 
 
 def repair_environment() -> None:
-    """Repair this process's environment variables: set HOME if missing, drop paths of certificates that are gone.
+    """Repair this process's environment variables: set HOME if missing or empty, drop paths of certificates that are
+    gone.
 
     A user without a name gets a HOME that nobody can write to, and that messages name. With certificates that are gone,
     of an environment that was left for instance, uv and Python would know no authority at all.
@@ -229,10 +236,10 @@ def find_python(accepts: Accepts) -> Optional[str]:
 
 
 def _candidate_pythons() -> Iterator[str]:
-    """Yield the paths of Pythons on PATH, then of uv's own, the preferred names first; not all need to run.
+    """Yield the paths of Pythons on PATH, then of uv's own; not all need to run.
 
-    uv's own are sorted by path. Of every folder, not just the first hit: a version manager's shim may stand in front
-    and refuse to run.
+    On PATH the preferred names come first, each from every folder, not just the first hit: a version manager's shim may
+    stand in front and refuse to run. uv's own are sorted by path.
     """
     folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
     for name in _NAMES:

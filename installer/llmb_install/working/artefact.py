@@ -43,7 +43,9 @@ class Artefact(ABC):
     """One part of an installation, such as an image or a file, that can be checked and made.
 
     It looks at what is there, not at what was once noted, so that a command that was killed is repaired by giving it
-    again. ``is_complete`` is the quick look, ``verify`` the thorough one; ``ensure`` makes what is missing.
+    again. ``id`` names the part. ``is_complete`` is the quick look, ``verify`` the thorough one, which says what is
+    wrong; ``ensure`` makes what is missing, by ``make`` for a small part. ``room`` is the disk space that making it
+    needs, ``lacks`` what else this machine lacks for it, and ``show`` what a dry run says of it.
     """
 
     @property
@@ -91,9 +93,9 @@ class Artefact(ABC):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Make the part unless it is complete, and return whether anything changed.
 
-        ``anew``: the part is damaged where the quick look sees nothing. Small parts, which have only ``make``, ignore
-        it. Large ones are made and checked beside the old one, which stays as it is until a rename puts the new one
-        into its place.
+        ``anew``: make it in any case, as it is damaged where the quick look sees nothing; small parts, which have only
+        ``make``, ignore that. Large ones are made and checked beside the old one, which stays as it is until a rename
+        puts the new one into its place.
 
         Raises:
             LLMBError: the part could not be made
@@ -130,8 +132,8 @@ class Artefact(ABC):
 class Small(Artefact):
     """A small part of an installation that is checked and made by two given functions.
 
-    ``find_problem`` returns what is wrong, or None, for the quick and the thorough look alike; ``correct`` makes the
-    part. ``name`` is its id, ``does`` what a dry run says of it.
+    ``find_problem`` returns what is wrong, or None; ``is_complete`` and ``verify`` both go by it. ``correct``, which
+    ``make`` calls, makes the part. ``name`` is its id, ``does`` what ``show`` returns for a dry run.
     """
 
     name: str
@@ -179,10 +181,11 @@ class Small(Artefact):
 def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) -> None:
     """Raise where this machine lacks something to make the parts ``artefacts``; return where it has all.
 
-    ``space_check``: free disk space counts, too. All of the parts count, whether they are there or not.
+    ``space_check``: free disk space counts, too. All of the parts count, whether they are there or not. May ask package
+    indexes.
 
     Raises:
-        LLMBError: one error with everything that ``lacking`` finds, an EnvironmentLacks
+        EnvironmentLacks: what ``lacking`` finds; of several one error that lists them all
         OSError: a file system does not answer, or a file cannot be read
     """
     raise_all(lacking(artefacts, space_check=space_check))
@@ -213,7 +216,7 @@ def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
     """Raise the errors in ``found``: the only one itself, or one that lists all; return where there is none.
 
     For what is found before anything is begun. Of errors with the same message only the last counts. ``more`` is put at
-    the end of the remedy.
+    the end of the remedy, also of the error itself that is raised.
 
     Raises:
         LLMBError: the only one; of several a RequestError if the user can correct one, else an EnvironmentLacks
@@ -259,7 +262,8 @@ def existing(folder: Path) -> Path:
 def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
     """Return an error for each file system that is too small for all of ``rooms`` on it; empty: all have room.
 
-    What the rooms on one need adds up, and all of that may be taken. The folder in the message is that of the largest.
+    What the rooms on one need adds up; exactly that much free space is enough. The folder in the message is that of the
+    largest.
 
     Raises:
         OSError: a file system does not answer
@@ -323,7 +327,8 @@ def make_missing(
 
     The ids are in the order in which the parts were finished. ``damaged`` has the problem of each by its id; ids of no
     part are ignored. A part comes after those it needs; up to three are made at a time. ``space_check``: whether there
-    has to be room for all of it. Ctrl-C ends every program that a part has started.
+    has to be room for all of it. Where several fail, the user is told of the others. Ctrl-C ends every program that a
+    part has started.
 
     Raises:
         EnvironmentLacks: this machine lacks something for any of them; nothing was begun

@@ -66,7 +66,10 @@ _stopping = threading.Event()
 
 @dataclass(frozen=True)
 class Finished:
-    """A program that has ended: its exit status and the last lines that it printed, at most 15."""
+    """A program that has ended: its exit status and the last lines that it printed.
+
+    ``tail`` has those of its last 15 lines that are not blank, in their order.
+    """
 
     status: int
     """Exit status; negative: the number of the signal that ended it."""
@@ -85,10 +88,11 @@ def run(
 ) -> Finished:
     """Run ``argv`` to its end, with stdout and stderr joined; each line goes to the log and to ``on_line``.
 
-    Returns its exit status, which may be other than 0, and its last lines. Lines are without trailing blanks; bytes
-    that are no text are replaced. The program gets no terminal input. It and all that it has started die with this
-    process, even when that is killed, and when ``on_line`` raises. ``env``: its whole environment, if not this
-    process's. ``patience``: seconds between SIGTERM and SIGKILL when it is stopped.
+    Returns its exit status, which may be other than 0, and its last lines. Lines are without trailing blanks, and blank
+    ones count; bytes that are no text are replaced. The program gets no terminal input, and has as much time as it
+    takes. It and all that it has started die with this process, even when that is killed, and when ``on_line`` raises.
+    ``env``: its whole environment, if not this process's. ``cwd``: its folder, if not the current one. ``patience``:
+    seconds between SIGTERM and SIGKILL when it is stopped.
 
     Raises:
         OSError: the program is missing or cannot be started
@@ -124,7 +128,8 @@ def run(
 def stop_all() -> None:
     """End every program that ``run`` has started in any thread, and wait for its end.
 
-    From then on ``run`` starts none in this process and raises Interrupted.
+    Each gets SIGTERM, and SIGKILL after five seconds. From then on ``run`` starts none in this process and raises
+    Interrupted.
     """
     _stopping.set()
     with _guard:

@@ -34,8 +34,9 @@ class Reporter:
 
     The screen is ``stream``, stderr by default, and ``verbose`` shows the log there, too. The log's folder
     ``log_folder`` (None: no log, until ``log_into``) is created with the first line that is logged, so that a run with
-    nothing to do writes nothing; ``log_path`` is its file, None before. Secrets are masked. As a context it closes the
-    log at the end.
+    nothing to do writes nothing; ``log_path`` is its file, None before. ``step`` is a context for what takes time,
+    ``note`` prints a line and logs it, ``log`` only logs it, and ``say_where_the_log_is`` prints its path. What
+    ``hide`` was given is masked. As a context it closes the log at the end.
     """
 
     def __init__(self, log_folder: Path | None, *, verbose: bool = False, stream: TextIO | None = None) -> None:
@@ -72,7 +73,11 @@ class Reporter:
                 self._print(f"    {line}")
 
     def note(self, text: str) -> None:
-        """Print a line for the user, on stderr as a rule, and write it to the log file, if there is one."""
+        """Print a line for the user on this reporter's screen, which is stderr by default, and log it if there is a
+        log.
+
+        Secrets are masked.
+        """
         with self._lock:
             self._write_log(text)
             self._print(text)

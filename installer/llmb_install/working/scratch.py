@@ -84,6 +84,8 @@ def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) ->
 def write_record(root: Path, path: Path, value: Any) -> None:
     """Write ``value`` to ``path`` as indented JSON, in one move, as ``write`` does; keys stay in their order.
 
+    ``root``: the folder in whose folder for unfinished things the temporary file lies. The file gets the mode 0644.
+
     Raises:
         RecordError: the file cannot be written
         OSError: the folder for unfinished things cannot be made
@@ -98,7 +100,7 @@ def sweep(root: Path) -> list[Path]:
 
     The caller holds ``root``'s lock. Of links the link goes, not what it leads to; if the folder itself is a link, that
     one goes: what a kill leaves behind it would stay for good. Nothing where the folder is missing, or the state folder
-    above it is a link. A folder in it that cannot be removed whole is no error.
+    above it is a link. A folder in it that cannot be removed whole is no error, and is among the paths.
 
     Raises:
         OSError: the folder cannot be listed, or a file in it not be removed

@@ -158,7 +158,7 @@ def _whose(folder: Path) -> str:
 def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:
     """Wait until both lock and lease of the installation are this process's, for at most ``patience`` seconds.
 
-    Tells the user once who has them.
+    ``descriptor`` is that of the open lock file. Both are tried at least once. The user is told once who has them.
 
     Raises:
         EnvironmentLacks: it took too long, or the installation is gone
@@ -186,7 +186,7 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Try to lock the open file, without waiting; return whether this process holds the lock now.
+    """Try to lock the open file ``descriptor``, without waiting; return whether this process holds the lock now.
 
     True also on a file system without locks, where the lease alone decides; False where somebody else holds it, or
     locking fails for another reason.
@@ -200,8 +200,9 @@ def _is_locked(descriptor: int) -> bool:
 class _Lease:
     """The file that names the owner of an installation's lock, for file systems on which locks do not work.
 
-    It is made from the file's path, and makes no file before ``acquire``. The owner renews the file's time, within
-    ``kept_alive``; a file that is not renewed belongs to a dead owner.
+    It is made from the file's path, and makes no file before ``acquire``, which tries to take the lease; ``release``
+    gives it back. The owner renews the file's time, within ``kept_alive``; a file that is not renewed belongs to a dead
+    owner. ``is_held`` tells whether a living owner has the lease, ``describe_owner`` who that is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -369,7 +370,8 @@ _PATIENCE = 5.0
 
 @contextmanager
 def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
-    """Return a context that gives the Enroot variables for unpacking an import in a new folder below ``base``.
+    """Return a context that gives ``ENROOT_TEMP_PATH``, by its name, for unpacking an import in a new folder below
+    ``base``.
 
     While it exists, a link ``.llmb/llmb-import.TOKEN@HOST`` to it in ``install`` lets ``remove_leftovers`` find it, and
     the variable its processes. At the end both are removed; a folder that cannot be removed stays, with the link.
@@ -400,7 +402,8 @@ def remove_leftovers(install: Path) -> list[Path]:
     """Remove what killed commands have left in the installation, end their imports, and return the removed paths.
 
     The caller holds the installation's lock, so that it cannot belong to anybody alive here. Only what is this user's
-    goes, and of imports those of this host. What imports had unpacked is removed, too, and not in the list.
+    goes, and of imports those of this host. The paths are in no particular order; what imports had unpacked is removed,
+    too, and not among them.
 
     Raises:
         OSError: something cannot be removed
@@ -504,8 +507,8 @@ def transaction(
 
     Leftovers of killed commands are removed first. What a command goes by (answers, belongings, runs) it reads in here:
     another may have come first. After an error the user is told where the log is; nothing that was done is undone.
-    ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be no installation yet.
-    ``log``: whether to write a log.
+    ``verbose``: the log is shown on the screen, too. ``hidden``: secrets that must not be shown, whatever prints them.
+    ``new``: there may be no installation yet. ``log``: whether to write a log.
 
     Raises:
         EnvironmentLacks: the lock is held for too long, cannot be taken, or the installation was removed meanwhile
