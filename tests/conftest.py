@@ -19,6 +19,7 @@ from support import engine, slurm_config
 from support.golden import UPDATING
 from support.groups import arrange, shuffle
 from support.images import build_image
+from support.processes import MEMORY, has_room
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ClusterSpec
 from support.texts import Texts, texts_of
@@ -72,6 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(empty_home, ignore_errors=True))
     config.add_cleanup(_ENVIRONMENT.undo)
     _ENVIRONMENT.setenv("HOME", empty_home)
+    # What a run has on record is written through to the disk (fsync). In memory nobody waits for that.
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ and has_room(MEMORY):
+        _ENVIRONMENT.setenv("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     _ENVIRONMENT.setenv("LC_ALL", "C.UTF-8")
     _ENVIRONMENT.setenv("TZ", "UTC")  # runs are counted by the days of who reads them
     time.tzset()

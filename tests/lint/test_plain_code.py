@@ -17,9 +17,9 @@ FOLDERS = ("cli", "common", "installer", "tools")
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
-def unpacked_displays(tree: ast.AST) -> Iterator[int]:
+def unpacked_displays(nodes: list[ast.AST]) -> Iterator[int]:
     """Lines with ``[*("a", "b"), *("c",)]``: such a list holds its elements, one after the other."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Tuple | ast.List | ast.Set):
             continue
         for element in node.elts:
@@ -27,9 +27,9 @@ def unpacked_displays(tree: ast.AST) -> Iterator[int]:
                 yield element.lineno
 
 
-def chains_that_return_text(tree: ast.AST) -> Iterator[int]:
+def chains_that_return_text(nodes: list[ast.AST]) -> Iterator[int]:
     """Lines with ``return a and b and f"..."``: such a condition is an ``if``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         value = node.value if isinstance(node, ast.Return) else node.body if isinstance(node, ast.Lambda) else None
         if not isinstance(value, ast.BoolOp) or not isinstance(value.op, ast.And):
             continue
@@ -39,23 +39,23 @@ def chains_that_return_text(tree: ast.AST) -> Iterator[int]:
             yield value.lineno
 
 
-def comprehensions_with_several_loops(tree: ast.AST) -> Iterator[int]:
+def comprehensions_with_several_loops(nodes: list[ast.AST]) -> Iterator[int]:
     """Lines with ``[part for whole in wholes for part in whole]``: that is a loop, or ``chain.from_iterable``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, COMPREHENSIONS) and len(node.generators) > 1:
             yield node.lineno
 
 
-def conditions_in_conditions(tree: ast.AST) -> Iterator[int]:
+def conditions_in_conditions(nodes: list[ast.AST]) -> Iterator[int]:
     """Lines with ``a if b else c if d else e``: such a choice is an ``if`` with an ``elif``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.IfExp) and (isinstance(node.body, ast.IfExp) or isinstance(node.orelse, ast.IfExp)):
             yield node.lineno
 
 
-def percentages_without_the_formatter(tree: ast.AST) -> Iterator[int]:
+def percentages_without_the_formatter(nodes: list[ast.AST]) -> Iterator[int]:
     """Lines with ``f"{share:.1%}"`` or ``f"{number}%"``: ``percent`` and ``signed_percent`` make all texts alike."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FormattedValue) and node.format_spec and ast.unparse(node.format_spec).endswith("%'"):
             yield node.lineno
         if isinstance(node, ast.JoinedStr):
@@ -65,7 +65,7 @@ def percentages_without_the_formatter(tree: ast.AST) -> Iterator[int]:
                     yield part.lineno
 
 
-CHECKS: dict[str, tuple[Callable[[ast.AST], Iterator[int]], str]] = {
+CHECKS: dict[str, tuple[Callable[[list[ast.AST]], Iterator[int]], str]] = {
     "unpacked displays": (unpacked_displays, "names = [*('a', 'b'), *('c',)]"),
     "chains that return text": (chains_that_return_text, "look = lambda at: at.gpu and at.busy and f'{at.gpu}'"),
     "several loops in a comprehension": (
@@ -78,21 +78,22 @@ CHECKS: dict[str, tuple[Callable[[ast.AST], Iterator[int]], str]] = {
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def findings() -> dict[str, list[str]]:
+    """By check, ``file:line`` of what it finds; each file's tree is gone before the next is read."""
+    found: dict[str, list[str]] = {name: [] for name in CHECKS}
+    for path in sorted(chain.from_iterable((ROOT / folder).rglob("*.py") for folder in FOLDERS)):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        for name, (check, _) in CHECKS.items():
+            found[name] += [f"{path.relative_to(ROOT)}:{line}" for line in check(nodes)]
+    return found
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_it_finds_nothing(name: str) -> None:
-    check, _ = CHECKS[name]
-    found = []
-    for path in chain.from_iterable((ROOT / folder).rglob("*.py") for folder in FOLDERS):
-        lines = check(parsed(path))
-        found += [f"{path.relative_to(ROOT)}:{line}" for line in lines]
-    assert sorted(found) == []
+    assert findings()[name] == []
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_it_sees_what_it_is_for(name: str) -> None:
     check, packed = CHECKS[name]
-    assert list(check(ast.parse(packed)))
+    assert list(check(list(ast.walk(ast.parse(packed)))))

@@ -246,7 +246,7 @@ static int bind(const char *root, const struct mount_entry *entry) {
 }
 
 /* Real containers get these from Enroot's system configuration. /tmp is the container's own, as there: a path under
- * the host's /tmp is seen only if it was mounted. */
+ * the host's /tmp is seen only if it was mounted; nor is one under /dev/shm, where the tests have their folders. */
 static int bind_system(const char *root) {
     struct mount_entry system[] = {{"/proc", "/proc", false},
                                    {"/sys", "/sys", false},
@@ -254,14 +254,17 @@ static int bind_system(const char *root) {
                                    {"/etc/hosts", "/etc/hosts", true},
                                    {"/etc/resolv.conf", "/etc/resolv.conf", true},
                                    {NULL, NULL, false}};
+    const char *own[] = {"/tmp", "/dev/shm", NULL};
     char target[PATH_MAX];
     for (int i = 0; system[i].source != NULL; i++)
         if (access(system[i].source, F_OK) == 0 && bind(root, &system[i]) != 0)
             return -1;
-    snprintf(target, sizeof target, "%s/tmp", root);
-    make_target(target, true);
-    if (mount("tmpfs", target, "tmpfs", 0, "mode=1777") != 0)
-        FAIL("pyxis: couldn't mount /tmp in the container: %s", strerror(errno));
+    for (int i = 0; own[i] != NULL; i++) {
+        snprintf(target, sizeof target, "%s%s", root, own[i]);
+        make_target(target, true);
+        if (mount("tmpfs", target, "tmpfs", 0, "mode=1777") != 0)
+            FAIL("pyxis: couldn't mount %s in the container: %s", own[i], strerror(errno));
+    }
     return 0;
 }
 

@@ -54,17 +54,22 @@ FIRST = (
     "cluster",
     "test_pythons",
     "test_crashes",
+    # Its runs have time limits: it computes 11 of its 156 s.
+    "test_series",
     "terminal",
     "browser",
-    "test_time_limit",
     "test_scripted",
     "test_llmb_run",
-    # Of the unit tests those that wait most.
+    # Of the unit tests the one that waits most.
     "test_supervise",
-    "test_executors_local",
-    "test_health_looks",
     # In a fresh clone the first training engine is there by now. Who comes earlier only waits for it.
     "training",
+    # They wait for Slurm, beside the training, which computes.
+    "test_time_limit",
+    "test_why",
+    "test_health_of_nodes",
+    "test_executors_local",
+    "test_health_looks",
     "test_launch_on_slurm",
     "test_run_crashes",
     "test_supervise_clock",

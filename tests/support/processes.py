@@ -21,6 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 PREFIX = "llmb-slurm-"
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 6 << 30
+"""A full run needs up to 2 GB, most of it for an engine whose installation is killed."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -189,9 +192,26 @@ def remove_cluster_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def has_room(folder: Path) -> bool:
+    """Whether the tests' folders can be in ``folder``: it is writable, runs programs, and has room for all of them.
+
+    In many containers ``/dev/shm`` has 64 MB and runs no programs.
+    """
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return False
+    status = os.statvfs(folder)
+    runs_programs = not status.f_flag & os.ST_NOEXEC
+    return runs_programs and status.f_bavail * status.f_frsize >= ROOM_BYTES
+
+
+def temporary_root() -> Path:
+    """Where the tests' folders are: in memory, if tests/conftest.py has found room there."""
+    return Path(os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir())
+
+
 def remove_leftovers() -> None:
     """Remove folders of clusters whose test run is gone. The run's process id is part of the folder's name."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in temporary_root().glob(f"{PREFIX}*"):
         process = folder.name.removeprefix(PREFIX).split("-")[0]
         if process.isdigit() and not Path(f"/proc/{process}").exists() and _is_ours(folder):
             remove_cluster_folder(folder)
@@ -207,4 +227,4 @@ def _is_ours(folder: Path) -> bool:
 
 def new_cluster_folder() -> Path:
     """A new folder with a short path (a unix socket's path may have 107 characters)."""
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=temporary_root()))

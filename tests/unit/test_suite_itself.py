@@ -57,17 +57,17 @@ def test_tests_of_ctrl_c_work_where_it_is_ignored() -> None:
 
 def test_a_group_is_run_by_one_worker() -> None:
     done = run_pytest(
-        "--numprocesses=2", "--dist=loadscope", "-v", "tests/unit/test_trust.py", "tests/unit/test_words.py"
+        "--numprocesses=2", "--dist=loadscope", "-v", "tests/unit/test_gpus.py", "tests/unit/test_memory_said.py"
     )
     assert done.returncode == 0, done.stdout
     workers: dict[str, set[str]] = {}
     for worker, file in re.findall(r"^\[(gw\d)\].* PASSED tests/unit/(\w+)\.py", done.stdout, re.MULTILINE):
         workers.setdefault(file, set()).add(worker)
-    assert {file: len(names) for file, names in workers.items()} == {"test_trust": 1, "test_words": 1}
+    assert {file: len(names) for file, names in workers.items()} == {"test_gpus": 1, "test_memory_said": 1}
 
 
 def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(tmp_path))
     gone = subprocess.Popen(["true"])
     gone.wait()
     theirs, ours = (tmp_path / f"{processes.PREFIX}{gone.pid}-{name}" for name in ("theirs", "ours"))
@@ -78,6 +78,16 @@ def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(tmp_path, monkey
     os.chown(theirs, 54321, 54321)
     processes.remove_leftovers()
     assert [path.name for path in tmp_path.iterdir()] == [theirs.name]
+
+
+@pytest.mark.parametrize(
+    ("free", "flags", "usable"), [(8 << 30, 0, True), (64 << 20, 0, False), (8 << 30, os.ST_NOEXEC, False)]
+)
+def test_folders_are_in_memory_where_it_has_room_and_runs_programs(tmp_path, monkeypatch, free, flags, usable):
+    status = SimpleNamespace(f_flag=flags, f_bavail=free // 4096, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda folder: status)
+    assert processes.has_room(tmp_path) is usable
+    assert not processes.has_room(tmp_path / "missing")
 
 
 def test_files_of_a_folder_share_a_group_and_others_have_their_own() -> None:
