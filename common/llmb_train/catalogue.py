@@ -147,8 +147,9 @@ def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[s
 def _growth_of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Merge what ``lengths.growth`` says of each function of one model; None where they contradict each other.
 
-    ``each`` has a result for each function. Of ``least``, the shortest length for which the formula holds, the largest
-    is taken; a value that several functions have must be equal.
+    ``each`` has a result for each function; an empty one adds nothing. The answer has every key that any of them has,
+    and is empty where they have none. Of ``least``, the shortest length for which the formula holds, the largest is
+    taken; another value that several functions have must be equal.
     """
     merged: dict[str, Any] = {}
     for one in each:
@@ -312,8 +313,10 @@ def _by_length(config: Any) -> dict[str, Any] | None:
 def _fill_in_defaults(config: Any) -> None:
     """Fill in, in the model of ``config``, sizes that the framework would set before it builds the model.
 
-    These are the vocabulary (None where it is not known), the width of the MLP, and the layers of a hybrid's heads for
-    further tokens: counts of parameters and FLOPs need them.
+    Counts of parameters and FLOPs need them. The vocabulary is set always, to ``perf_recipes.vocabulary`` (None where
+    it is not known); the width of the MLP only where the model has that field and it is None; the layers of a hybrid's
+    heads for further tokens only where its pattern does not have them yet. Returns nothing: ``config`` itself is
+    changed.
     """
     model = config.model
     model.vocab_size = perf_recipes.vocabulary(config)

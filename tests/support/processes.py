@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -195,13 +196,24 @@ def remove_cluster_folder(folder: Path) -> None:
 def has_room(folder: Path) -> bool:
     """Whether the tests' folders can be in ``folder``: it is writable, runs programs, and has room for all of them.
 
-    In many containers ``/dev/shm`` has 64 MB and runs no programs.
+    In many containers ``/dev/shm`` has 64 MB and runs no programs; elsewhere it is larger than the memory that is free.
     """
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK) or free_memory() < 2 * ROOM_BYTES:
         return False
     status = os.statvfs(folder)
     runs_programs = not status.f_flag & os.ST_NOEXEC
     return runs_programs and status.f_bavail * status.f_frsize >= ROOM_BYTES
+
+
+def free_memory() -> int:
+    """The bytes of memory that programs can still get on this machine, and in this container; 0: nobody says."""
+    found = re.search(r"(?m)^MemAvailable: +([0-9]+) kB$", Path("/proc/meminfo").read_text())
+    free = int(found[1]) << 10 if found else 0
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return free
+    return min(free, int(limit)) if limit.isdigit() else free
 
 
 def temporary_root() -> Path:

@@ -81,13 +81,24 @@ def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    ("free", "flags", "usable"), [(8 << 30, 0, True), (64 << 20, 0, False), (8 << 30, os.ST_NOEXEC, False)]
+    ("free", "flags", "memory", "usable"),
+    [
+        (8 << 30, 0, 16 << 30, True),
+        (64 << 20, 0, 16 << 30, False),
+        (8 << 30, os.ST_NOEXEC, 16 << 30, False),
+        (8 << 30, 0, 4 << 30, False),
+    ],
 )
-def test_folders_are_in_memory_where_it_has_room_and_runs_programs(tmp_path, monkeypatch, free, flags, usable):
+def test_folders_are_in_memory_where_it_has_room_and_runs_programs(tmp_path, monkeypatch, free, flags, memory, usable):
     status = SimpleNamespace(f_flag=flags, f_bavail=free // 4096, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda folder: status)
+    monkeypatch.setattr(processes, "free_memory", lambda: memory)
     assert processes.has_room(tmp_path) is usable
     assert not processes.has_room(tmp_path / "missing")
+
+
+def test_the_free_memory_is_read() -> None:
+    assert 0 < processes.free_memory() < 1 << 50
 
 
 def test_files_of_a_folder_share_a_group_and_others_have_their_own() -> None:

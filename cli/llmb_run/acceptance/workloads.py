@@ -313,8 +313,10 @@ class WorkloadProgress:
 class AcceptanceStrategy:
     """Decides which runs an acceptance campaign starts next, until each workload has its answer.
 
-    ``due`` gives the runs to start now, ``standings`` where each workload stands. It keeps no state: what it says
-    follows from ``workloads`` and the runs. Where the pre-screen does not pass, no other workload is started.
+    ``due`` gives the runs to start now; it does not use its ``arms``. ``standings`` gives where each workload stands.
+    Both are in the order of the suite. ``runs`` has those of each workload, by its number from 1. It keeps no state:
+    what it says follows from ``workloads`` and the runs. Where the pre-screen does not pass, no other workload is
+    started.
     """
 
     workloads: Sequence[SuiteWorkload]

@@ -318,9 +318,10 @@ def _as_arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> li
 
 
 def refuse_untimed(plan: JobPlan, title: str) -> None:
-    """Refuse a plan whose runs would have no step time to judge; ``title`` names the plan in the message.
+    """Refuse a plan whose runs would have no step time to judge.
 
-    Such a plan is profiled or traced, or ends before the last step that is measured.
+    Such a plan is profiled or traced, or ends before the last step that is measured. ``title`` names the plan in the
+    message of the latter; that of a profiled or traced plan does not have it.
 
     Raises:
         RequestError: the plan is such a one

@@ -444,9 +444,9 @@ def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
 
 
 def _command_of(plan: JobPlan, workspace: Workspace) -> str:
-    """Return the command that starts a job of ``plan``'s configuration.
+    """Return the command line, as ``command_for`` writes it, that starts a job of ``plan``'s configuration.
 
-    Empty where its workload is not known here any more.
+    Empty where ``workspace`` does not know the plan's workload any more.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted

@@ -273,10 +273,11 @@ def _documented_rows(base: PlannedJob) -> list[Row]:
 
 
 def _columns_to_search(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the columns worth searching, each with its values as text: the base's, documented ones and near ones.
+    """Return the columns worth searching, each with its values as text: the base's, those of ``rows`` and near ones.
 
-    Near sizes are half and twice the base's; none above 64 is searched. Sizes and switches rise. Columns without a
-    choice are left out.
+    Near sizes are half and twice the base's; no size above 64 is searched, not even the base's. Sizes and switches
+    rise; CUDA graphs, where not left out, have both values. Left out are columns with fewer than two values, those that
+    ``fixed_columns`` names for the base, and EP of a model without experts.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function

@@ -123,10 +123,10 @@ class Frames:
 
 
 def parse_frames(output: str) -> dict[str, Any]:
-    """Return the answer of each node in ``output``, by the node's name; None for a node without a Python.
+    """Return the answer of each node in ``output``, as ``Frames.take`` decodes it, by the node's name.
 
-    Of several answers of a node the last one counts. Lines that are no frames, and answers that are damaged or not
-    complete, are left out.
+    It is None for a node without a Python. Of several answers of a node the last one counts. Lines that are no frames,
+    and answers that are damaged or not complete, are left out. Empty: no node answered.
     """
     frames = Frames()
     found: dict[str, Any] = {}

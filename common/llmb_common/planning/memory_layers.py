@@ -174,10 +174,11 @@ def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 
 def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """Return (what a Mamba-2 mixer saves of a token for the backward pass, the shapes of its matrices).
+    """Return (what a Mamba-2 mixer and what is around it save of a token for backward, the shapes of its matrices).
 
-    ``a`` has the hidden size of the model, ``s`` the widths of its mixers, Mamba's among them. Saved are what its first
-    product makes, which the fused scan keeps, and the scan's output. A shape is (outputs, inputs).
+    ``a`` has the hidden size of the model, ``s`` the widths of its mixers, Mamba's among them. Saved are first what
+    ``_saved_around_mixer`` gives, then, as one, what the mixer's first product makes, which the fused scan keeps, and
+    the scan's output. A shape is (outputs, inputs).
     """
     first, inner = s.scans["mamba"]
     shapes = frozenset({(first, a.hidden), (a.hidden, inner)})

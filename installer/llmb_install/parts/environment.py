@@ -426,9 +426,10 @@ def installed_packages(folder: Path) -> list[str]:
 
 
 def _disk_usage(folder: Path) -> int:
-    """Return the bytes of all files below a folder; those that vanish meanwhile do not count, nor a missing folder.
+    """Return the bytes of all files below a folder; 0 for a missing folder.
 
-    A file with several links in it counts for each.
+    A file with several links in it counts for each. Symbolic links count with their own size and are not followed, and
+    those to folders not at all. What vanishes meanwhile or cannot be looked at does not count.
     """
     total = 0
     for root, _, files in os.walk(folder):

@@ -286,8 +286,9 @@ def interval_of(iterations: Sequence[Iteration]) -> int:
 def _without_records(file: FileIO, damaged: int) -> LogContent:
     """Return what a log without a whole record tells: that nothing was left to train, or rank 0's step times.
 
-    Where there are ``damaged`` records, these times are left out: it is the last rank's log, too, and they are not all
-    that it should have.
+    These times are left out where there are ``damaged`` records: it is the last rank's log, too, and they are not all
+    that it should have. They are left out, too, where they are not more than ``_LATE``: the first lines of a log that
+    was cut there may be rank 0's.
 
     Raises:
         OSError: the file cannot be read
