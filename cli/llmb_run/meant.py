@@ -156,8 +156,10 @@ def _command_names() -> list[str]:
 def _with_command(words: list[str], workspace: Workspace) -> list[str]:
     """Return ``words``, a command line, with the command of ``llmb-run`` that is meant as its first word.
 
-    The command may stand behind options, be another tool's or misspelt. Where it is missing, and a workload is named,
-    ``plan`` is taken, which starts nothing. Empty: none is recognized, or there are no words.
+    The command may stand behind options, be another tool's or misspelt; with another tool's, ``--profile`` may be added
+    at the end. Where it is missing, and a workload is named first or by ``-w``, ``plan`` is taken, which starts
+    nothing. Unchanged where the first word is a command. Empty: none is recognized, there are no words, or it is
+    another tool's command with no words behind it, or whose counterpart here takes no run or workload.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -225,10 +227,11 @@ def _corrected(words: list[str], workspace: Workspace) -> list[str]:
 
 
 def _option_meant(name: str, options: Mapping[str, click.Parameter]) -> str | None:
-    """Return the command's own spelling of the option ``name``, which may be ``--max_steps``.
+    """Return the command's own spelling of the option ``name``, which may be ``--max_steps`` or ``-max-steps``.
 
-    ``-max-steps`` and a bare ``workload`` are recognized, too. Of ``--vary``, ``--change`` and ``--set`` it is the one
-    that the command has. ``options`` are the command's. None: it has no such option.
+    Without dashes only ``workload``, ``size``, ``dtype`` and ``scale`` are recognized. Of ``--vary``, ``--change`` and
+    ``--set`` it is the one that the command has. ``options`` are the command's, by spelling. Nothing misspelt is
+    corrected. None: it has no such option.
     """
     if name in options:
         return name

@@ -324,7 +324,7 @@ def _chosen_recipes(context: click.Context) -> list[Recipe]:
 
 
 def _workloads() -> list[str]:
-    """Return the names of all workloads that LLMB knows here.
+    """Return the names of all workloads that LLMB knows here: what ``Workspace().workload_names`` returns.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` cannot be read, or is not trusted

@@ -272,7 +272,7 @@ class _Side:
     It is made from the words, with commas between, and the workspace. A run that is named twice counts once; what is no
     recorded run of LLMB is left out. ``times`` has the step time of each successful run. ``seconds`` (mean step time,
     stalls included) and ``steady`` (without) are None where no run has one; ``live``: a run has not ended. ``as_dict``
-    and ``row`` give the side as JSON values and as a row of the table.
+    gives the side as JSON values, ``row`` as a row of the table, whose first cell is the side's ``name``, A or B.
 
     Raises:
         RequestError: a word names no run, or none of them is a recorded one

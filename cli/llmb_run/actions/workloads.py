@@ -322,9 +322,12 @@ def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
 
 
 def _seconds_range(layouts: Sequence[dict[str, Any]]) -> str:
-    """Return the range of the step times published for ``layouts``, in seconds: ``9.86-10.2``; one number if equal.
+    """Return the range of the step times published for ``layouts``, as text without a unit: ``9.86-10.2``, in
+    seconds.
 
-    Empty where none is published.
+    They stand in a list under ``published_step_seconds`` of each layout, which must have that key; None or an empty
+    list: none published. One number if the smallest and the largest read the same with three digits; empty where no
+    layout has any.
     """
     known = list(chain.from_iterable(layout["published_step_seconds"] or () for layout in layouts))
     return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""

@@ -116,9 +116,13 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 class _FlatReader:
     """Reads simple YAML without a YAML parser, of one text, whose lines are given to ``read`` in order.
 
-    ``result`` and ``lines`` are what ``load_text`` returns. ``open`` are the mappings that the next line may belong to,
-    each with its indentation and path, the innermost last. ``listed`` is the list that the next line may be an item of,
-    with the indentation of its items; None: none.
+    Made with ``where``, the text's name for messages, and ``error``, the class that ``read`` raises. ``read`` takes
+    lines that are neither empty nor comments, without blanks at the end, with their numbers from 1. It raises ``error``
+    where a line's key is there already or certainly lacks its colon, and NotFlatError for all else that is not simple
+    YAML. ``result`` (the values) and ``lines`` (the line number of each value by its path, ``$.key[0]``) are what
+    ``load_text`` returns. ``open`` are the mappings that the next line may belong to, each with its indentation and
+    path, the innermost last. ``listed`` is the list that the next line may be an item of, with the indentation of its
+    items; None: none.
     """
 
     def __init__(self, where: str, error: type[LLMBError]) -> None:

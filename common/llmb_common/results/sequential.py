@@ -107,8 +107,13 @@ def next_decision(
 ) -> SequentialDecision:
     """Return what comes next for a workload of a campaign: to wait for runs, or its answer.
 
-    A run that failed makes the answer ``fail``, as soon as none is running any more. It depends on the arguments alone,
-    so a campaign that was killed need not remember what it meant to do, and can always tell why there was a rerun.
+    The result has how many runs there are to be in all and those added, and no answer while runs are to be waited for.
+    A run that failed makes the answer ``fail``, as soon as none is running any more. A run that gave no result because
+    of a fault is replaced while ``reruns`` lasts. Then the answer is that of ``judge``, or ``pass`` without one. Where
+    that of ``judge`` is open, runs are added if they may decide it; otherwise it stays ``OPEN``. It is ``OPEN``, too,
+    where results are missing for faults, no rerun is left, and there is no ``judge`` or no step time. It depends on the
+    arguments alone, so a campaign that was killed need not remember what it meant to do, and can always tell why there
+    was a rerun.
 
     Args:
         ended: how the runs ended, in the order of their numbers, as far as there are runs; None: not yet

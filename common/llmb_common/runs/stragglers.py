@@ -193,9 +193,12 @@ def _wait_shares(group: Sequence[int], waits: Waits) -> list[float]:
 
 
 def _certain_mean(differences: Sequence[float]) -> float:
-    """Return the trimmed mean of ``differences``; 0 where it may be above 0 by chance only.
+    """Return the trimmed mean of ``differences``, at least two; 0 where it is not above 0, or may be by chance only.
 
     By Yuen's t-test of a trimmed mean, with the winsorized variance (Biometrika 61 (1974) 165).
+
+    Raises:
+        StatisticsError: there are fewer than two
     """
     ordered, cut = sorted(differences), len(differences) // CUT
     kept = ordered[cut : len(ordered) - cut]

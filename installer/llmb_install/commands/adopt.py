@@ -243,10 +243,13 @@ def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, 
 def _release_in(output: str, image: Path) -> str:
     """Return the release of Megatron-Bridge in ``output``, the text that a program inside ``image`` has printed.
 
-    LLMB can use the releases that it has engines for, and any newer one. ``image`` is only for messages.
+    It stands under ``megatron-bridge`` in the JSON object behind ``LLMB-VERSIONS`` in the first line that begins so;
+    other lines do not count. LLMB can use the releases that it has engines for, and any newer one. ``image`` is only
+    for messages.
 
     Raises:
         RequestError: there is no release, an invalid number, or one that LLMB cannot use
+        ValueError: what stands behind ``LLMB-VERSIONS`` is no JSON
     """
     line = next((line for line in output.splitlines() if line.startswith("LLMB-VERSIONS ")), "")
     found = json.loads(line.partition(" ")[2]) if line else {}

@@ -231,7 +231,7 @@ class ModelFiles(Artefact):
 
 
 def _hub_address() -> str:
-    """Return the address of Hugging Face, or of the site's mirror in ``HF_ENDPOINT``, as it is set there."""
+    """Return the address of Hugging Face, or of the site's mirror: ``HF_ENDPOINT`` as it is set, even if empty."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 

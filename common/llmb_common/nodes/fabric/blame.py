@@ -263,7 +263,8 @@ class _Round:
     def _add_controls(self) -> None:
         """Add groups of fast nodes that span switches to the round: they show what crossing costs by itself.
 
-        As many are added as three lack, counting those measured in earlier rounds; fewer where fast nodes run out.
+        Together with those measured in earlier rounds there are three then, or fewer where the free fast nodes run out;
+        nothing is added where three were measured before.
         """
         measured = [
             group

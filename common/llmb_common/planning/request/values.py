@@ -69,9 +69,9 @@ class Reader:
         return value.lower() if value else None
 
     def name(self, name: str) -> str | None:
-        """Return the text of the variable ``name`` if Slurm takes it as a name; None where it is not set or empty.
+        """Return what ``text`` reads for the variable ``name`` if Slurm takes it as a name; None: not set, or empty.
 
-        Only characters are looked at; several names may be separated by commas.
+        Only characters are looked at; several names may be separated by commas. ``name`` is one of ``VARIABLES``.
 
         Raises:
             RequestError: Slurm does not take it as a name, or it is not one line of valid text
