@@ -47,6 +47,10 @@ def scattered(gain: float, *orders: str) -> list[Block]:
 # Statistics
 
 
+def test_every_order_of_two_and_two_is_drawn() -> None:
+    assert sorted(ORDERS) == sorted({"".join(order) for order in itertools.permutations("AABB")})
+
+
 def test_no_other_draw_is_as_extreme() -> None:
     """The bounds of three blocks, by their definition: the least difference with which the draw leads all others."""
     some = scattered(0.02, "ABBA", "BABA", "AABB")

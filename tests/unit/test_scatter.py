@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.results.decision import decide
+from llmb_common.results.level import level
 from llmb_common.results.odd_runs import culprit, odd_runs_sentence, slow_node_sentence
+from llmb_common.results.own_runs import _mean_and_range
 from llmb_common.results.scatter import (
     NOTHING_SEEN,
     STATED,
@@ -334,3 +336,22 @@ def test_few_runs_or_nodes_that_all_had_name_none() -> None:
     assert slow_node_sentence([judged(10.0 + at) for at in range(10)]) == ""
     source = random.Random(5)
     assert slow_node_sentence(allocated(source, 60, 0.2), trials=0) == "", "no trials that fit, no claim"
+
+
+def test_one_more_run_scatters_as_the_runs_do_where_these_scatter_more_than_expected() -> None:
+    wild = [run(0.2 * (-1) ** number, day=f"d{number}") for number in range(6)]
+    spread = level(wild).spread
+    assert spread.source == "runs"
+    assert spread.another == pytest.approx(0.2**2 * 6 / 5, rel=0.3), "not by what is stated"
+    steady = level([run(0.001 * number, day=f"d{number}") for number in range(4)]).spread
+    assert steady.source == "stated"
+    assert steady.another == pytest.approx(STATED.total**2)
+
+
+def test_a_further_run_lies_in_the_range_of_many_in_nine_of_ten_cases() -> None:
+    source = random.Random(3)
+    scatter = 0.05
+    logs = [source.gauss(0.0, scatter) for _ in range(4000)]
+    known = _mean_and_range([math.exp(log) for log in logs])
+    inside = sum(math.log(known.low) <= source.gauss(0.0, scatter * math.sqrt(2)) <= math.log(known.high) for _ in logs)
+    assert inside / len(logs) == pytest.approx(0.9, abs=0.02), "of another day: it differs like two runs"
