@@ -191,9 +191,9 @@ def test_a_fresh_machine_gets_everything_and_the_second_run_makes_nothing(fresh:
     assert fresh.notes == ""
 
 
-def test_everything_runs_in_three_workers_more_than_there_are_cores(sandbox: Sandbox) -> None:
+def test_everything_runs_in_four_workers_more_than_there_are_cores(sandbox: Sandbox) -> None:
     sandbox.run()
-    assert sandbox.called("pytest") == ["pytest --numprocesses 5 --dist loadscope --no-loadscope-reorder"]
+    assert sandbox.called("pytest") == ["pytest --numprocesses 6 --dist loadscope --no-loadscope-reorder"]
     debian = "ID=debian" in Path("/etc/os-release").read_text().splitlines()
     said = sandbox.environment
     assert (said["LLMB_TEST_CLUSTER"], said.get("LLMB_TEST_BROWSER")) == ("required", "required" if debian else None)
