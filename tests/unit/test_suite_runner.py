@@ -264,7 +264,7 @@ def test_the_fast_run_leaves_out_what_needs_packages_and_engines(sandbox: Sandbo
     left_out = {word.removeprefix("--ignore=") for word in call.split() if word.startswith("--ignore=")}
     assert left_out >= set(SLOW)
     assert call.startswith("pytest --ignore=")
-    assert call.endswith(" --numprocesses 3 --dist loadscope --no-loadscope-reorder")
+    assert call.endswith(" --numprocesses 5 --dist loadscope --no-loadscope-reorder")
     assert sandbox.notes.startswith(f"--fast: skipped {SLOW[0]} ")
     assert "LLMB_TEST_PYTHONS" not in sandbox.environment
 
