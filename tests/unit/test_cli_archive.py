@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llmb_common.base.printable import size
 from llmb_run.results import archiving
 from support.cli import Cli
 from support.packs import edit, sums_hold, unpack
@@ -106,7 +107,8 @@ def test_no_secret_gets_in(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     assert KNOWN.encode() not in everything
     log = folder / record.paths.name / record.paths.log.relative_to(record.paths.folder)
     assert log.read_text() == "login with ****\npassword is ****.\nharmless\n"
-    texts(done.err)
+    texts(done.err, mask=r"\d+ kB\b")
+    assert f" files, {size((tmp_path / 'runs.tar.gz').stat().st_size)}; " in done.err
     assert record.paths.log.name in done.err
 
 
@@ -176,7 +178,8 @@ def test_the_training_code_is_packed_when_it_is_what_was_planned(cli: Cli, tmp_p
         code.writestr("llmb_train/keys.py", KNOWN)
     done = cli("archive", "-o", tmp_path / "b.tar.gz")
     assert not list(unpack(tmp_path / "b.tar.gz", tmp_path / "b").rglob("code.zip"))
-    texts(done.err)
+    texts(done.err, mask=r"\d+ kB\b")
+    assert f" files, {size((tmp_path / 'b.tar.gz').stat().st_size)}; " in done.err
 
 
 def test_an_archive_is_never_overwritten_without_asking_or_left_half_written(cli: Cli, tmp_path: Path) -> None:

@@ -70,8 +70,7 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
     Raises:
         ConfigError: the run's batch script cannot be read
         RequestError: the plan on record names a path that cannot be rendered
-        EnvironmentLacks: the training code is missing in this installation
-        OSError: the recipe or the training code cannot be read
+        EnvironmentLacks: the recipe or the training code is missing, or cannot be read
     """
     found = []
     then = read_text(record.paths.script)

@@ -132,12 +132,7 @@ def archive(
         },
         text=f"{path}\n",
         remarks=[
-            f"{counted(written.runs, 'run')}, {len(written.hashes)} files, {_size_text(written.bytes)}; "
+            f"{counted(written.runs, 'run')}, {len(written.hashes)} files, {size(written.bytes)}; "
             "in the unpacked folder, sha256sum -c SHA256SUMS checks it"
         ],
     )
-
-
-def _size_text(size: int) -> str:
-    """Return the size of a file of ``size`` bytes, such as ``3.4 MiB``; a small one is ``under 0.1 MiB``."""
-    return f"{size / 2**20:.1f} MiB" if size >= 2**20 / 10 else "under 0.1 MiB"

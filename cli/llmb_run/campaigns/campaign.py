@@ -382,13 +382,8 @@ def frozen_now(
         EnvironmentLacks: a recipe or the training code cannot be read
     """
     folder = training_code()
-    try:
-        origins = {arm.recipe_folder: origin_of(arm.recipe_folder, folder) for arm in arms}
-        manifests = [make_manifest(arm.plan, folder, folder, origins[arm.recipe_folder]) for arm in arms]
-    except OSError as error:
-        raise EnvironmentLacks(
-            f"cannot read {error.filename}: {error.strerror or error}", remedy=remedy_for(error)
-        ) from error
+    origins = {arm.recipe_folder: origin_of(arm.recipe_folder, folder) for arm in arms}
+    manifests = [make_manifest(arm.plan, folder, folder, origins[arm.recipe_folder]) for arm in arms]
     return kind(
         **{name: manifests[0][name] for name in ("llmb", "git", "code_sha256")},
         id=campaign.id,

@@ -247,7 +247,7 @@ def ab(
 
     Raises:
         LLMBError: a change is impossible, a side cannot be planned or timed, or the comparison cannot go on
-        OSError: a recipe or the training code cannot be read
+        EnvironmentLacks: a recipe or the training code cannot be read
     """
     if unknown := [name for name, value in changes.items() if value is None and name not in base.settings]:
         raise RequestError(f"--unset {unknown[0]}: side A does not set it", remedy="leave it out")
@@ -271,7 +271,7 @@ def ab(
 
         Raises:
             LLMBError: something that jobs need is missing, inputs have changed since, or a run was refused
-            OSError: a recipe or the training code cannot be read
+            EnvironmentLacks: a recipe or the training code cannot be read
         """
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
             check_job(plan)

@@ -81,7 +81,7 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
 
     Raises:
         LLMBError: the tuning cannot be planned, begun or continued
-        OSError: a recipe or the training code cannot be read
+        EnvironmentLacks: a recipe or the training code cannot be read
     """
     workspace = Workspace()
     base = plan_job(replace(wanted.spec, dry_run=dry_run), workspace)
@@ -98,7 +98,7 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
 
         Raises:
             LLMBError: the tuning cannot be begun or continued, or the baseline not set
-            OSError: a recipe or the training code cannot be read
+            EnvironmentLacks: a recipe or the training code cannot be read
         """
         result = campaign.result()
         if result is None or _may_go_on(result, wanted):
@@ -174,7 +174,7 @@ def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, w
         RequestError: its inputs were changed since, an earlier release began it, or there is nothing to choose from
         RecordError: the file with its inputs cannot be read or written
         LLMBError: planning failed otherwise than by a candidate's request
-        OSError: a recipe or the training code cannot be read
+        EnvironmentLacks: a recipe or the training code cannot be read
     """
     _refuse_earlier(campaign)
     then = began_with(campaign, FrozenSpace)

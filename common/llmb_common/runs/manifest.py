@@ -14,17 +14,34 @@ import re
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from llmb_common import __version__
 from llmb_common.base.errors import EnvironmentLacks, RecordError
-from llmb_common.base.files import sha256_of
+from llmb_common.base.files import remedy_for, sha256_of
 from llmb_common.base.printable import printable
 from llmb_common.base.programs import Answer, run_program
 from llmb_common.planning.job_plan import JobPlan
 
 
+@contextlib.contextmanager
+def _naming_what_cannot_be_read() -> Iterator[None]:
+    """Return a context that turns an OSError raised in it into an error that names the file.
+
+    Raises:
+        EnvironmentLacks: an OSError was raised in the context
+    """
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"cannot read {error.filename}: {error.strerror or error}", remedy=remedy_for(error)
+        ) from error
+
+
+@_naming_what_cannot_be_read()
 def make_manifest(
     plan: JobPlan, recipe_folder: Path, code: Path, origin: dict[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -37,7 +54,7 @@ def make_manifest(
     is looked up here.
 
     Raises:
-        OSError: the recipe, the code or the receipt of the image cannot be read
+        EnvironmentLacks: the recipe, the code or the receipt of the image cannot be read
     """
     return {
         "llmb": __version__,
@@ -51,13 +68,14 @@ def make_manifest(
     }
 
 
+@_naming_what_cannot_be_read()
 def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
     """Return where a run's recipe and code come from, for its manifest: git state and SHA-256 of both.
 
     The keys are ``git`` (an answer of ``git_state``; None outside a clone), ``recipe_sha256`` and ``code_sha256``.
 
     Raises:
-        OSError: recipe.yaml or a file of the training code cannot be read
+        EnvironmentLacks: recipe.yaml or a file of the training code cannot be read
     """
     return {
         "git": git_state(recipe_folder),

@@ -257,7 +257,7 @@ class SubmissionContext:
         clone. Looked up once for each ``recipe_folder`` and kept: the dict is not to be changed.
 
         Raises:
-            OSError: ``recipe.yaml`` or a file of the training code cannot be read
+            EnvironmentLacks: ``recipe.yaml`` or a file of the training code cannot be read
         """
         with self._lock:
             if recipe_folder not in self._origins:

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.base.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
-from llmb_common.base.files import fsync_folder, remedy_for
+from llmb_common.base.errors import AnswerLost, RecordError, RequestError, SchedulerError
+from llmb_common.base.files import fsync_folder
 from llmb_common.base.processes import identify
 from llmb_common.base.structs import json_text
 from llmb_common.executors.base import executor_for
@@ -277,12 +277,7 @@ def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext
         LLMBError: as ``create_run``
         EnvironmentLacks: the recipe or the training code cannot be read
     """
-    try:
-        manifest = make_manifest(job.plan, job.recipe_folder, context.folder, context.origin(job.recipe_folder))
-    except OSError as error:
-        raise EnvironmentLacks(
-            f"cannot read {error.filename}: {error.strerror or error}", remedy=remedy_for(error)
-        ) from error
+    manifest = make_manifest(job.plan, job.recipe_folder, context.folder, context.origin(job.recipe_folder))
     return create_run(job.plan, context.code, manifest, submission)
 
 
