@@ -17,6 +17,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.paired import order
 from llmb_common.runs.manifest import git_state
 from llmb_common.submission import jobs
+from llmb_install.working.reporter import Step
 from support import instant
 from support.campaigns import Site
 from support.cli import Cli
@@ -42,6 +43,12 @@ def quick() -> Iterator[None]:
         _forget_charts()
         yield
         _forget_charts()
+
+
+@pytest.fixture
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the installer takes 0 s, however busy the machine is."""
+    monkeypatch.setattr(Step, "elapsed", lambda step: 0.0)
 
 
 def _bundle(script: str) -> str:

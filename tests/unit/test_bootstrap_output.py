@@ -19,6 +19,7 @@ from support.processes import wait_until
 from support.texts import Texts
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_a_long_step_without_a_terminal_reports_that_it_is_still_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_PLAIN", 0.01)
     monkeypatch.setattr(module, "_REFRESH_PLAIN", 0.01)

@@ -274,6 +274,7 @@ def test_bytes_for_people(number: float, text: str) -> None:
     assert size(number) == text
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_steps_and_notes_are_lines_and_secrets_are_hidden(tmp_path: Path) -> None:
     screen = io.StringIO()
     with Reporter(tmp_path / "logs", verbose=True, stream=screen) as reporter:

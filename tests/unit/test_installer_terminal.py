@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def terminal(no_time_passes: None, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(reporters, "_PER_SECOND", 100)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
@@ -77,7 +77,8 @@ def test_the_first_stage_which_lacks_the_library_has_plain_lines(terminal, monke
     assert terminal.getvalue() == "    ok  building (0 s)\n"
 
 
-def test_without_a_terminal_a_step_says_first_soon_and_then_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_time_passes")
+def test_without_a_terminal_a_step_says_first_soon_and_then_seldom() -> None:
     waited: list[float] = []
 
     class Event(threading.Event):
@@ -265,6 +266,7 @@ def test_an_interruption_ends_all_programs(monkeypatch: pytest.MonkeyPatch) -> N
     assert ended == [True]
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
     shown = io.StringIO()
     parts = [Part("bad", fails=EnvironmentLacks("cannot look")), Part("closed", fails=OSError(13, "denied"))]
