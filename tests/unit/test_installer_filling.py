@@ -121,15 +121,16 @@ def test_what_does_not_compile_is_left_out(ran: Uv, tmp_path: Path) -> None:
     made(ran, content(tmp_path, "six==1"))
 
 
-def test_packages_own_tests_are_not_compiled_wherever_the_environment_is(ran: Uv, tmp_path: Path) -> None:
+def test_what_no_job_imports_is_not_compiled_wherever_the_environment_is(ran: Uv, tmp_path: Path) -> None:
     ran.folder = tmp_path / "tests" / "made"
     made(ran, content(tmp_path, "six==1"))
     compiling = next(call for call in ran.calls if "compileall" in call)
     packages = compiling[-1]
     left_out = re.compile(compiling[compiling.index("-x") + 1])
     files = ["six.py", "torch/testing/a.py", "tests/a.py", "torch/test/a.py", "pandas/tests/io/a.py", "a/latest/b.py"]
+    files += ["transformers/models/llama/a.py", "peft/models/a.py"]
     compiled = [file for file in files if not left_out.search(f"{packages}/{file}")]
-    assert compiled == ["six.py", "torch/testing/a.py", "a/latest/b.py"]
+    assert compiled == ["six.py", "torch/testing/a.py", "a/latest/b.py", "peft/models/a.py"]
 
 
 def test_uvs_lines_become_progress() -> None:
