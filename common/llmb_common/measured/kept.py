@@ -306,9 +306,10 @@ def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
         except OSError:
             parts.append("-")
             continue
-        if now - max(status.st_mtime_ns, status.st_ctime_ns) < _COARSE_NS:
+        changed = status.st_ctime_ns  # no change leaves it as it was, as one may the time of modification
+        if now - changed < _COARSE_NS:
             return ""
-        parts.append(f"{status.st_ino}.{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}")
+        parts.append(f"{status.st_ino}.{status.st_size}.{changed}")
     return "\n".join(parts)
 
 

@@ -276,7 +276,7 @@ class MeasuredRun:
         """
         return self.judge.past
 
-    @property
+    @cached_property
     def good(self) -> StepTime | None:
         """The step time of a run that succeeded and trained, over the whole window; None for any other run.
 
@@ -368,7 +368,7 @@ class MeasuredRun:
         others = [run.run_id for run in of_baselines]
         return self.past.squares_without(self.configuration, [*judged, *others])
 
-    @property
+    @cached_property
     def reference(self) -> Reference | None:
         """The reference that the run's speed is compared with; None where it is compared with nothing.
 

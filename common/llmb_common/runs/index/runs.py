@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ UNREADABLE = "UNREADABLE"
 """State of a run whose record is damaged."""
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+class RunRow(msgspec.Struct, frozen=True):
     """One run as the index lists it. Times are Unix seconds; ``load_record`` of its folder gives everything else.
 
     ``name`` is that of the run and of its folder. ``state_time`` is since when the run is in ``state``, ``detail``
@@ -31,12 +30,16 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     training log. A run whose record cannot be read has state ``UNREADABLE`` and few other fields.
     """
 
-    run_id: str = ""
     name: str
     path: str = msgspec.field(name="folder")
     """Of the run's folder."""
     experiment_name: str
     workload: str
+    state: str
+    state_time: float
+    detail: str
+    created: float
+    run_id: str = ""
     variant: str = ""
     model_size: str = ""
     dtype: str = ""
@@ -46,10 +49,6 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 0
     executor: str = ""
     job_id: str | None = None
-    state: str
-    state_time: float
-    detail: str
-    created: float
     key: str = ""
     """The caller's name for this submission; see ``jobs.Options``."""
     chain: str = ""
@@ -184,31 +183,18 @@ def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
     connection.execute(_PUT, (*msgspec.structs.astuple(row), stamp))
 
 
-def row_from(values: Sequence[Any]) -> RunRow:
-    """Return the run that ``values``, a row of a query for all ``FIELDS`` in their order, describes.
+def rows_from(found: Iterable[Sequence[Any]]) -> list[RunRow]:
+    """Return the runs that ``found``, the rows of a query for all ``FIELDS`` in their order, describe, in that order.
 
-    Words that many runs share are interned, to save memory.
+    Equal texts become one object: thousands of runs share few words.
     """
-    named = dict(zip(RunRow.__struct_fields__, values, strict=True))
-    for name in _SHARED:  # thousands of runs share few of these words
-        if named[name] is not None:
-            named[name] = sys.intern(named[name])
-    return RunRow(**named)
-
-
-_SHARED = (
-    "experiment_name",
-    "workload",
-    "variant",
-    "model_size",
-    "dtype",
-    "fp8_recipe",
-    "gpu_type",
-    "executor",
-    "state",
-    "detail",
-    "key",
-)
+    known: dict[str, str] = {}
+    share = known.setdefault
+    runs = []
+    for row in found:
+        values: list[Any] = [share(value, value) if type(value) is str else value for value in row]
+        runs.append(RunRow(*values))
+    return runs
 
 
 def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[str, str]:

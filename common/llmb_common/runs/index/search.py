@@ -22,7 +22,16 @@ from llmb_common.runs.index.database import (
     read_index,
 )
 from llmb_common.runs.index.roots import real, remember, run_folders
-from llmb_common.runs.index.runs import FIELDS, UNREADABLE, RunFilter, RunRow, changed_folders, insert, row_from, update
+from llmb_common.runs.index.runs import (
+    FIELDS,
+    UNREADABLE,
+    RunFilter,
+    RunRow,
+    changed_folders,
+    insert,
+    rows_from,
+    update,
+)
 from llmb_common.runs.record import RunRecord
 
 _AT_MOST = 100
@@ -290,4 +299,4 @@ def _rows(
         sqlite3.Error: the index cannot be read or written
     """
     update(connection, changed or {})
-    return [row_from(found) for found in connection.execute(query, values)]
+    return rows_from(connection.execute(query, values))
