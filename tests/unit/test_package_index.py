@@ -26,6 +26,7 @@ from llmb_install.parts import fetching, package_index, pip_settings, uv
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import IndexSettings, read_index_settings
 from llmb_install.parts.refusals import Unavailable
+from support.processes import wait_until
 from support.texts import Texts
 
 NONE = {"PIP_CONFIG_FILE": os.devnull}
@@ -264,6 +265,7 @@ def test_a_host_that_did_not_answer_is_not_asked_twice(
     for package in ("uv", "torch"):
         with texts.raises(Unavailable):
             sources.links(package)
+    wait_until(lambda: bool(index.asked), "the request, which the index may read after we gave up", timeout=20)
     assert [path for path, _ in index.asked] == ["/hangs/uv/"]
 
 
