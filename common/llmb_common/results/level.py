@@ -14,6 +14,7 @@ What a few runs cannot show is not read out of them:
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -50,6 +51,9 @@ Source: TypeAlias = Literal["stated", "site", "runs"]
 
 Bounded: TypeAlias = tuple[float, float, float]
 """An estimate between its bounds."""
+
+Groups: TypeAlias = Sequence[Sequence[StepTime]]
+"""The runs of a configuration, in the groups of ``batches``."""
 
 
 class Spread(NamedTuple):
@@ -151,11 +155,12 @@ def level(
     Raises:
         statistics.StatisticsError: no runs
     """
-    calm = [replace(run, stalls=()) if run.stalls else run for run in runs]
-    steady, mean = _mean_of_days(calm), _mean_of_days(runs)
+    groups = batches(runs)
+    calm = [[replace(run, stalls=()) if run.stalls else run for run in batch] for batch in groups]
+    steady, mean = _mean_of_days(calm), _mean_of_days(groups)
     alone = _spread(calm, scatter, earlier, stated, shown)
-    spread = _spread(runs, scatter, earlier, stated, shown)
-    stalling = [batch for batch in batches(runs) if any(map(_has_slow_stall, batch))]
+    spread = _spread(groups, scatter, earlier, stated, shown)
+    stalling = [batch for batch in groups if any(map(_has_slow_stall, batch))]
     return Level(
         steady=steady,
         half=alone.half(error_rate, extra_error),
@@ -177,7 +182,7 @@ def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squ
     Raises:
         statistics.StatisticsError: no runs
     """
-    return math.sqrt(_spread(runs, scatter, earlier, STATED, SHOWN).variance)
+    return math.sqrt(_spread(batches(runs), scatter, earlier, STATED, SHOWN).variance)
 
 
 def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
@@ -191,9 +196,13 @@ def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
     return middle - below, middle, middle + above
 
 
-def _mean_of_days(runs: Sequence[StepTime]) -> float:
-    """Return the natural logarithm of the mean step time in seconds, as the mean of the days' means."""
-    return statistics.fmean(day_means(runs))
+def _mean_of_days(groups: Groups) -> float:
+    """Return the natural logarithm of the mean step time in seconds, as the mean of the means of ``groups``.
+
+    Raises:
+        statistics.StatisticsError: there is no group
+    """
+    return statistics.fmean(_means(groups))
 
 
 def day_means(runs: Sequence[StepTime]) -> list[float]:
@@ -201,19 +210,26 @@ def day_means(runs: Sequence[StepTime]) -> list[float]:
 
     A batch is usually the runs of one day; they are in no order to rely on.
     """
-    return [statistics.fmean(run.mean_log for run in batch) for batch in batches(runs)]
+    return _means(batches(runs))
 
 
-def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated: Scatter, shown: int) -> Spread:
-    """Return how well ``runs`` tell their mean, by the first model of their scatter that they do not contradict.
+def _means(groups: Groups) -> list[float]:
+    """Return the mean natural logarithm of the step times, stalls included, of each group of runs, in their order."""
+    return [statistics.fmean([run.mean_log for run in batch]) for batch in groups]
+
+
+def _spread(groups: Groups, scatter: Scatter, earlier: Squares, stated: Scatter, shown: int) -> Spread:
+    """Return how well runs tell their mean, by the first model of their scatter that they do not contradict.
+
+    ``groups`` are the runs as ``batches`` groups them, at least one.
 
     The models are ``scatter`` pooled with what the runs show, then ``stated`` pooled with it, then the runs alone.
     """
-    groups = batches(runs)
-    inside = statistics.fmean(run.relative_error**2 for run in runs)
+    runs = list(itertools.chain.from_iterable(groups))
+    inside = statistics.fmean([run.relative_error**2 for run in runs])
     if len(runs) < shown:
         # So few runs do not show how stalls scatter between them.
-        inside += statistics.fmean(run.stall_error**2 for run in runs)
+        inside += statistics.fmean([run.stall_error**2 for run in runs])
     own = squares(groups)
     within = own.within + earlier.within
     free = own.within_degrees + earlier.within_degrees
