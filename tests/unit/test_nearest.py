@@ -37,6 +37,7 @@ def assert_plans(text: str) -> None:
         ("qwen2.5_72b", 72e9, False),
         ("Qwen/Qwen2.5-72B-Instruct", 72e9, False),
         ("qwen3_235b_a22b", 235e9, True),
+        ("LGAI/exaone4_1p2b", 1.2e9, False),
         ("mixtral-8x7b", 56e9, True),
         ("exaone4_1p2b", 1.2e9, False),
         ("qwen3_600m", 0.6e9, False),
@@ -55,6 +56,8 @@ def test_what_a_name_says(name: str, parameters: float | None, experts: bool) ->
     [
         ("qwen2.5_72b", "llama3_70b"),
         ("qwen3-8b", "llama3_8b"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama3_70b"),
+        ("nvidia/Nemotron-H", "nemotron_3_ultra"),
         ("qwen3_omni_30b_a3b", "qwen3_vl_30b_a3b"),
         ("qwen35_text_35b_a3b", "qwen3_30b_a3b"),
         ("kimi_k25_vl", "kimi_k2"),

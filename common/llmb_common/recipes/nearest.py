@@ -77,10 +77,10 @@ def model_named(name: str) -> Model:
     """Return what the model's ``name`` says of it: with ``8x7b`` in it, there are experts, and 56 billion weights.
 
     A word that is a number with ``m``, ``b`` or ``t`` behind it is that of the weights (the last one counts), and a
-    word such as a22b in ``235b_a22b`` says that there are experts. Words are split at ``-``, ``_``, ``/`` and
-    blanks; case does not count. library.json adds what it says, and its number of weights comes before the name's.
+    word such as a22b in ``235b_a22b`` says that there are experts. Words are split at ``-``, ``_`` and blanks; case and an
+    owner before a ``/`` do not count. library.json adds what it says, and its number of weights comes before the name's.
     """
-    words = _name_words(name)
+    words = _name_words(_without_owner(name))
     known = _read_library()["models"].get(in_library(name) or "", {})
     parameters, experts = None, bool(known.get("experts"))
     for word in words:
@@ -98,11 +98,16 @@ def model_named(name: str) -> Model:
 def in_library(name: str) -> str | None:
     """Return Megatron-Bridge's name of the model ``name``, if its library trains it without a performance recipe.
 
-    Case, punctuation and the words ``instruct``, ``base``, ``chat``, ``hf`` and ``it`` at the end are ignored; an owner
-    before a ``/`` is not, and counts as part of the name. None: library.json does not list it.
+    Case, punctuation, an owner before a ``/``, and the words ``instruct``, ``base``, ``chat``, ``hf`` and ``it`` at the
+    end are ignored. None: library.json does not list it.
     """
-    plain = _without_punctuation(name)
+    plain = _without_punctuation(_without_owner(name))
     return next((known for known in _read_library()["models"] if _without_punctuation(known) == plain), None)
+
+
+def _without_owner(name: str) -> str:
+    """Return a model's name without its owner on the Hugging Face Hub: ``Llama-3`` of ``meta-llama/Llama-3``."""
+    return name.rpartition("/")[2]
 
 
 def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -> Nearest | None:

@@ -261,4 +261,7 @@ def _profile_line(item: ProfileFiles) -> str:
     of = "all ranks" if item.ranks is None else f"rank{'s' * (len(item.ranks) != 1)} {', '.join(map(str, item.ranks))}"
     files = f"{counted(len(item.files), 'file')}, {size(item.bytes)}"
     where = f"{item.folder}/{item.files[0]}" if len(item.files) == 1 else item.folder
-    return f"profiled steps {item.start} to {item.stop} of {of} with {item.tool}, {files}: {printable(where)}"
+    # For nsys, Megatron counts from 0 and stops before the last step; its log counts from 1.
+    first = item.start + 1 if item.tool == "nsys" else item.start
+    steps = f"step {item.stop}" if first == item.stop else f"steps {first} to {item.stop}"
+    return f"profiled {steps} of {of} with {item.tool}, {files}: {printable(where)}"
