@@ -146,8 +146,8 @@ def main(words: Sequence[str]) -> int:
         record = load_record(Path(folder))
         found = check(record, job_id, expand(nodes))
         decision = decide(record, found, read_events(record.paths.events).left_out)
-    except LLMBError as error:
-        _print_line(f"check before training: {error.message}")
+    except (LLMBError, OSError) as error:
+        _print_line(f"check before training: {error.message if isinstance(error, LLMBError) else error}")
         return 1
     try:
         write_json(record.paths.folder / f"fabric-{restart}.json", _as_json_values(found, decision))

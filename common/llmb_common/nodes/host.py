@@ -36,10 +36,10 @@ CUDA_NEEDED = 13
 def other_architecture(node: NodeFacts, needs: Needs) -> str:
     """Return a phrase if the architecture of the node's CPUs is not exactly the one that jobs need.
 
-    Empty: it is, or none is needed. A node that does not tell its architecture counts as another one.
+    Empty: it is, none is needed, or the node does not tell its own.
     """
-    found = node.machine.architecture or ""
-    return f"{found}, and jobs are for {needs.architecture}" if needs.architecture not in ("", found) else ""
+    found = node.machine.architecture
+    return f"{found}, and jobs are for {needs.architecture}" if found and needs.architecture not in ("", found) else ""
 
 
 def no_gpus(node: NodeFacts, needs: Needs) -> str:

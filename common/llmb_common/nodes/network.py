@@ -142,13 +142,13 @@ class _Port(NamedTuple):
 
     @property
     def dark_level(self) -> str:
-        """How much it counts that this port is down: ``fail``, ``warn``, or empty: nothing, or it is up.
+        """How much it counts that this port is down: ``fail``, ``warn``, or empty: nothing, or it is not known to be down.
 
         It fails where more than half of the ports of its name, of three or more nodes, are up, or the other of two is.
         It warns where no other node has one, and where both of two are down and its node has fewer active ports than
         GPUs. Else it does not count.
         """
-        if self.port.state == ACTIVE:
+        if self.port.state in (ACTIVE, None):  # what does not tell its state may be up
             return ""
         up, all_of_them = sum(other.state == ACTIVE for other in self.same), len(self.same)
         if all_of_them >= FEWEST:

@@ -67,7 +67,7 @@ def _claiming_job(run: Path) -> str:
     Empty before its turn, and where that cannot be read; ``cancelled`` where the run is never to begin.
     """
     try:
-        return (run / "claim").read_text().strip()
+        return (run / "claim").read_text(errors="replace").strip()
     except OSError:
         return ""
 
