@@ -42,6 +42,15 @@ def test_it_waits_on_after_signals() -> None:
     assert (set(signals), status) == ({"signal"}, "7")
 
 
+def test_a_signal_at_any_moment_of_the_wait_is_heard() -> None:
+    """With $() instead of backquotes, one in some hundred ended bash 5.2 with a syntax error."""
+    quick = "sleep() { command sleep 0.001; }\nheard=0\ntrap 'heard=$((heard + 1))' TERM"
+    child = "for ((i = 0; i < 2000; i++)); do kill -TERM $PPID; read -t 0.001 < <(:) || true; done; exit 7"
+    heard, status = told(f"{quick}\nbash -c '{child}' &\nawait $!\necho $heard $status")
+    assert int(heard) > 100
+    assert status == "7"
+
+
 def test_a_child_that_has_ended_before() -> None:
     ended = "(exit 7) &\nwhile kill -0 $! 2> /dev/null; do sleep 0.1; done"
     assert told(f"{ended}\nawait $!\necho $status") == ["7"]

@@ -34,11 +34,11 @@ within() {  # seconds, command
   read -r -t "$1" _ < <("${@:2}" >&2; echo) || true
 }
 
-# Records an event. It needs no accounting database.
+# Records an event. It needs no accounting database. Called in traps, it has no $(): see await.
 event() {  # name, exit code or iteration or null
-  local line='{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s,"log":%s,"batch":%s}'
+  local line='{"event":"%s","time":%(%s)T,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s,"log":%s,"batch":%s}'
   # shellcheck disable=SC2059  # the format is the constant above
-  printf -v line "$line" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" "$first" "${batch_first:-null}"
+  printf -v line "$line" "$1" -1 "$job" "$$" "$restarts" "$nodes" "$2" "$first" "${batch_first:-null}"
   within 20 keep_line "$line" "$LLMB_RUN_DIR/events"
 }
 

@@ -14,7 +14,7 @@ told=0 failed=0 child=''
 trap 'told=1; [[ -z $child ]] || kill -TERM "$child" 2> /dev/null || true' TERM INT
 
 say() {  # turn, event, exit status
-  printf '{"event":"%s","time":%s,"job_id":"%s","exit_code":%s}\n' "$2" "$(date +%s)" "$SLURM_JOB_ID" "$3" \
+  printf '{"event":"%s","time":%(%s)T,"job_id":"%s","exit_code":%s}\n' "$2" -1 "$SLURM_JOB_ID" "$3" \
     >> "$folder/$1/events.jsonl" || true
 }
 
