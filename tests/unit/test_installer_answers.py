@@ -44,6 +44,12 @@ def test_a_default_is_possible_and_the_help_says_it() -> None:
             assert default is None or "default: " in question.help, question.field
 
 
+def test_a_choice_may_be_in_any_case() -> None:
+    local = {**SLURM, "cluster_type": "Local", "account": None, "gpu_partition": None}
+    answers = complete_answers({**local, "gpu_type": "CPU", "runtime": "NONE"}, RECIPES)
+    assert (answers.cluster_type, answers.gpu_type, answers.runtime) == ("local", "cpu", "none")
+
+
 def test_defaults_depend_on_the_answers() -> None:
     answers = complete_answers(SLURM, RECIPES)
     assert (answers.arch, answers.runtime, answers.install_method, answers.env_type) == (

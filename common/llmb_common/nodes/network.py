@@ -142,7 +142,7 @@ class _Port(NamedTuple):
 
     @property
     def dark_level(self) -> str:
-        """How much it counts that this port is down: ``fail``, ``warn``, or empty: nothing, or it is not known to be down.
+        """How much it counts that this port is down: ``fail``, ``warn``, or empty: nothing, or it is not known to be.
 
         It fails where more than half of the ports of its name, of three or more nodes, are up, or the other of two is.
         It warns where no other node has one, and where both of two are down and its node has fewer active ports than

@@ -77,8 +77,9 @@ def model_named(name: str) -> Model:
     """Return what the model's ``name`` says of it: with ``8x7b`` in it, there are experts, and 56 billion weights.
 
     A word that is a number with ``m``, ``b`` or ``t`` behind it is that of the weights (the last one counts), and a
-    word such as a22b in ``235b_a22b`` says that there are experts. Words are split at ``-``, ``_`` and blanks; case and an
-    owner before a ``/`` do not count. library.json adds what it says, and its number of weights comes before the name's.
+    word such as a22b in ``235b_a22b`` says that there are experts. Words are split at ``-``, ``_`` and blanks; case and
+    an owner before a ``/`` do not count. library.json adds what it says, and its number of weights comes before the
+    name's.
     """
     words = _name_words(_without_owner(name))
     known = _read_library()["models"].get(in_library(name) or "", {})

@@ -322,6 +322,7 @@ def _unpack_folder(settings: Dict[str, str]) -> str:
     default = os.environ.get("XDG_DATA_HOME") or home + "/.local/share"
     path = settings.get("ENROOT_DATA_PATH", default).strip("\"'")
     path = re.sub(r"^\$\{?HOME\}?", home, re.sub(r"^\$\{?XDG_DATA_HOME\}?", default, path)).split("$")[0] or "/"
+    path = os.path.abspath(path)
     while not os.path.isdir(path) and path != "/":
         path = os.path.dirname(path)
     return path

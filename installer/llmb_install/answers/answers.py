@@ -64,8 +64,9 @@ def complete_answers(
         RequestError: an answer is missing, wrong, or contradicts another
         ConfigError: a value in the play file ``where`` is of a type that its field does not have; with its line
     """
+    given = _in_lower_case(given)
     check_answers(given, recipes, where, lines)
-    values = with_defaults(_in_lower_case({key: value for key, value in given.items() if value is not None}))
+    values = with_defaults({key: value for key, value in given.items() if value is not None})
     names = expand_workloads(values["workloads"], recipes)
     if values["workloads"] in ("all", ["all"], ("all",)):  # those that have a configuration for the GPU type
         names = [name for name in names if has_rows(recipes[name], values["gpu_type"])]
@@ -84,10 +85,15 @@ def complete_answers(
 def _in_lower_case(given: Given) -> Given:
     """Return a copy of ``given`` with the answers to multiple-choice questions in lower case, as recipes spell them.
 
-    ``H100`` becomes ``h100``. Other answers stay, such as names of workloads, and values that are not text.
+    ``H100`` becomes ``h100``. Other answers stay, such as names of workloads and what is no choice of its question.
     """
-    chosen = {question.field for question in QUESTIONS if question.choices and not question.is_switch}
-    return {key: value.lower() if key in chosen and isinstance(value, str) else value for key, value in given.items()}
+    choices = {question.field: question.choices for question in QUESTIONS if question.choices}
+    spelled = dict(given)
+    for field, known in choices.items():
+        value = given.get(field)
+        if isinstance(value, str) and value.lower() in known:
+            spelled[field] = value.lower()
+    return spelled
 
 
 def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: str = "") -> None:

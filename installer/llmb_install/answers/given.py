@@ -26,7 +26,7 @@ def on_slurm(given: Given) -> bool:
 
 
 def uses_images(given: Given) -> bool:
-    """Return whether jobs run in container images: on Slurm, unless the ``runtime`` is ``none``, in lower case.
+    """Return whether jobs run in container images: on Slurm, unless the ``runtime`` is ``none``.
 
     An unanswered ``runtime`` counts as one with containers. False as long as ``cluster_type`` is unanswered.
     """
