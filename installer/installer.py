@@ -16,9 +16,10 @@ CLONE = Path(__file__).resolve().parent.parent
 def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 does not know it
     """Run the installer with the command line of this process and return its exit status.
 
-    Under a Python that is too old, this process is replaced by a newer one, fetched where none is found. The status is
-    3, with an error printed, where Python's standard library is incomplete, where a newer Python cannot be had, or
-    where only help was asked for and none is there.
+    Under a Python that is too old, this process is replaced by a newer one, fetched where none is found. The status
+    is 3, with an error printed, where Python's standard library is incomplete, where a newer Python cannot be had,
+    or where only help was asked for and none is there. Changes ``sys.path`` and environment variables, and makes
+    Ctrl-C end the process.
 
     Raises:
         SystemExit: after ``--help`` or ``--version``

@@ -35,8 +35,9 @@ def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **vari
     Args:
         workload: a recipe's name (``llama3.1``) or workload (``pretrain_llama3.1``)
         install: the installation's folder; None: ``LLMB_INSTALL``, else the current folder
-        variables: those of ``launch.sh`` (``JOB_TOTAL_GPUS=256``), over the environment's; others go to the job. Values
-            are written as ``str`` writes them, None too: leave out what is not to be set.
+        variables: those of ``launch.sh`` (``JOB_TOTAL_GPUS=256``), which win over the environment's; any other is
+            passed on to the job's environment. Values are written as ``str`` writes them, None too: leave out what
+            is not to be set.
 
     Raises:
         LLMBError: the job cannot be planned; message and remedy say why, and what to do
@@ -53,6 +54,7 @@ def submit(planned: JobPlan) -> str:
 
     Raises:
         LLMBError: the installation does not exist, or the job was refused
+        OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     workspace = _workspace(planned.install)
     workspace.require_install()
@@ -62,13 +64,14 @@ def submit(planned: JobPlan) -> str:
 def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: float | None = None) -> dict[str, str]:
     """Wait until ``runs`` have ended, and return the state of each by the word that named it in ``runs``.
 
-    Each word names one run: a run id or its beginning, a name, job id or folder. States are in capitals, as the command
-    ``jobs`` lists them; a run that failed raises nothing. After ``timeout`` seconds, returns the states as they are
-    then; None: no limit. Without runs, returns {} at once.
+    Each word names one run: a run id or its beginning, a name, job id or folder. States are in capitals, as the
+    command ``jobs`` lists them; a run that failed raises nothing. After ``timeout`` seconds, returns the states as
+    they are then; None: no limit. Without runs, returns {} at once.
 
     Raises:
         LLMBError: there is no such run, a word is the beginning of several run ids, none of the runs will ever
             start, or the scheduler has not answered for a quarter of an hour
+        OSError: a run.json that is to be changed fails to be read
     """
     workspace = _workspace(install)
     records = [load_record(one_folder(workspace, run)) for run in runs]
@@ -80,11 +83,13 @@ def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[d
     """Return each run's figures and verdict, as the list ``runs`` of ``llmb-run results --json`` has them.
 
     ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation. Those
-    named by a path come first, then the others, each in the order given; without words, the newest run is first. Runs
-    that have failed or not ended are among them. The list is never empty. docs/reference.md describes the fields.
+    named by a path come first, then the others, each in the order given; without words, the newest run is first.
+    Runs that have failed or not ended are among them. The list is never empty. docs/reference.md describes the
+    fields.
 
     Raises:
         LLMBError: there is no run at all, or a word names none or several
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     return as_dicts(selected_runs(_workspace(install), runs, {}))
 
@@ -92,6 +97,10 @@ def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[d
 def _workspace(install: str | os.PathLike[str] | None) -> Workspace:
     """Return the workspace of the installation at ``install``, a path that may be relative to the current folder.
 
-    None: the installation that ``LLMB_INSTALL`` names, else the current folder. Whether it exists is not checked here.
+    None: the installation that ``LLMB_INSTALL`` names, else the current folder. Whether it exists is not checked
+    here.
+
+    Raises:
+        RequestError: ``install`` is None, and ``LLMB_INSTALL`` cannot be used as a path
     """
     return Workspace(Path(install).absolute() if install is not None else None)

@@ -115,8 +115,8 @@ def refuse_beside_json(option: str, value: str) -> None:
 class SectionedOption(click.Option):
     """An option that several commands share; their help shows it below the heading in its attribute ``section``.
 
-    That is empty at first, and then the option is shown among the command's own; ``under`` of ``llmb_run.options`` sets
-    it. In all else it is a ``click.Option``.
+    That is an empty text at first, and then the option is shown among the command's own; ``under`` of
+    ``llmb_run.options`` sets it. In all else it is a ``click.Option``.
     """
 
     section = ""
@@ -132,12 +132,12 @@ _JOB_COMMANDS = ("single", "plan")
 def refuse_verb(command: str, words: Sequence[str]) -> None:
     """Refuse lines such as ``archive verify``, which LLMB once had, or ``jobs list``, which other tools have.
 
-    ``words`` are those behind ``command``; only the first is looked at. Passes without words, and where the first one
-    begins with ``-``.
+    ``words`` are those behind ``command``, its name as typed; only the first is looked at. Passes without words,
+    and where the first one begins with ``-``.
 
     Raises:
-        RequestError: the first word is a verb of an earlier release (code ``removed``), or one of another tool and no
-            file of that name is in the current folder (code ``usage``)
+        RequestError: the first word is a verb of an earlier release (code ``removed``), or one of another tool and
+            no file of that name is in the current folder (code ``usage``)
     """
     if not words or words[0].startswith("-"):
         return
@@ -155,9 +155,10 @@ class Command(click.Command):
     """One command of ``llmb-run``, whose function returns a ``Result``, which this class prints.
 
     It is printed as text or, with ``--json``, as JSON. Created with ``as_json=False``, the command has no option
-    ``--json``. The methods are click's: ``parse_args`` first refuses words that click would take but that cannot be
-    meant; ``format_options`` puts shared options under headings in the help; ``invoke`` executes the command, prints,
-    and returns the exit status.
+    ``--json``. The methods are click's: ``parse_args`` returns the words left over, and first refuses words that
+    click would take but that cannot be meant (``RequestError``); ``format_options`` puts shared options under
+    headings in the help; ``invoke`` executes the command, prints, and returns the exit status, or passes on the
+    command's ``LLMBError`` without printing.
     """
 
     def __init__(self, *arguments: Any, as_json: bool = True, **settings: Any) -> None:
@@ -176,13 +177,15 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``args`` as click does, and return the words left over; before that, refuse what click would take.
 
-        Refused are verbs of other tools or of earlier releases, a bare word where the command takes its workload with
-        ``-w`` and none is given, and values that are empty or not UTF-8. Nothing is refused while the shell completes a
-        line; with ``--help`` only verbs are.
+        Refused are verbs of other tools or of earlier releases, a bare word where the command takes its workload
+        with ``-w`` and none is given, and values that are empty or not UTF-8. Nothing is refused while the shell
+        completes a line; with ``--help`` only verbs are.
 
         Raises:
             RequestError: there is such a word
-            ConfigError: there is a bare word, and ``cluster_config.yaml``, read for the remedy, is wrong or not trusted
+            ConfigError: there is a bare word, and ``cluster_config.yaml``, read for the remedy, is wrong or not
+                trusted
+            RecipeError: likewise, and a recipe's catalogue cannot be read
             click.UsageError: as from click: an unknown option, a missing or bad value
         """
         # The shell asks for words, and the line is not finished.
@@ -265,7 +268,8 @@ class VerbCommand(Command):
 
     It is created as a ``Command``, with ``verbs``, the commands of its verbs, which keep their own names. The first
     word is a verb if a verb has exactly that name, else it is the command's own argument, also if it is an option.
-    ``make_context``, which click calls, chooses between them.
+    ``make_context``, which click calls with the words behind the command, returns the context of the verb, else the
+    command's own.
     """
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
@@ -306,8 +310,9 @@ class LazyGroup(click.Group):
     """The click group of all commands of ``llmb-run``, which imports a command's module only when that is asked for.
 
     The list of commands, help and completion of command names come from the table ``COMMANDS``, so that they start
-    fast; they leave out hidden commands. ``get_command`` imports one command, a hidden one, too; None: there is none of
-    that name.
+    fast; they leave out hidden commands. ``list_commands`` returns the names; ``get_command`` imports one command,
+    a hidden one, too, and returns it (None: there is none of that name); ``format_commands`` writes the list into
+    the help; ``shell_complete`` returns click's items for the command names that begin with ``incomplete``.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -322,7 +327,10 @@ class LazyGroup(click.Group):
         return load_command(cmd_name) if cmd_name in (*self.list_commands(ctx), *HIDDEN) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands into the help text, by section, a line each, without importing any of them."""
+        """Write the list of commands into the help text, by section, a line each, without importing any of them.
+
+        Hidden commands are left out.
+        """
         for section, commands in COMMANDS.items():
             with formatter.section(section):
                 formatter.write_dl(list(commands.items()))
@@ -410,8 +418,8 @@ _BASH_VALUE = (
 def _script(context: click.Context, shell: str) -> str:
     """Return the text of the script that makes ``shell`` complete the command line of ``llmb-run``.
 
-    Click generates it; for bash and fish, the part that splits click's answers is corrected. ``shell`` is one that
-    click supports.
+    Click generates it; for bash and fish, the part that splits click's answers is corrected. ``shell`` is ``bash``,
+    ``zsh`` or ``fish``; ``context`` any of the running command's.
     """
     from click.shell_completion import get_completion_class
 
@@ -426,12 +434,15 @@ def _script(context: click.Context, shell: str) -> str:
 def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Callable[[F], F]:
     """Return a decorator that adds to a command a flag that does ``act`` in place of the command's own work.
 
-    The flag is called ``name``; ``text`` is its help. After ``act``, the program ends, with exit status 0 unless
-    ``act`` raises.
+    The flag is called ``name``, with its dashes; ``text`` is its help. ``act`` is called with click's context, as
+    soon as the flag is parsed. After it, the program ends, with exit status 0 unless ``act`` raises.
     """
 
     def callback(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-        """Call ``act`` and end the program where the flag was given (``wanted``); else do nothing."""
+        """Call ``act`` with ``context`` and end the program where the flag was given (``wanted``); else do nothing.
+
+        ``act`` is the enclosing function's. Click calls this; ``parameter`` is not used.
+        """
         if wanted:
             act(context)
             context.exit()

@@ -26,7 +26,7 @@ Row = TypeVar("Row")
 class Form(Flag):
     """An output of a table of results: JSON, CSV, the terminal's table, Markdown, or the HTML page.
 
-    The outputs that show a column are flags, combined with ``|``.
+    The outputs that show a column are flags, combined with ``|``: ``Form.JSON | Form.TABLE``.
     """
 
     JSON = auto()
@@ -45,10 +45,11 @@ ALL = DATA | TEXT | Form.PAGE
 class Column(Generic[Row]):
     """A column of a table of results: one figure or word of each row.
 
-    ``value`` returns what JSON and CSV hold, None where there is none; ``forms`` are the outputs that show the column.
-    ``head`` and ``unit`` make the ``heading``. ``spec`` is how people see the value: a format specification (``.3f``;
-    ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned. ``cell`` returns what
-    tables show of a row as text, empty where it has no value.
+    ``value``, called with a row, returns what JSON and CSV hold, None where there is none; ``forms`` are the
+    outputs that show the column. ``head`` and ``unit`` (such as ``s``; either may be empty) make the property
+    ``heading``. ``spec`` is how people see the value: a format specification (``.3f``; ``.1%`` of a share, whose
+    unit is in the heading), empty for text, which is left-aligned. ``csv_name`` is its name in CSV; empty: ``key``.
+    ``cell`` returns what tables show of a row as text, empty where it has no value.
     """
 
     key: str
@@ -61,7 +62,7 @@ class Column(Generic[Row]):
     unit: str = ""
     spec: str = ""
     text: Callable[[Row], str] | None = None
-    """Makes the cell of a row, where it says more than the value; None: the value by ``spec``."""
+    """Makes the cell of a row, called with it, where it says more than the value; None: the value by ``spec``."""
     csv_name: str = ""
     optional: bool = False
     """Whether outputs for people leave the column out where no row has a value."""
@@ -77,7 +78,7 @@ class Column(Generic[Row]):
     def cell(self, row: Row) -> str:
         """Return the text that tables print for ``row``: what ``text`` makes of it, else its value by ``spec``.
 
-        Empty: the row has no value.
+        Without a unit. Empty: the row has no value.
         """
         return self.text(row) if self.text else formatted(self.value(row), self.spec)
 
@@ -91,7 +92,9 @@ def attribute_at(path: str, convert: Callable[[Any], Any] | None = None) -> Call
     names = path.split(".")
 
     def value(item: Any) -> Any:
-        """Return the attribute of ``item``, a row, at the path, converted; None where it or one on the way is None.
+        """Return the attribute of ``item``, a row, at the path; None where it or one on the way is None.
+
+        Path and ``convert``, which the attribute goes through unless that is None, are the enclosing function's.
 
         Raises:
             AttributeError: ``item`` has no such attribute
@@ -121,8 +124,9 @@ def item(name: str) -> Callable[[dict[str, Any]], Any]:
 def formatted(value: Any, spec: str) -> str:
     """Return ``value`` as text by the format specification ``spec``; empty for None.
 
-    An empty ``spec`` writes it as ``str`` does. One that ends with ``%``, and says how many digits, takes a share and
-    gives the number in per cent without the sign ``%``: 0.019 by ``+.1%`` is ``+1.9``, and never ``-0.0``.
+    An empty ``spec`` writes it as ``str`` does. One that ends with ``%`` must say how many digits (``.1%``); it
+    takes a share and gives the number in per cent without the sign ``%``: 0.019 by ``+.1%`` is ``+1.9``, and never
+    ``-0.0``.
     """
     if value is None:
         return ""
@@ -211,9 +215,10 @@ def fitting(
     """Return the text of a table of ``rows`` that leaves out columns until it fits in ``width`` characters.
 
     Empty without rows. A column without text in any row is always left out; then those go whose keys are in
-    ``dispensable``, in that order, until the others fit. With ``least``, every line is cut at ``width``, with dots at
-    its end, and the last column counts as fitting where the others leave it at least so many characters. Without, a
-    table that still does not fit is folded as any table of a terminal. The text ends with a newline.
+    ``dispensable``, one by one in that order, until the others fit. With ``least``, every line is cut at ``width``,
+    with dots at its end, and the last column counts as fitting where the others leave it at least so many
+    characters. Without, a table that still does not fit is folded as any table of a terminal. The text ends with a
+    newline.
     """
     shown = [column for column in columns if any(column.cell(row) for row in rows)]
     for key in ("", *dispensable):
@@ -233,8 +238,8 @@ def of_json(
 ) -> list[Column[dict[str, Any]]]:
     """Return those of ``columns`` that JSON has, as copies that read rows which ``as_dict`` has made, by key.
 
-    ``texts`` holds, by a column's key, the function that makes its cells of such a row; other columns are formatted by
-    their ``spec``, also those that had a function of their own.
+    In their order. ``texts`` holds, by a column's key, the function that makes its cells of such a row; other
+    columns are formatted by their ``spec``, also those that had a function of their own.
     """
     own = texts or {}
     return [
@@ -287,8 +292,9 @@ def column_descriptions(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
 class View(Generic[Row]):
     """A list of rows that a command prints as a table or as CSV, with the same as ``data`` for JSON.
 
-    ``name`` is the key of ``data`` in the JSON output. ``table`` returns the text for a terminal, and ``csv`` the rows
-    as CSV without ``conclusions``.
+    ``name`` is the key of ``data``, a list, in the JSON output. ``table`` returns the text for a terminal, with a
+    final newline: the conclusions and the table, or ``empty`` without rows. ``csv`` returns the rows as CSV text
+    with a line of column names, without ``conclusions``.
     """
 
     name: str
@@ -338,11 +344,11 @@ RUN_KEYS = {
 
 
 def run_as_json(run: RunRow) -> dict[str, Any]:
-    """Return the fields that every command's JSON has of a run, by the names in ``RUN_KEYS``.
+    """Return the fields that every command's JSON has of a run, by the names in ``RUN_KEYS``, as a new dictionary.
 
-    They are its ids, names and folder, what it trains, its job, state and times. A new dictionary. ``folder`` is text;
-    any other value is the attribute of ``run`` by that name. Times are Unix seconds. Commands add what more they know
-    of the run.
+    They are its ids, names and folder, what it trains, its job, state and times. ``folder`` is text; any other
+    value is the attribute of ``run`` by that name. Times are Unix seconds. Commands add what more they know of the
+    run.
     """
     return {name: getattr(run, name) for name in RUN_KEYS} | {"folder": str(run.folder)}
 

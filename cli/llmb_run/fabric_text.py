@@ -17,9 +17,9 @@ MEASURED = ("measured", "of", "median", "lowest", "scatter", "slow below", "algo
 def fabric_text(fabric: Fabric) -> str:
     """Return what a measurement of the network fabric says, as text for people with a final newline.
 
-    First the answer, then findings that concern no single node, and how fine a difference can be seen; below, tables of
-    what was measured, remedies (``to do: ...``), and the account of the measurement. What there is nothing to say of is
-    left out.
+    First the answer, then findings that concern no single node (``LEVEL: TEXT``), and how fine a difference can be
+    seen; below, after empty lines, tables of what was measured, remedies (``to do: ...``), and the account of the
+    measurement. What there is nothing to say of is left out.
     """
     verdict = fabric.verdict
     of_all = [item for item in verdict.findings if not item.hosts or item.level == "note"]
@@ -37,7 +37,7 @@ def fabric_text(fabric: Fabric) -> str:
 def measured_rows(fabric: Fabric) -> list[list[str]]:
     """Return the table of a fabric measurement: a row for each kind of measurement, in the order of the verdict's.
 
-    The cells are those named in ``MEASURED``. An empty cell: not known.
+    A row has a text for each heading in ``MEASURED``, in that order. An empty cell: not known.
     """
     return [_measure_row(item, fabric.measurement) for item in fabric.verdict.measures]
 
@@ -45,9 +45,9 @@ def measured_rows(fabric: Fabric) -> list[list[str]]:
 def _measure_row(item: Measure, measured: FabricMeasurement) -> list[str]:
     """Return one row of the table of a fabric measurement, a text for each heading in ``MEASURED``.
 
-    The row is on the measure ``item``, in whose unit figures are; ``measured`` is the whole measurement. An empty text:
-    not known. Scatter is the standard deviation in per cent of the median. Algorithm bandwidth is given for collectives
-    alone.
+    The row is on the measure ``item``; median (with the unit), lowest and limit are in its unit, the algorithm
+    bandwidth, given for collectives alone, in GB/s. ``measured`` is the whole measurement. Scatter is the standard
+    deviation in per cent of the median, ``0.52 %``. An empty text: not known.
     """
     scatter = f"{100 * item.deviation / item.median:.2f} %" if item.deviation is not None else ""
     slow = f"{item.limit:.4g}" if item.limit is not None else ""
@@ -87,7 +87,8 @@ def _ranks_per_node(measured: FabricMeasurement) -> int:
 def _sizes_table(measured: FabricMeasurement) -> str:
     """Return the bandwidths by message size as a table with the columns of ``all_reduce_perf``: bytes, us, GB/s.
 
-    Sizes stand in the order of the measurement. Those without a time are left out; empty where none has one.
+    With headings and a final newline. Sizes stand in the order of the measurement. Those without a time are left
+    out; empty text where none has one.
     """
     rows = [
         [str(group.bytes), f"{1e6 * group.seconds:.1f}", f"{group.algbw_gbps:.2f}", f"{group.busbw_gbps:.2f}"]

@@ -28,18 +28,19 @@ from llmb_run.terminal import local_time_text
 class LiveRun:
     """One run that a command follows: its state as last seen, and its progress by its log.
 
-    Made from an observation of the run. ``update_runs`` brings several up to date with one question to the scheduler,
-    by replacing what each has ``seen``; everything else follows from that and from the log.
+    Made from an observation of the run. ``update_runs`` brings several up to date with one question to the
+    scheduler, by replacing what each has ``seen``; everything else follows from that and from the log.
 
-    ``live``: it has not ended. ``trained``: it has ended and trained every step; ``well``: it completed, or is
-    ``trained``; both are False while it is live. ``progress`` knows the step, as of the last call of its ``look``;
-    ``seconds_left`` is None where no estimate is possible. ``remark`` returns why it waits, where it runs or how it
-    ended, ``as_dict`` all of it as JSON values.
+    Properties: ``record``: as last seen. ``live``: it has not ended. ``trained``: it has ended and trained every
+    step; ``well``: it completed, or is ``trained``; both are False while it is live. ``progress``, always the same
+    object, knows the step, as of the last call of its ``look``; ``seconds_left`` is None where no estimate is
+    possible. ``remark`` returns why it waits, where it runs or how it ended, a text that may be empty, and
+    ``as_dict`` all of it as JSON values.
     """
 
     seen: Observation
     differing: str = ""
-    """What tells it from the others that are followed."""
+    """What tells it from the others that are followed: ``tp=2, NCCL_ALGO=Ring``; empty: nothing."""
 
     @cached_property
     def progress(self) -> Progress:
@@ -89,8 +90,9 @@ class LiveRun:
     def remark(self) -> str:
         """Return a remark on the run, a fragment: why it is queued, where it runs, or how it ended and why.
 
-        Where the scheduler could not be asked, the remark is what is known from before, and why. Empty: nothing is
-        known.
+        Such as ``Priority, expected TIME``, a host list (``n[1-4]: being checked`` while the job checks its nodes),
+        or ``exit code 1; CAUSE``. Where the scheduler could not be asked, it is ``last known: `` and why. Empty:
+        nothing is known.
         """
         if self.seen.finding.unknown:
             return f"last known: {self.seen.finding.unknown}"
@@ -139,9 +141,9 @@ class LiveRun:
 
 
 def trained_every_step(record: RunRecord) -> bool:
-    """Return whether the log of an ended run has a sound record of the run's last step.
+    """Return whether the log of an ended run has a sound record of the run's last step; the log is read.
 
-    True also where the steps were too few to be measured.
+    True also where the steps were too few to be measured. False without a log.
     """
     files = RunFiles(record.paths.name, record.paths.folder, record.paths.log)
     status = analyse(files, window_of(record.plan), RecordedState(record.state, record.detail)).status
@@ -151,8 +153,8 @@ def trained_every_step(record: RunRecord) -> bool:
 class Changes:
     """Tells of each change of state in runs that are observed again and again, by calling ``say`` with a line.
 
-    One object remembers the state of every run that it has told. ``tell`` takes observations, and says a line for each
-    whose state is new.
+    It is made from ``say``, which gets a text without line break. One object remembers the state of every run that
+    it has told. ``tell`` takes observations, says a line for each whose state is new to it, and returns nothing.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -162,8 +164,8 @@ class Changes:
     def tell(self, seen: Sequence[Observation]) -> None:
         """Say a line for each run in ``seen`` whose state is not the one told last, in the order of ``seen``.
 
-        The line has run id, state, and what the run waits for, else a detail of its state. The states are kept for the
-        next call; a run that was never told is told.
+        ``RUN_ID  RUNNING  DETAIL``, the last being what the run waits for, else a detail of its state. The states
+        are kept for the next call; a run that was never told is told.
         """
         for item in seen:
             record = item.record
@@ -175,11 +177,12 @@ class Changes:
 def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
     """Return the runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
 
-    A state that has changed is written into the run's record, where this user may write. Where the scheduler does not
-    answer, the state is the last known one, and nothing is raised. Empty for no folders.
+    A state that has changed is written into the run's record, where this user may write. Where the scheduler does
+    not answer, the state is the last known one, and nothing is raised for that. Empty for no folders.
 
     Raises:
         RecordError: a record cannot be read
+        OSError: a run.json that is to be changed fails to be read
     """
     seen = observe([load_record(folder) for folder in folders])
     return list(map(LiveRun, seen, distinguishing_settings(one.record.plan for one in seen)))
@@ -188,8 +191,11 @@ def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
 def update_runs(runs: Sequence[LiveRun]) -> None:
     """Bring those of ``runs`` that have not ended up to date, with one question to the scheduler.
 
-    Changes what each has ``seen``, and its record on disk, where this user may write. Without an answer, each keeps its
-    last known state, and nothing is raised.
+    Changes what each has ``seen``, and its record on disk, where this user may write. Without an answer, each keeps
+    its last known state, and nothing is raised for that.
+
+    Raises:
+        OSError: a run.json that is to be changed fails to be read
     """
     alive = [run for run in runs if run.live]
     for run, seen in zip(alive, observe([run.record for run in alive]), strict=True):

@@ -101,19 +101,19 @@ _STARTING = "--slurm-arg"
 
 
 def command_instead(name: str) -> str:
-    """Return the command line that does what the command ``name`` of another program does (``squeue``).
+    """Return the command line that does what the command ``name`` of another program does.
 
-    Upper and lower case are the same. It may have words to fill in (``RUN``) and alternatives behind ``;`` or a comma.
-    Empty: none is known.
+    Of ``squeue`` it is ``llmb-run jobs --live``. Upper and lower case are the same. It may have words to fill in
+    (``RUN``) and alternatives behind ``;`` or a comma. Empty: none is known.
     """
     return COMMANDS.get(name.lower(), "").format(name=name)
 
 
 def verb_instead(verb: str) -> str:
-    """Return the command line meant by ``verb``, a command and a word that names no run (``jobs list``).
+    """Return the command line meant by ``verb``, a command and a word that names no run.
 
-    One blank is between the two. Upper and lower case are the same. The line may have words to fill in (``RUN``).
-    Empty: none is known.
+    Of ``jobs list`` it is ``llmb-run jobs``. One blank is between the two words. Upper and lower case are the same.
+    The line may have words to fill in (``RUN``). Empty: none is known.
     """
     return VERBS.get(verb.lower(), "")
 
@@ -121,11 +121,12 @@ def verb_instead(verb: str) -> str:
 def model_instead(word: str) -> str:
     """Return which workloads come near ``word``, a model's name, as a remedy for a command line with it.
 
-    Empty where none comes near, or ``word`` has no digit. Reads the installation that the environment names.
+    A clause without a period. Empty where none comes near, or ``word`` has no digit. Reads the installation that
+    the environment names.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
-        RequestError: ``LLMB_REPO`` is set and contains no recipe
+        RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
         RecipeError: a recipe's catalogue cannot be read
     """
     from llmb_common.planning.workspace import Workspace
@@ -197,9 +198,9 @@ def column_named(name: str) -> str | None:
 
 
 def _only_if_known(text: str, known: Collection[str]) -> str:
-    """Return the remedy ``text``, or nothing where it begins with an option that is not among ``known``.
+    """Return the remedy ``text``, or an empty text where it begins with an option that is not among ``known``.
 
-    Such an option is ``--scale GPUS``. Nothing is an empty text.
+    Such an option is ``--scale GPUS``: what counts is its first word, if that begins with two dashes.
     """
     option = text.partition(" ")[0].rstrip(":,")
     return "" if option.startswith("--") and option not in known else text

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     """Run the command in ``words``, print its error if it has one, and return its exit status.
 
-    Notices of an earlier command in this process are forgotten.
+    ``words`` are those behind the program's name. Notices of an earlier command in this process are forgotten.
     """
     notices.recorded_notices.clear()
     return guarded(
@@ -53,10 +53,12 @@ def _run(words: list[str]) -> int:
 def _command(arguments: list[str]) -> int:
     """Run the command in ``arguments``, or answer a shell that asks for completions, and return the exit status.
 
+    ``arguments`` are the words behind the program's name. A variable of the environment says that a shell asks.
     ``help COMMAND`` is ``COMMAND --help``. Help is printed on stdout.
 
     Raises:
-        LLMBError: the command failed, or its line is wrong: then the remedy is the line that was meant, if it is known
+        LLMBError: the command failed, or its line is wrong: then the remedy is the line that was meant, if it is
+            known
         OSError: from the command itself, or nobody reads the output
     """
     import click
@@ -87,11 +89,14 @@ def _command(arguments: list[str]) -> int:
 def _with_corrected_command(error: LLMBError, arguments: list[str]) -> LLMBError:
     """Return ``error`` itself with its remedy replaced by the whole command line that was meant.
 
-    Unchanged where the error is not about the line's words, or ``arguments``, the line that was typed, do not show what
-    was meant.
+    It is changed in place. Unchanged where the error is not about the line's words, or ``arguments``, the line that
+    was typed, without the program, do not show what was meant.
 
     Raises:
         ConfigError: the line lacks options, and ``cluster_config.yaml`` is wrong, or not trusted
+        RecipeError: likewise, and a recipe's catalogue cannot be read
+        RequestError: likewise, ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a
+            path
     """
     if isinstance(error, RequestError) and error.complete:
         from llmb_run.meant import completed
@@ -108,9 +113,10 @@ def _with_corrected_command(error: LLMBError, arguments: list[str]) -> LLMBError
 
 
 def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
-    """Return click's complaint about the command line as an error of ours, for the caller to raise.
+    """Return click's complaint about the command line as an error of ours (code ``usage``), for the caller to raise.
 
-    Message and remedy name the nearest word that exists, what to type instead, or the help to read.
+    ``arguments`` are the words of the line without the program. Message and remedy name the nearest word that
+    exists, what to type instead, or the help to read; both are without a period.
 
     Raises:
         RequestError: code ``removed``: a word of an earlier release; the remedy is what does its work now
@@ -191,8 +197,8 @@ def _elsewhere(command: str, option: str) -> str:
 def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str, str] | None:
     """Return (message, remedy) for a number outside the range that ``option`` takes; None for any other bad value.
 
-    The message is like ``--scale 0 is not a whole number of at least 1``, the remedy an example. The range has a lower
-    end.
+    The message is like ``--scale 0 is not a whole number of at least 1``, the remedy ``for example --scale 1``. The
+    option's range must have a lower end.
     """
     import click
 
@@ -208,9 +214,9 @@ def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str,
 
 
 def _within(kind: click.IntRange | click.FloatRange) -> str:
-    """Return the smallest sensible number that an option of this kind takes, as text for an example.
+    """Return the smallest sensible number that an option of this kind takes, as text for an example: ``1``.
 
-    It is at least 1, and 1 more than a lower end that does not belong to the range.
+    It is at least 1, and 1 more than a lower end that does not belong to the range. The upper end is not looked at.
     """
     least = kind.min or 0
     return f"{least + 1:g}" if kind.min_open else f"{max(least, 1):g}"

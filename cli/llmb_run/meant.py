@@ -40,9 +40,12 @@ _CLOSE = 0.75
 def corrected_command(arguments: Sequence[str]) -> str:
     """Return the whole command line that the user meant by ``arguments``, with ``llmb-run`` first.
 
-    ``arguments`` are without the program; a single one with blanks is taken for a whole line. The answer is quoted for
-    a shell. The line is one that its command parses; whether the job in it can run is not checked. Empty: no such line
-    is known, it would be the same words in another order, or a word sets what looks like a secret.
+    ``arguments`` are without the program; a single one with blanks is taken for a whole line. The answer is quoted
+    for a shell. The line is one that its command parses; whether the job in it can run is not checked. Empty: no
+    such line is known, it would be the same words in another order, or a word sets what looks like a secret.
+
+    Raises:
+        RequestError: ``LLMB_INSTALL`` cannot be used as a path
     """
     words = list(arguments)
     # The line is printed, and a secret would be with it.
@@ -65,8 +68,8 @@ def corrected_command(arguments: Sequence[str]) -> str:
 def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str) -> str:
     """Return the command line of ``arguments`` with the options it lacks, and behind ``#`` what else is possible.
 
-    It begins with ``llmb-run``, and is quoted for a shell. Where a workload is lacking, and neither size nor scale is
-    given, examples of these are added, too.
+    It begins with ``llmb-run``, and is quoted for a shell. Where a workload is lacking, and neither size nor scale
+    is given, examples of these are added, too.
 
     Args:
         arguments: the words of the line, without ``llmb-run``
@@ -77,6 +80,7 @@ def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str)
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
     """
     if "WORKLOAD" in lacking:
         line = [*arguments[:1], "-w", _workload_for(arguments), *arguments[1:]]
@@ -94,12 +98,13 @@ def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str)
 def _workload_for(arguments: Sequence[str]) -> str:
     """Return the name of a workload that has the size which ``arguments`` ask for, for an example.
 
-    Workloads of Megatron-Bridge's catalogue come last. Llama 3.1's where they ask for no size but ``smoke``, or none
-    has it.
+    Workloads of Megatron-Bridge's catalogue come last. Llama 3.1's where they ask for no size but ``smoke``, or
+    none has it.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
     """
     # Nearly every workload has the size smoke, so it says nothing.
     asked = {word.partition("=")[2] or word for word in arguments} - {"smoke"}
@@ -149,21 +154,22 @@ def _normalized(name: str) -> str:
 
 
 def _command_names() -> list[str]:
-    """Return the names of all commands of ``llmb-run`` that its help shows, in that order."""
+    """Return the names of all commands of ``llmb-run`` that its help shows, in that order; no verbs or hidden ones."""
     return list(chain.from_iterable(COMMANDS.values()))
 
 
 def _with_command(words: list[str], workspace: Workspace) -> list[str]:
     """Return ``words``, a command line, with the command of ``llmb-run`` that is meant as its first word.
 
-    The command may stand behind options, be another tool's or misspelt; with another tool's, ``--profile`` may be added
-    at the end. Where it is missing, and a workload is named first or by ``-w``, ``plan`` is taken, which starts
-    nothing. Unchanged where the first word is a command. Empty: none is recognized, there are no words, or it is
-    another tool's command with no words behind it, or whose counterpart here takes no run or workload.
+    The command may stand behind options, be another tool's or misspelt; with another tool's, ``--profile`` may be
+    added at the end. Where it is missing, and a workload is named first or by ``-w``, ``plan`` is taken, which
+    starts nothing. Unchanged where the first word is a command. Empty: none is recognized, there are no words, or
+    it is another tool's command with no words behind it, or whose counterpart here takes no run or workload.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     known = _command_names()
     if not words or words[0] in known:
@@ -196,6 +202,7 @@ def _corrected(words: list[str], workspace: Workspace) -> list[str]:
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     if not words:
         return []
@@ -248,15 +255,16 @@ def _translated_option(
 ) -> list[str]:
     """Return the words for what the option ``name`` of another program is called here, with its value.
 
-    An option without a counterpart, or without a value, is returned as it was typed. A counterpart ``--html`` is taken
-    only for a file that is a page by its name.
+    An option without a counterpart, or without a value, is returned as it was typed. A counterpart ``--html`` is
+    taken only for a file that is a page by its name.
 
     Args:
         words: the command line, its command first
         name: the option, with its dashes
         value: what follows it in the same word, with the ``=``; empty: nothing
-        rest: the words behind it; the value is removed from there where it is taken
-        options: those of the command
+        rest: the words behind it, of which the first is its value if ``value`` is empty; it is removed from there
+            where it is taken
+        options: those of the command, by spelling
     """
     instead = habits.option_instead(words[0], name, options, words)
     same = re.fullmatch(r"(--?[a-z-]+) [A-Z]+( -s SIZE)?", instead)
@@ -327,13 +335,15 @@ def _with_bare_words(
 ) -> list[str]:
     """Return the command line ``done`` with each of the ``bare`` words as the option that it is a value of.
 
-    Empty: a word belongs to no option and the command takes none, or a workload is missing. The command may become
-    another one: ``compare`` for ``ab`` with two bare words and nothing else, ``bulk`` for a command that starts jobs
-    and one file.
+    ``done`` begins with ``command``; ``options`` are the command's, by spelling. Words that belong to no option
+    stay bare, behind the command, if it takes words. Empty: it takes none, or a workload is missing. The command
+    may become another one: ``compare`` for ``ab`` with two bare words and nothing else, ``bulk`` for a command that
+    starts jobs and one file.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     # Two runs that exist are compared; ab would start new ones.
     if command == "ab" and len(bare) == 2 and len(done) == 1:
@@ -364,12 +374,13 @@ def _with_bare_words(
 def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
     """Return the command line ``done`` with the workload and size that the value of its ``-w`` means.
 
-    Unchanged where it has no ``-w``, or the value is a workload's or recipe's name, a list with commas, or means none.
-    A size that the line has already stays.
+    Unchanged where it has no ``-w``, or the value is a workload's or recipe's name, a list with commas, or means
+    none. A size that the line has already stays.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     at = next((at for at, word in enumerate(done[:-1]) if word in ("-w", "--workload")), None)
     if at is None or "," in done[at + 1]:
@@ -388,15 +399,16 @@ def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
 def _as_option(
     word: str, command: str, done: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
 ) -> list[str] | None:
-    """Return the words of the option that a bare word stands for in ``command``.
+    """Return the words of the option that a bare word stands for in ``command``, such as ``--nodes n1`` of ``n1``.
 
-    For ``health``, ``n1`` stands for ``--nodes n1``. Elsewhere the word may be a switch without its dashes, the newest
-    run (``latest``), a file to write, a state, or what a job is asked for with. Empty: the word may be left out; None:
-    it stands for no option. ``done``: the words of the line so far; ``options``: those of the command.
+    That is for ``health``. Elsewhere the word may be a switch without its dashes, the newest run (``latest``), a
+    file to write, a state, or what a job is asked for with. Empty: the word may be left out; None: it stands for no
+    option. ``done``: the words of the line so far; ``options``: those of the command, by spelling.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     lower = word.lower()
     if command == "health":
@@ -420,12 +432,14 @@ def _option_of_word(
 ) -> list[str] | None:
     """Return the words of the option that a bare word sets of a job: workload, size, dtype, type or number of GPUs.
 
-    The first of these that fits; upper and lower case are the same. None where it is none of these. ``done``: the words
-    of the line so far; until a workload is among them, nothing else is recognized.
+    ``["--dtype", "fp8"]``; of a workload that says its size, both. The first of these that fits and is among
+    ``options``, the command's, by spelling; upper and lower case are the same. None where it is none of these.
+    ``done``: the words of the line so far; until a workload is among them, nothing else is recognized.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     lower, recipes = word.lower(), _recipes(workspace)
     if not {"-w", "--workload"} & {*done}:
@@ -445,12 +459,13 @@ def _option_of_word(
 
 
 def _recipes(workspace: Workspace) -> list[Recipe]:
-    """Return the recipes of all workloads that LLMB knows here, by name; those that cannot be read are left out.
+    """Return the recipes of all workloads that LLMB knows here, sorted by name; unreadable ones are left out.
 
     They are read once for a workspace.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     return [entry.recipe for entry in workspace.catalog]
 

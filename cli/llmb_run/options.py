@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def shared(*names: str, **settings: Any) -> Callable[[F], F]:
     """Return a decorator that adds an option to a command, like ``click.option``, whose arguments it takes.
 
-    The help shows the option below a heading where ``under`` has named one, else among the command's own.
+    ``names`` are the option's, with dashes. The help shows it below a heading where ``under`` has named one, else
+    among the command's own.
     """
     return click.option(*names, cls=SectionedOption, **settings)
 
@@ -45,7 +46,10 @@ def under(section: str, *decorators: Callable[[F], F]) -> Callable[[F], F]:
     own = together(*decorators)
 
     def decorate(function: F) -> F:
-        """Add the options to the command ``function``, with their heading, and return it."""
+        """Add the options to the command ``function``, with their heading, and return it.
+
+        Options and heading are the enclosing function's ``decorators`` and ``section``.
+        """
         before = len(getattr(function, "__click_params__", ()))
         function = own(function)
         for parameter in function.__click_params__[before:]:  # type: ignore[attr-defined]
@@ -57,14 +61,18 @@ def under(section: str, *decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def flag(*names: str, help: str) -> Callable[[F], F]:
-    """Return a decorator that adds a switch to a command, an option without a value; False where it is not given."""
+    """Return a decorator that adds a switch to a command, an option without a value; False where it is not given.
+
+    ``names`` are its names, with dashes; ``help`` its text in the help.
+    """
     return click.option(*names, is_flag=True, help=help)
 
 
 def several(*names: str, **settings: Any) -> Callable[[F], F]:
     """Return a decorator that adds an option which may be repeated.
 
-    Its value is a tuple, empty where it is not given. ``settings`` are those of ``click.option``.
+    ``names`` are its names, with dashes. Its value is a tuple, empty where it is not given. ``settings`` are those
+    of ``click.option``. The help shows it as ``shared`` says.
     """
     return shared(*names, multiple=True, **settings)
 
@@ -73,7 +81,7 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     """Return several decorators as one, applied so that help lists their options in the order given."""
 
     def decorate(function: F) -> F:
-        """Apply all the decorators to ``function``, the last one first, and return the result."""
+        """Apply all decorators of the enclosing function to ``function``, the last one first, and return the result."""
         for decorator in reversed(decorators):
             function = decorator(function)
         return function
@@ -84,9 +92,10 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Callable[[F], F]:
     """Return a decorator that adds the option for a variable of ``launch.sh``, with help from ``VARIABLES``.
 
-    The option is called as ``VARIABLES`` says. ``names``: further names that click takes, such as a short option or the
-    name of the function's parameter. ``more``: text for the end of the help, before its full stop. ``settings`` are
-    those of ``click.option``, but for ``help``; a ``metavar`` in ``VARIABLES`` counts before theirs.
+    The option is called as ``VARIABLES`` says, which must name one. ``names``: further names that click takes, such
+    as a short option or the name of the function's parameter. ``more``: text for the end of the help, before its
+    full stop. ``settings`` are those of ``click.option``, but for ``help``; a ``metavar`` in ``VARIABLES`` counts
+    before theirs.
 
     Raises:
         KeyError: there is no such variable
@@ -101,7 +110,8 @@ class Number(click.FloatRange):
     """The click type of an option whose value is a finite number in a range.
 
     It is made from the bounds, as click's own type. That lets ``nan`` pass every range, and ``inf`` one without an
-    upper end; ``convert``, which click calls, refuses both.
+    upper end; ``convert``, which click calls with the value, returns the number, and refuses both with click's
+    error for a bad value.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -117,14 +127,18 @@ class Number(click.FloatRange):
 def _completion(
     values: Callable[[click.Context], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a shell completion that offers ``values`` and the command's verbs.
+    """Return a shell completion, as click takes one, that offers ``values`` and the command's verbs.
 
-    It offers those that begin with what is typed, each once, verbs first. Upper and lower case are the same. If
-    ``values`` raises an LLMBError, only verbs are offered: nothing may reach the shell's prompt.
+    ``values``, called with click's context, returns all words. Offered are those that begin with what is typed,
+    each once, verbs first. Upper and lower case are the same. If ``values`` raises an LLMBError, only verbs are
+    offered: nothing may reach the shell's prompt.
     """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        """Return the words that begin with ``incomplete``, in any case, each once, verbs first; empty: none does."""
+        """Return the words that begin with ``incomplete``, in any case, each once, verbs first; empty: none does.
+
+        They are the verbs of the command and the ``values`` of the enclosing function.
+        """
         known = _verbs(context, parameter)
         with contextlib.suppress(LLMBError):  # a shell waits for an answer: no error may reach its prompt
             known += values(context)
@@ -150,6 +164,7 @@ def _configurations(context: click.Context) -> list[Configuration]:
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
     """
     return list(chain.from_iterable(recipe.configurations for recipe in _chosen_recipes(context)))
 
@@ -162,6 +177,7 @@ def _scales(context: click.Context) -> list[str]:
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
     """
     sizes = _values_so_far(context, "size")
     known = [known for known in _configurations(context) if not sizes or known.size in sizes]
@@ -192,9 +208,9 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
     from llmb_common.runs.index.database import newest_runs
 
     def known(context: click.Context) -> list[str]:
-        """Return the ids of the newest runs of this installation.
+        """Return the ids of the newest runs of this installation, at most ``_MOST_RUNS``, the newest first.
 
-        Their names follow if more than three characters are typed.
+        Their names follow if ``incomplete`` of the enclosing function has more than three characters.
 
         Raises:
             RequestError: there is no installation
@@ -260,6 +276,7 @@ def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
     """
     variable = VARIABLES.get(name.upper())
     known: dict[str, Callable[[], Iterable[str]]] = {  # most need no recipe
@@ -280,8 +297,9 @@ def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
 def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return what a shell offers for NAME=VALUE: names with their ``=``, and behind that the values that are known.
 
-    Names match in any case, values in theirs. Behind a comma it offers values that are not in the list yet, each with
-    all that is typed before it. Empty: nothing is known, or there is no readable configuration.
+    Each is the whole word: ``tp=``, ``dtype=bf16,fp8``. Names match in any case, values in theirs. Behind a comma
+    it offers values that are not in the list yet, each with all that is typed before it. Empty: nothing is known,
+    or there is no readable configuration.
     """
     name, equals, values = incomplete.partition("=")
     columns = [column.lower() for column in COLUMNS]
@@ -313,6 +331,8 @@ def _chosen_recipes(context: click.Context) -> list[Recipe]:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
+        RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
+        RecipeError: a recipe's catalogue cannot be read
     """
     from llmb_common.planning.workspace import Workspace
 
@@ -328,6 +348,7 @@ def _workloads() -> list[str]:
 
     Raises:
         ConfigError: ``cluster_config.yaml`` cannot be read, or is not trusted
+        RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
     """
     from llmb_common.planning.workspace import Workspace
 
@@ -462,7 +483,7 @@ detach = flag("--detach", help="Without Slurm: return at once and leave the job 
 def kept_in(what: str) -> Callable[[F], F]:
     """Return a decorator that adds the option ``--folder``, where campaigns are kept; its value is a path or None.
 
-    ``what`` names these campaigns, in the plural, in the option's help.
+    ``what`` names these campaigns, in the plural, in the option's help: ``tunings``.
     """
     folder = click.Path(path_type=Path)
     return click.option(

@@ -38,24 +38,25 @@ def run_filter(
 ) -> RunFilter:
     """Return the filter for runs that a command's options describe; several values of one option are alternatives.
 
-    A run must fit all options. An empty list or None filters nothing. Upper and lower case are the same, but for values
-    in ``where``.
+    A run must fit all options. An empty list or None filters nothing. Upper and lower case are the same, but for
+    values in ``where``.
 
     Args:
         workspace: knows the recipes
-        workload: names of recipes or workloads; each of these lists may have commas in its texts
-        size: model sizes; whether a recipe has them is not checked
-        dtype: as recipes call them, likewise
-        scale: numbers of GPUs, from 1 to 999999999
-        state: names of states, or Slurm's short forms
+        workload: names of recipes or workloads; each text of this and the next four lists may be several, with commas
+        size: model sizes (``405b``); whether a recipe has them is not checked
+        dtype: as recipes call them (``fp8``), likewise
+        scale: numbers of GPUs as text, from 1 to 999999999
+        state: names of states, or Slurm's short forms (``states_of``)
         where: ``NAME=VALUE,VALUE``: one of the values in each
-        since: a time span: runs that are no older, as of now
+        since: a time span such as ``7d`` (``seconds_of``): runs that are no older, as of now
         live: True: runs that have not ended; False: those that have; None: all
         limit: how many runs at most, the newest
 
     Raises:
         RequestError: no recipe has the workload, or an option has an impossible value
         ConfigError: a workload is given, and ``cluster_config.yaml`` is wrong or not trusted
+        RecipeError: no recipe has the workload, and a recipe's catalogue cannot be read to suggest one
     """
     scales = split_values(scale)
     for text in scales:
@@ -92,7 +93,7 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     wanted = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
 
     def fits(row: RunRow) -> bool:
-        """Return whether the job of the run in ``row`` has one of the wanted values for each name.
+        """Return whether the job of the run in ``row`` has a value in ``wanted`` of ``_fits_of`` for each of its names.
 
         False where the run's record cannot be read.
         """
@@ -110,9 +111,9 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
 def filters_text(filters: Mapping[str, Any]) -> str:
     """Return the options that runs were chosen by, as text behind a noun: `` size 405b, dtype fp8``.
 
-    ``filters`` are arguments of ``run_filter``; the text has them in the order of this mapping, and begins with a
-    blank. Several values are joined with commas. Options that are None, empty or False are left out; empty: there are
-    no others.
+    ``filters`` are arguments of ``run_filter``, several values as a tuple; the text has them in the order of this
+    mapping, and begins with a blank. Several values are joined with commas. Options that are None, empty or False are
+    left out; empty: there are no others.
     """
     chosen = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
     return "".join(f" {name} {','.join(map(str, values))}," for name, values in chosen).rstrip(",")
@@ -121,8 +122,8 @@ def filters_text(filters: Mapping[str, Any]) -> str:
 def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
     """Return the message that no run matches the filters, without a full stop: ``no run matches size 405b``.
 
-    ``filters`` are arguments of ``run_filter``. If all of them are empty, it says that no run has been recorded yet.
-    ``noun``: another word for run.
+    ``filters`` are arguments of ``run_filter``, several values as a tuple. If all of them are empty, it says that no
+    run has been recorded yet. ``noun``: another word for run.
     """
     return f"no {noun} matches{filters_text(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
 
@@ -173,12 +174,12 @@ def seconds_of(text: str, option: str) -> float:
 def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
     """Return the rows of the runs that ``words`` name, in their order and each once.
 
-    A word may be a run id, a name, a job id, a folder, or name all jobs of one command (``sweep-3f2a9c1e``); then
-    ``wanted`` does not apply, nor ``others``. Without words, returns the runs that match ``wanted``, newest first,
-    maybe none.
+    A word may be a run id or its beginning, a name, a job id, a folder, or name all jobs of one command
+    (``sweep-3f2a9c1e``); then ``wanted`` does not apply, nor ``others``. Without words, returns the runs that match
+    ``wanted``, newest first, maybe none.
 
-    ``others``: what a command does not do with runs of other users unless they are named; they are left out then, and a
-    notice begins with these words. Empty: they are in the answer.
+    ``others``: what a command does not do with runs of other users unless they are named; they are left out then, and
+    a notice begins with these words. Empty: they are in the answer.
 
     Raises:
         RequestError: there is no installation, or a word names no run or several
@@ -198,11 +199,11 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
 def _runs_of(install: Path, word: str) -> list[RunRow]:
     """Return the run that ``word`` names, or all runs that one command started (``sweep-3f2a9c1e``); at least one.
 
-    Of several with one name or job id it is the newest, this user's before another's; those of a command come newest
-    first.
+    ``word`` may also be a folder, a name, a run id or its beginning, or a job id. Of several with one name or job id
+    it is the newest, this user's before another's; those of a command come newest first.
 
     Raises:
-        RequestError: there is none, or the word is the beginning of several run ids
+        RequestError: there is none (code ``no-run``), or the word is the beginning of several run ids (``ambiguous``)
         RecordError: the list of folders outside the installation cannot be read
     """
     beginning = round_named(word)

@@ -93,7 +93,7 @@ def _column_groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tupl
 
 
 def _cell_lines(text: str, width: int, *, to_right: bool) -> list[str]:
-    """Return the lines of a cell, wrapped to the ``width`` of its column and padded to it.
+    """Return the lines of a cell, at least one, wrapped to the ``width`` of its column and padded to it.
 
     ``to_right``: they are padded on the left, so that they end at the right.
     """

@@ -36,8 +36,9 @@ def look_at_fabric(
     are measured, too.
 
     Raises:
-        RecordError: a list of the installation cannot be read
+        RecordError: a list of the installation, or the record of a recent run, cannot be read
         LLMBError: the nodes cannot be measured, or there is no installation
+        OSError: a part of LLMB cannot be read
     """
     install = workspace.require_install()
     found = check_nodes_under_load(executor, needs, nodes, install, wait=wait, sizes=sizes)
@@ -52,8 +53,12 @@ def look_at_fabric(
 def _still_says(run: MeasuredRun, mended: dict[str, float]) -> bool:
     """Return whether a past run still tells about its nodes: none was put back into use after the run was made.
 
-    A node that was put back may have been repaired. ``mended``: when each node was put back, as Unix time; others never
-    were. True for a run without a good measurement, which names no node.
+    A node that was put back may have been repaired. ``mended``: when each node was put back, as Unix time; others
+    never were. True for a run without a good measurement, which names no node.
+
+    Raises:
+        RecordError: the run's record cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     nodes = run.good.nodes.split(",") if run.good else []
     return all(run.created >= mended.get(node, 0.0) for node in nodes)

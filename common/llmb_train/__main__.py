@@ -31,9 +31,10 @@ from llmb_train.ranks import find_rank, first_rank, notice
 def main(arguments: list[str]) -> int:
     """Train, as this rank, the job whose job.json is the only word of ``arguments``, and return the exit status.
 
-    0: trained, nothing was left to train, or only ``--help`` was asked for; 2: the job or the call is wrong (also a
-    word that begins with a hyphen); 3: the engine lacks something, or would train something else than was planned.
-    Errors of these kinds are printed on stderr; an error of the training itself is raised as it comes.
+    ``arguments`` are without the program's name. 0: trained, nothing was left to train, or only ``-h`` or
+    ``--help`` was given; 2: the job or the call is wrong (also a word that begins with a hyphen); 3: the engine
+    lacks something, or would train something else than was planned. Errors of these kinds are printed on stderr; an
+    error of the training itself is raised as it comes.
 
     Raises:
         SystemExit: as ``run`` does, and with the status of an error on SIGTERM
@@ -56,11 +57,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _print_error(error: TrainError) -> None:
-    """Print ``error`` on stderr, unless the job's first rank prints the same one.
+    """Print ``error`` on stderr, as ``llmb_train: error: MESSAGE``, unless the job's first rank prints the same one.
 
-    An error that all ranks have is left to the first rank: another rank waits up to a minute for the launcher to end
-    it, and prints the error only then. That nothing was left to train is printed by the first rank only, as a notice,
-    and no rank waits. What one node lacks is printed at once by its ranks.
+    An error that all ranks have is left to the first rank: another rank waits up to a minute for the launcher to
+    end it, and prints the error only then. That nothing was left to train is printed by the first rank only, as a
+    notice, and no rank waits. What one node lacks is printed at once by its ranks.
 
     Raises:
         SystemExit: with the error's status, when SIGTERM comes while it waits
@@ -80,14 +81,14 @@ def _wait_to_be_ended(status: int) -> None:
     """Wait up to 60 seconds for the launcher's SIGTERM, on which this process exits with ``status``; then return.
 
     Launchers end all ranks as soon as one fails: had this rank been faster than the first one, the first could not
-    print the error.
+    print the error. The handler for SIGTERM stays installed. Call it on the main thread.
 
     Raises:
         SystemExit: with ``status``, when SIGTERM comes
     """
 
     def end(number: int, frame: object) -> None:
-        """Handle SIGTERM: end this rank's process with the exit status of its error.
+        """Handle SIGTERM: end this process with the outer function's ``status``; the arguments are not used.
 
         Raises:
             SystemExit: always
@@ -102,7 +103,8 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     """Train ``job`` as the rank that the environment names, until its last step.
 
     ``folder`` is the run's folder, with its job.json, into which the rank writes its evidence and ``config.yaml``.
-    Changes environment variables of the process, and its garbage collection.
+    Changes environment variables of the process, its signal handlers and its garbage collection, and patches torch
+    and Megatron; to be called once in a process.
 
     Raises:
         TrainError: the job is wrong, nothing is left to train, or this machine lacks something; nothing was trained
@@ -154,8 +156,12 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
 def _import_pretrain(job: Job | FunctionJob, engine: Engine, *, says: bool) -> Callable[..., None]:
     """Return Megatron-Bridge's ``pretrain``, imported after installing the patches that ``engine`` needs.
 
-    ``says``: this rank also prints the header of the log. The working folder is ``/`` meanwhile: all nodes share the
-    run's, and modelopt, which Megatron-Bridge imports, looks for its own files there first, 700 times by each rank.
+    ``says``: this rank also prints the header of the log. The working folder is ``/`` meanwhile: all nodes share
+    the run's, and modelopt, which Megatron-Bridge imports, looks for its own files there first, 700 times by each
+    rank.
+
+    Raises:
+        Exception: whatever importing torch and Megatron-Bridge raises
     """
     with _outside_working_folder():
         engines.install_patches(engine)
@@ -168,9 +174,10 @@ def _import_pretrain(job: Job | FunctionJob, engine: Engine, *, says: bool) -> C
 
 @contextlib.contextmanager
 def _outside_working_folder() -> Iterator[None]:
-    """Change the process's working folder to ``/`` until the context ends, then back.
+    """Change the process's working folder to ``/`` until the context ends, then back, also after an error.
 
-    Does nothing where the present working folder cannot be opened, since there would be no way back.
+    Leaves it as it is where the present working folder cannot be opened, since there would be no way back. Yields
+    None.
     """
     try:
         working = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
@@ -186,9 +193,10 @@ def _outside_working_folder() -> Iterator[None]:
 
 
 def _record_end(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
-    """Record in the run's folder that this rank has trained to its end.
+    """Record in the run's folder that this rank has trained to its end; never raises.
 
-    Where the job saves checkpoints, SIGTERM is ignored from then on: all is saved.
+    ``node`` and ``reporter`` must have been started. Where the job saves checkpoints, SIGTERM is ignored from then
+    on: all is saved.
     """
     if job.checkpoint.save is not None:
         # All is saved. Python gives signals their defaults back when it exits, and this one is sent until it has.
@@ -198,12 +206,15 @@ def _record_end(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> N
 
 
 def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callable[..., Any]]:
-    """Return Megatron-Bridge's configuration for ``job``, and its function for one forward step. Imports Megatron.
+    """Return (Megatron-Bridge's configuration for ``job``, its function for one forward step). Imports Megatron.
+
+    The patches that ``engine`` needs must be installed.
 
     Raises:
-        TrainError: the job asks for what this engine or its Megatron-Bridge does not have, or nothing is left
-            to train
+        TrainError: the job asks for what this engine or its Megatron-Bridge does not have, or nothing is left to
+            train
         OSError: the index of the checkpoint to load cannot be read
+        ImportError: this Megatron-Bridge has no module of a part that is needed
     """
     if isinstance(job, FunctionJob):
         from llmb_train import functions, perf_recipes
@@ -220,8 +231,8 @@ def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callabl
 def print_header(job: Job | FunctionJob, engine: Engine) -> None:
     """Print the head of the job's log to standard output: ``LLMB manifest: {json}``, and a line for each notice.
 
-    To be called on the job's first rank: the manifest is printed by every caller, notices on that rank only. The run's
-    record takes the manifest from there.
+    Call it on the job's first rank only: every caller prints the manifest, though no other rank prints notices. The
+    run's record takes the manifest from there. Imports torch; the engine's patches must be installed.
     """
     print("LLMB manifest: " + json.dumps(_manifest(job, engine), sort_keys=True), flush=True)
     for text in refusals.notices(job, engine):
@@ -231,10 +242,11 @@ def print_header(job: Job | FunctionJob, engine: Engine) -> None:
 def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
     """Return what this rank sees: host, GPU, world size, and versions of Python, torch, Megatron and others.
 
-    The keys are ``run_id``, ``hostname``, ``device``, ``gpu``, ``world_size``, ``layers``, ``python``, ``torch``,
-    ``megatron_bridge``, ``megatron_core``, ``transformer_engine``, ``cuda``, ``nccl`` and ``driver``. The GPU is the
-    node's first; ``layers`` is ``transformer_engine`` or ``local``, by whose modules the layers are. None as a value:
-    there is none (no GPU, no Transformer Engine), or it cannot be determined.
+    The keys are ``run_id``, ``hostname``, ``device``, ``gpu`` (its name), ``world_size``, ``layers``, ``python``,
+    ``torch``, ``megatron_bridge``, ``megatron_core``, ``transformer_engine``, ``cuda``, ``nccl`` and ``driver``.
+    The GPU is the node's first; ``layers`` is ``transformer_engine`` or ``local``, by whose modules the layers are.
+    None as a value: there is none (no GPU, no Transformer Engine), or it cannot be determined. Imports torch, which
+    must have a GPU where ``engine`` is one for GPUs.
     """
     import torch
 
@@ -258,10 +270,10 @@ def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
 
 
 def _keep_warnings_warnings() -> None:
-    """Undo ``PYTHONWARNINGS=error``, or ``-W error``, for this process and those that it starts; without it, do
-    nothing.
+    """Undo ``PYTHONWARNINGS=error`` and ``-W error`` for this process and those that it starts; else do nothing.
 
-    Importing torch warns, which would end the rank; the variable was exported for some other program.
+    Importing torch warns, which would end the rank; the variable was exported for some other program. It is removed
+    from the environment, and all warnings are then shown as by default.
     """
     if any(option.startswith("error") for option in sys.warnoptions):
         os.environ.pop("PYTHONWARNINGS", None)  # of the processes that it starts

@@ -38,10 +38,10 @@ _PATIENCE = timedelta(seconds=20)
 
 
 def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
-    """Return the callbacks that ``job`` needs, for Megatron-Bridge's ``train``; at least the one for evidence.
+    """Return the callbacks that ``job`` needs, for Megatron-Bridge's ``pretrain``; at least the one for evidence.
 
-    After it come one that times waits, where the job records them, and one for SIGTERM, where it saves checkpoints.
-    ``node`` is this node's record, ``folder`` the run's.
+    In this order: ``EvidenceCallback``, ``WaitsCallback`` where the job records waits (``steps.waits_from``), and
+    ``SigtermCallback`` where it saves checkpoints. ``node`` is this node's record, ``folder`` the run's.
     """
     found: list[Any] = [EvidenceCallback(job, node)]
     if job.steps.waits_from is not None:
@@ -54,9 +54,10 @@ def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
 class EvidenceCallback(Callback):  # type: ignore[misc]
     """The training callback that checks the configuration before the first step and has GPUs looked at under load.
 
-    It is made from the job, whose plan the configuration must agree with, and the record of this node, which looks at
-    the GPUs. Megatron-Bridge calls the methods: ``on_train_start`` raises a ``Contradiction`` where they disagree, and
-    ``on_train_step_start`` tells the record how many steps have ended.
+    It is made from the job, whose plan the configuration must agree with, and the record of this node, which looks
+    at the GPUs. Megatron-Bridge calls the methods: ``on_train_start`` raises a ``Contradiction`` where the resolved
+    configuration (``context.state.cfg``) differs from the plan, and ``on_train_step_start`` tells the record how
+    many steps have ended in this process; its ``context`` is not used.
     """
 
     def __init__(self, job: Job | FunctionJob, node: Node) -> None:
@@ -86,12 +87,16 @@ class EvidenceCallback(Callback):  # type: ignore[misc]
 class SigtermCallback(Callback):  # type: ignore[misc]
     """The training callback that makes SIGTERM, which announces a time limit or preemption, save a checkpoint.
 
-    The training ends then. ``on_train_start``, which Megatron-Bridge calls, installs the handler. Needed because Bridge
-    0.3.x makes its handler for ``exit_signal_handler`` and never installs it.
+    The training ends then. It is made without arguments. ``on_train_start``, which Megatron-Bridge calls, installs
+    Bridge's handler in this process, unless it is installed already. Needed because Bridge 0.3.x makes its handler
+    for ``exit_signal_handler`` and never installs it.
     """
 
     def on_train_start(self, context: Any) -> None:
-        """Install Megatron-Bridge's own SIGTERM handler in this process unless it is installed already."""
+        """Install Megatron-Bridge's own SIGTERM handler in this process unless it is installed already.
+
+        ``context`` is Megatron-Bridge's, whose state has the handler.
+        """
         handler = context.state.signal_handler
         if handler.original_handler is None:
             handler.__enter__()
@@ -100,12 +105,13 @@ class SigtermCallback(Callback):  # type: ignore[misc]
 class WaitsCallback(Callback):  # type: ignore[misc]
     """The training callback that times this rank's waits for collectives, from the step ``first`` on.
 
-    It is made from that step, one after the measured ones, and the run's folder. Megatron-Bridge calls the methods:
-    ``on_train_step_start`` begins a step of the timing, and ``on_train_end`` ends it, with the first rank writing the
-    waits of all ranks to ``waits.json`` in the folder. Where all ranks do the same work at once, every step takes them
-    the same time: a slow one shows in that the others wait, and it does not. So each wait for a collective is timed: on
-    a CPU the call that blocks, on a GPU how long the compute stream stands still for it, by events before and after.
-    Nothing is added to what ranks say to each other, and nothing waits that did not wait before.
+    It is made from that step's number, which counts from the start of training and is one after the measured ones,
+    and the run's folder. Megatron-Bridge calls the methods: ``on_train_step_start`` begins a step of the timing,
+    and ``on_train_end`` ends it and has rank 0 write the waits of all ranks to ``waits.json`` in the folder; it
+    never raises. Where all ranks do the same work at once, every step takes them the same time: a slow one shows in
+    that the others wait, and it does not. So each wait for a collective is timed: on a CPU the call that blocks, on
+    a GPU how long the compute stream stands still for it, by events before and after. Nothing is added to what
+    ranks say to each other, and nothing waits that did not wait before.
     """
 
     def __init__(self, first: int, folder: Path) -> None:
@@ -119,8 +125,9 @@ class WaitsCallback(Callback):  # type: ignore[misc]
     def on_train_step_start(self, context: Any) -> None:
         """Begin a new step of the timing, from the first step that is to be timed on; before it, do nothing.
 
-        In the first of these steps PyTorch's collectives are replaced by timed ones. A PyTorch whose collectives cannot
-        be timed trains on without.
+        ``context`` is Megatron-Bridge's, with the number of steps trained so far. In the first of the timed steps
+        PyTorch's collectives are replaced by timed ones, in the whole process. Where a PyTorch's collectives cannot
+        be timed, training goes on without.
         """
         step = context.state.train_state.step + 1
         if step < self._first:
@@ -132,10 +139,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         self._begun.append(time.perf_counter())
 
     def on_train_end(self, context: Any) -> None:
-        """Stop timing, restore PyTorch's collectives, and have the first rank write all waits to ``waits.json``.
+        """Stop timing, restore PyTorch's collectives, and have rank 0 write all waits to the run's ``waits.json``.
 
-        Never raises; the first rank waits 20 s at most for the others. Nothing is written where no step was timed, or a
-        rank does not answer.
+        Never raises; ``context`` is not used. Rank 0 waits 20 s at most for the others. Nothing is written where no
+        step was timed, or a rank does not answer.
         """
         if not self._begun:
             return
@@ -151,9 +158,9 @@ class WaitsCallback(Callback):  # type: ignore[misc]
     def _publish(self) -> None:
         """Put this rank's waits into the job's store; on the first rank, also write those of all to ``waits.json``.
 
-        The file has, for each timed step, its number (``steps``), its seconds on the first rank (``seconds``), and in
-        ``waited`` a list of each rank's seconds of waiting, in the order of ranks. Only the first rank waits for the
-        others, at most 20 s.
+        The file is replaced. Its keys: ``schema`` (1); ``steps``, the numbers of the timed steps; ``seconds``,
+        their seconds on the first rank; ``waited``, for each rank, in order, a list of its seconds of waiting in
+        each step. Only the first rank waits for the others, at most 20 s. torch.distributed must be initialized.
 
         Raises:
             Exception: whatever torch raises where the store fails or a rank does not answer
@@ -182,8 +189,8 @@ class WaitsCallback(Callback):  # type: ignore[misc]
     def _time_collectives(self) -> None:
         """Replace PyTorch's collectives, in the whole process, by ones that record when each call begins and ends.
 
-        The originals are kept in this object, for ``on_train_end`` to restore; after an error, too, when some may be
-        replaced.
+        Also the ``wait`` of what they return. The originals are kept in this object, for ``on_train_end`` to
+        restore; also after an error, when some may have been replaced.
 
         Raises:
             AttributeError: this PyTorch has no such collectives
@@ -196,15 +203,17 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             setattr(kind, name, self._timed_function(getattr(kind, name)))
 
     def _timed_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that calls ``original`` and records the call's begin and end for the current step.
+        """Return a function that calls ``original`` with the same arguments and result, and records begin and end.
 
-        ``original``: a collective of PyTorch, or the ``wait`` of its result.
+        The two moments go to the current step's waits. ``original``: a collective of PyTorch, or the ``wait`` of
+        its result.
         """
 
         def timed(*words: Any, **more: Any) -> Any:
-            """Call the original collective and record the call's begin and end among the current step's waits.
+            """Call ``original`` with these arguments, and return its result; add begin and end to the step's waits.
 
-            Not timed are calls while a CUDA graph is captured, and those beyond 8000 in one step.
+            Not timed are calls while a CUDA graph is captured, and those beyond 8000 in one step. What ``original``
+            raises passes.
             """
             on_gpu = torch.cuda.is_available()
             if len(self._now) >= _MOST or (on_gpu and torch.cuda.is_current_stream_capturing()):
@@ -219,9 +228,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
 
 
 def _timestamp(on_gpu: bool) -> Any:
-    """Return the present moment for ``_seconds_between``: the clock in seconds, or with ``on_gpu`` a CUDA event.
+    """Return the present moment, for ``_seconds_between``: on a CPU a float, with ``on_gpu`` a CUDA event.
 
-    The event is recorded on the current CUDA stream, and has a time only when the GPU has reached it.
+    The float is ``time.perf_counter()``, in seconds. The event is recorded on the current CUDA stream, and has a
+    time only when the GPU has reached it.
     """
     if not on_gpu:
         return time.perf_counter()
@@ -231,5 +241,9 @@ def _timestamp(on_gpu: bool) -> Any:
 
 
 def _seconds_between(begin: Any, end: Any) -> float:
-    """Return the seconds between two moments of ``_timestamp``, both of one kind; CUDA events must have completed."""
+    """Return the seconds between two moments of ``_timestamp``, both of one kind; CUDA events must have completed.
+
+    Raises:
+        RuntimeError: torch's own error for an event that has not
+    """
     return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)

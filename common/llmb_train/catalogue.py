@@ -50,12 +50,13 @@ _MIXERS = {
 
 
 def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Return the catalogue's rows of the installed Megatron-Bridge's performance recipes, and why others have none.
+    """Return (the catalogue's rows of the installed Megatron-Bridge's performance recipes, why others have none).
 
-    The first dict has the row of each recipe that could be called, by name and sorted, as ``row`` makes it, with the
-    Hugging Face name of its model (``hugging_face``, or None). The second has, by name and sorted, the reason why
-    another one was left out, in one line: that its name cannot be read, or type and text of the error that calling it
-    raised. Calls all functions, which takes a minute.
+    Each is a dict by the recipe's name, sorted. The first has the row of each recipe that could be called, as
+    ``row`` makes it, with the added key ``hugging_face``, the Hugging Face name of its model (None: it asks for
+    none). The second has, in one line, the reason why another one was left out: that its name cannot be read, or
+    type and text of the error that calling it raised. Calls all functions, which takes a minute; the engine's
+    patches must be installed.
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
@@ -74,10 +75,11 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
 
 
 def index(names: Iterable[str]) -> list[list[Any]]:
-    """Return what each recipe's name says: [name, model, task, GPUs, GPU type, precision, variant].
+    """Return what each recipe's name says: a list [name, model, task, GPUs, GPU type, precision, variant] for each.
 
-    In the order of ``names``. The number of GPUs is an int, the others are texts; the variant is None where the name
-    has none. Names of another form are left out.
+    In the order of ``names``, functions such as ``llama3_8b_pretrain_8gpu_h100_bf16_config``, which gives that
+    name, ``llama3_8b``, ``pretrain``, 8, ``h100``, ``bf16`` and None. The number of GPUs is an int, the others are
+    texts; the variant is None where the name has none. Names of another form are left out.
     """
     rows = []
     for name in names:
@@ -92,12 +94,13 @@ def index(names: Iterable[str]) -> list[list[Any]]:
 def catalogue_text(
     found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Path | None = None
 ) -> str:
-    """Return the JSON text of a catalogue of performance recipes, one line per function; equal for one engine.
+    """Return the JSON text of a catalogue of performance recipes, one line per function; equal for one engine and date.
 
     ``found`` and ``missing`` are what ``rows`` returns; ``date`` (2026-11-22) goes into the text as it is. Its
     ``sha256`` is that of the lines of all functions: by it a job names the catalogue that it was planned with.
-    ``base``: the file of another release's catalogue, whose name goes into the text; functions whose row is equal there
-    are left out of ``functions``, but not of the index.
+    ``base``: the file of another release's catalogue, whose name goes into the text; functions whose row is equal
+    there are left out of ``functions``, but not of the index; None: nothing is left out. The text ends with a line
+    break.
 
     Raises:
         OSError: ``base`` cannot be read
@@ -127,11 +130,11 @@ def catalogue_text(
 
 
 def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the rows of ``found`` without ``by_length``, and by model how FLOPs per token grow with length.
+    """Return (the rows of ``found`` without ``by_length``, by model how FLOPs per token grow with sequence length).
 
-    The length is the sequence's. The second dict has, by the model in the recipes' names, what their ``by_length``
-    agree on. A model whose recipes contradict each other, or are not counted, is missing there. ``found`` is not
-    changed.
+    The first dict is by recipe, as ``found`` is, which is not changed. The second has, by the model in the recipes'
+    names, sorted, what their ``by_length`` agree on, in the form of ``lengths.growth``. A model whose recipes
+    contradict each other, or are not counted, is missing there.
     """
     of_models: dict[str, list[Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
@@ -145,11 +148,11 @@ def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[s
 
 
 def _growth_of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Merge what ``lengths.growth`` says of each function of one model; None where they contradict each other.
+    """Merge what ``lengths.growth`` says of each function of one model into one such dict; None where they differ.
 
-    ``each`` has a result for each function; an empty one adds nothing. The answer has every key that any of them has,
-    and is empty where they have none. Of ``least``, the shortest length for which the formula holds, the largest is
-    taken; another value that several functions have must be equal.
+    ``each`` has a result for each function; an empty one adds nothing. The answer has every key that any of them
+    has, and is empty where they have none. Of ``least``, the shortest length for which the formula holds, the
+    largest is taken; another value that several functions have must be equal.
     """
     merged: dict[str, Any] = {}
     for one in each:
@@ -162,10 +165,10 @@ def _growth_of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _json_head(date: str, **more: Any) -> str:
-    """Return the beginning of a catalogue's JSON text, without the bracket that closes it.
+    """Return the beginning of a catalogue's JSON text: an object without the brace that closes it or a final comma.
 
-    It has the schema, the installed releases of Megatron-Bridge and megatron-core (null: unknown), ``date``, and
-    ``more``, keys with their values, in this order.
+    It has ``schema``, ``release`` and ``core``, the installed versions of Megatron-Bridge and megatron-core (null:
+    unknown), ``date``, and ``more``, keys with their JSON values, in this order, each on a line.
     """
     head = {
         "schema": SCHEMA,
@@ -185,10 +188,15 @@ def _json_line(value: Any) -> str:
 def row(name: str, config: Any) -> dict[str, Any]:
     """Return the catalogue's row, of JSON values, for the recipe ``name``, whose function returned ``config``.
 
-    The keys are ``columns``, ``sequence_length``, ``architecture``, ``parameters`` (their number), ``flops_per_token``
-    (Megatron-Bridge's count) and ``own_flops_per_token`` (LLMB's), ``by_length``, ``layers``, ``stages`` (whether the
-    recipe lays layers out by hand), ``settings``, ``env`` and, only if there are any, ``layouts``. Numbers that are not
-    counted are None. Changes ``config``: fills in numbers that the framework would set later.
+    The keys are ``columns``, ``sequence_length``, ``architecture``, ``parameters`` (their number),
+    ``flops_per_token`` (Megatron-Bridge's count) and ``own_flops_per_token`` (LLMB's), ``by_length``, ``layers``,
+    ``stages`` (whether the recipe lays layers out by hand), ``settings``, ``env`` (texts by variable, sorted) and,
+    only if there are any, ``layouts``. The functions of these names in this module, ``counts``, ``perf_recipes``
+    and ``layouts`` say what the values are. Numbers that are not counted are None. Changes ``config``: fills in
+    numbers that the framework would set later.
+
+    Raises:
+        Exception: a recipe of another form, in which something is missing that all have so far
     """
     _fill_in_defaults(config)
     ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
@@ -213,9 +221,10 @@ def row(name: str, config: Any) -> dict[str, Any]:
 def architecture(config: Any) -> dict[str, Any]:
     """Return the model dimensions of a recipe's ``config`` that divisibility depends on or that a reader looks for.
 
-    The keys are ``layers``, ``hidden``, ``ffn``, ``heads``, ``query_groups``, ``vocabulary`` (None where it is not
-    known), ``mtp_layers`` (0: none), ``moe`` and ``provider``, the class of the model provider. ``moe`` has
-    ``experts``, ``top_k``, ``ffn`` and ``shared_ffn``; None for a model without experts.
+    The keys are ``layers``, ``hidden``, ``ffn``, ``heads``, ``query_groups`` (as many as heads without groups),
+    ``vocabulary`` (None where it is not known), ``mtp_layers`` (0: none), ``moe`` and ``provider``, the name of the
+    model provider's class. ``moe`` has ``experts``, ``top_k``, ``ffn`` and ``shared_ffn`` (None: no shared expert);
+    it is None for a model without experts.
     """
     model = config.model
     moe = None
@@ -242,9 +251,11 @@ def architecture(config: Any) -> dict[str, Any]:
 def layers(config: Any) -> dict[str, Any] | None:
     """Return what a job's memory depends on beside ``architecture``: the model's layers, and sizes inside them.
 
-    They are ``order`` and ``kinds``, as ``counts.layers`` returns them, ``head_dim``, ``gated`` (whether MLPs have a
-    gate), ``expert_hidden``, a list of sizes for each kind of mixer, and ``encoder``, the image encoder's number of
-    weights; what a model does not have is left out. None where ``counts`` does not count the model's layers.
+    ``config`` is a recipe's, completed by ``_fill_in_defaults``. The keys are ``order`` and ``kinds``, as
+    ``counts.layers`` returns them, ``head_dim``, ``gated`` (whether MLPs have a gate), ``expert_hidden`` (the
+    latent size of experts), for each of ``latent``, ``mamba`` and ``delta`` a list of that mixer's sizes, in the
+    order of ``_MIXERS``, and ``encoder``, the image encoder's number of weights; what a model does not have is left
+    out. None where ``counts`` does not count the model's layers.
     """
     model, found = config.model, counts.layers(config.model)
     if found is None:
@@ -264,8 +275,9 @@ def layers(config: Any) -> dict[str, Any] | None:
 def settings(config: Any) -> dict[str, Any]:
     """Return the settings, other than columns, in which recipes differ, of a recipe's ``config``, by name.
 
-    Such as ``optimizer``, ``precision``, ``peft`` (the class of adapters) and ``tp_comm_overlap``. They are JSON
-    values; those that are off, zero, empty or the text ``none`` are left out.
+    They are the model's fields in ``SETTINGS`` and some of other sections, such as ``optimizer``, ``precision`` (a
+    name, or what ``_precision`` returns), ``peft`` (the class of adapters) and ``tp_comm_overlap``. They are JSON
+    values; those that are off, zero, None, an empty list or dict, or the text ``none`` are left out.
     """
     model, mixed = config.model, config.mixed_precision
     found = {name: as_json_value(getattr(model, name, None)) for name in SETTINGS}
@@ -290,7 +302,7 @@ def settings(config: Any) -> dict[str, Any]:
 def bridge_flops_per_token(config: Any) -> float | None:
     """Return Megatron-Bridge's own count of FLOPs per token of a training step, at the config's sequence length.
 
-    None where Bridge has no formula for the model.
+    ``config`` is a recipe's, completed by ``_fill_in_defaults``. None where Bridge has no formula for the model.
     """
     from megatron.bridge.training.utils.flop_utils import num_floating_point_operations
 
@@ -301,10 +313,14 @@ def bridge_flops_per_token(config: Any) -> float | None:
 
 
 def _by_length(config: Any) -> dict[str, Any] | None:
-    """Return how Bridge's and LLMB's counts of FLOPs per token grow with sequence length; as ``lengths.growth``.
+    """Return how Bridge's and LLMB's counts of FLOPs per token grow with sequence length, as ``lengths.growth`` does.
 
-    The counts are called ``bridge`` and ``own``. None where neither counts the model, or a count does not follow the
-    formula. The sequence length of ``config`` is changed meanwhile and set back.
+    The counts are called ``bridge`` and ``own``; one that does not count the model is left out. None where neither
+    counts it, or a count does not follow the formula. The sequence length of ``config`` is changed meanwhile and
+    set back.
+
+    Raises:
+        KeyError: a hybrid's pattern has a letter that ``counts`` does not know
     """
     ways = {"bridge": lambda: bridge_flops_per_token(config), "own": lambda: counts.flops_per_token(config)}
     return lengths.growth(config.model, ways)
@@ -330,7 +346,11 @@ def _fill_in_defaults(config: Any) -> None:
 
 
 def _precision(mixed: Any) -> dict[str, Any]:
-    """Return the FP8 and FP4 settings of a mixed-precision configuration that are on, by name; empty for plain bf16."""
+    """Return the FP8 and FP4 settings of a mixed-precision configuration that are on, by name; empty for plain bf16.
+
+    ``mixed`` is Megatron-Bridge's object. The names are ``fp8``, ``fp8_recipe``, ``fp4``, ``fp4_recipe`` and
+    ``fp8_param_gather``; values are JSON values. A recipe is left out where its format is off.
+    """
     names = ("fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
     found = {name: as_json_value(getattr(mixed, name, None)) for name in names}
     return {
@@ -343,16 +363,19 @@ def _precision(mixed: Any) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Write the catalogue of this engine's performance recipes to a file, and return the exit status.
 
-    With ``--validation`` or ``--fields`` the file gets the results of validating the functions, or the fields of the
-    configuration, instead. An existing file is replaced. 0: written; else nothing is written, and the error is printed:
-    3 where this Python has no engine with performance recipes. Functions that were left out, and why, are printed on
-    stderr.
+    ``arguments``, without the program's name: the file, whose folder must exist, and options. ``--date DATE`` is
+    the date in it (else today's), ``--base FILE`` another release's catalogue. With ``--validation`` or
+    ``--fields`` the file gets the results of validating the functions, or the fields of the configuration, instead.
+    An existing file is replaced. 0: written; else nothing is written, and the error is printed: 3 where this Python
+    has no engine with performance recipes. Functions that were left out, and why, are printed on stderr. Patches
+    the process for training on a CPU.
 
     Raises:
         SystemExit: with status 2, the arguments are wrong; with 0 after ``--help``
         OSError: the file cannot be written, or the base catalogue not read
         ValueError: the base catalogue is not JSON
         KeyError: the base catalogue is none
+        Exception: with ``--validation``, what a recipe or Megatron raises but for refusals
     """
     parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=_DESCRIPTION)
     parser.add_argument("file", type=Path)

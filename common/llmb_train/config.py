@@ -30,7 +30,8 @@ _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 class Provider(GPTModelProvider):  # type: ignore[misc]
     """Megatron-Bridge's model provider for GPTs with chunked attention added, for which megatron-core has no field.
 
-    The field alone changes nothing: the functions for ``transformer_layer_spec`` in this module look at it.
+    It is made like Bridge's. The field alone changes nothing: ``transformer_engine_block`` and ``local_block``, one
+    of which must be its ``transformer_layer_spec``, look at it.
     """
 
     attention_chunk_size: int | None = None
@@ -40,8 +41,9 @@ class Provider(GPTModelProvider):  # type: ignore[misc]
 def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
     """Return the specification of this pipeline stage's layers, made of Transformer Engine's modules.
 
-    ``config`` is the model's configuration; ``vp_stage`` the virtual pipeline stage, None without interleaving. As the
-    provider's ``transformer_layer_spec``, it is called on each rank when the model is built.
+    ``config`` is the model's configuration; ``vp_stage`` the number of the virtual pipeline stage, from 0, None
+    without interleaving. As the provider's ``transformer_layer_spec``, it is called on each rank when the model is
+    built. Chunked attention is as in ``_layer_specification``.
     """
     return _layer_specification(config, vp_stage, use_transformer_engine=True)
 
@@ -49,8 +51,8 @@ def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
 def local_block(config: Any, vp_stage: int | None = None) -> Any:
     """Return the specification of this pipeline stage's layers, made of megatron-core's own modules.
 
-    They have no FP8 and no fused attention. ``config`` is the model's configuration; ``vp_stage`` the virtual pipeline
-    stage, None without interleaving.
+    They have no FP8 and no fused attention. ``config`` is the model's configuration; ``vp_stage`` the number of the
+    virtual pipeline stage, from 0, None without interleaving. Chunked attention is as in ``_layer_specification``.
     """
     return _layer_specification(config, vp_stage, use_transformer_engine=False)
 
@@ -58,9 +60,10 @@ def local_block(config: Any, vp_stage: int | None = None) -> Any:
 def _layer_specification(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -> Any:
     """Return the specification of a pipeline stage's layers, with chunked attention where the model has that.
 
-    It has if ``attention_chunk_size`` is set and shorter than the sequence; then layers with rotary embedding attend
-    within chunks, and others to the whole sequence. ``vp_stage``: the virtual pipeline stage, None without
-    interleaving.
+    It has if ``attention_chunk_size`` of ``config``, the model's, is set and shorter than the sequence; then layers
+    with rotary embedding attend within chunks, and others to the whole sequence. ``vp_stage``: the number of the
+    virtual pipeline stage, from 0, None without interleaving. ``use_transformer_engine``: its modules, else
+    megatron-core's own. The ranks' groups must exist.
     """
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine, normalization=config.normalization, vp_stage=vp_stage
@@ -84,22 +87,24 @@ def _layer_specification(config: Any, vp_stage: int | None, *, use_transformer_e
 def chunked(attention: type) -> type:
     """Return a subclass of ``attention`` in which tokens attend within their own chunk of the sequence only.
 
-    The same class for the same ``attention``. A chunk has ``attention_chunk_size`` tokens, by the model's own
-    ``config``. The sequence length has to be a multiple of that: otherwise torch raises a RuntimeError when the
-    attention is computed.
+    ``attention`` is a class of core attention, of megatron-core or Transformer Engine. The same class for the same
+    ``attention``. A chunk has ``attention_chunk_size`` tokens, by the model's own ``config``. The sequence length
+    has to be a multiple of that: otherwise torch raises a RuntimeError when the attention is computed.
     """
 
     class ChunkedAttention(attention):  # type: ignore[misc]
         """An attention module in which tokens attend only to their own chunk of ``attention_chunk_size`` tokens.
 
-        It is created like the module that it is derived from; ``forward`` returns the attention's output.
+        It is created like the outer function's ``attention``, from which it is derived. ``forward`` takes what that
+        takes, returns the output [sequence, batch, hidden], and raises RuntimeError where the sequence is no
+        multiple of a chunk.
         """
 
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
             """Return the output [sequence, batch, hidden] of attention in which each token attends to its own chunk.
 
-            ``query``, ``key`` and ``value`` are [sequence, batch, heads, head dim]; other arguments are passed on
-            unchanged.
+            ``query``, ``key`` and ``value`` are [sequence, batch, heads, head dim]; other arguments, the mask
+            included, are passed on unchanged to the attention that this is derived from.
 
             Raises:
                 RuntimeError: the sequence length is no multiple of the chunk size
@@ -119,7 +124,8 @@ def chunked(attention: type) -> type:
 def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the model provider that the job's architecture decides, by Megatron's names.
 
-    Among them are those of its experts. Linear layers get no bias, and there is no dropout.
+    They are keyword arguments of ``Provider``, those of experts included. Linear layers get no bias, and there is
+    no dropout.
     """
     a, every = job.architecture, job.architecture.no_rope_interval
     return {
@@ -163,9 +169,9 @@ def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
 def _expert_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the model provider on experts and routing, by name; empty for a model without experts.
 
-    The job's routing ``drop`` is what the published runs did: each expert takes its capacity and no more, padded to it.
-    ``balanced`` is dropless with the router forced to spread tokens evenly, as newer benchmarks do; the two do not
-    compare.
+    The job's routing (``performance.moe_routing``) ``drop`` is what the published runs did: each expert takes its
+    capacity and no more, padded to it. ``balanced``, or anything else, is dropless with the router forced to spread
+    tokens evenly, as newer benchmarks do; step times of the two do not compare.
     """
     moe = job.architecture.moe
     if moe is None:
@@ -197,13 +203,15 @@ def _expert_fields(job: Job, engine: Engine) -> dict[str, Any]:
 def build_config(job: Job, engine: Engine) -> Any:
     """Return the complete Megatron-Bridge configuration for ``job``, which describes the architecture of its model.
 
-    Nothing is trained or written.
+    It is a ``ConfigContainer``. Nothing is trained or written; the checkpoint to load is looked at. The patches
+    that ``engine`` needs must be installed.
 
     Raises:
-        JobError: the job asks for something this engine would ignore, or for settings that cannot be combined,
-            or the checkpoint to load is missing
+        JobError: the job asks for something this engine would ignore, or for settings that cannot be combined, or
+            the checkpoint to load is missing
         NothingLeft: the job goes on from a checkpoint of its last step
         OSError: the index of the checkpoint to load cannot be read
+        KeyError: there is no such combination of dtype and FP8 recipe
     """
     refusals.check(job, engine)
     start = steps.loaded(job)
@@ -235,9 +243,10 @@ def build_config(job: Job, engine: Engine) -> Any:
 
 
 def _training_config(job: Job, last: int) -> Any:
-    """Return the section on training of Megatron-Bridge's configuration; ``last`` is the step at which the run ends.
+    """Return the section on training of Megatron-Bridge's configuration.
 
-    There is no evaluation, and garbage is collected on all ranks in the same steps, every 100.
+    ``last`` is the step at which the run ends, counted from the start of training, at least 1. There is no
+    evaluation, and garbage is collected on all ranks in the same steps, every 100.
     """
     return bridge.TrainingConfig(
         micro_batch_size=job.batch.mbs,

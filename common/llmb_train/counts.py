@@ -36,9 +36,12 @@ _OF_LETTER = {"M": ("mamba", ""), "*": ("attention", ""), "-": ("", "dense"), "E
 def parameters(model: Any) -> int | None:
     """Return the number of parameters of the whole model, without padding of the vocabulary.
 
-    Heads for further tokens and an image encoder are included. ``model`` is a model provider; no model is built. None
-    where its architecture is not counted here (DeepSeek-V4, diffusion models), or the size of its vocabulary is not
-    known.
+    Heads for further tokens and an image encoder are included. ``model`` is a model provider of Megatron-Bridge; no
+    model is built. None where its architecture is not counted here (DeepSeek-V4, diffusion models), or the size of
+    its vocabulary or its number of layers is not known.
+
+    Raises:
+        KeyError: a hybrid's pattern has a letter other than ``M``, ``*``, ``-`` and ``E``
     """
     if (
         getattr(model, "experimental_attention_variant", None) not in (None, *_VARIANTS)
@@ -58,9 +61,12 @@ def parameters(model: Any) -> int | None:
 def layers(model: Any) -> dict[str, Any] | None:
     """Return the model's layers: their ``order``, and in ``kinds`` each kind of layer by its letter in ``order``.
 
-    In ``order``, ``3a58b`` is three layers of the kind ``a``, then 58 of ``b``; a letter alone is one. A kind is a list
-    [mixer, MLP, weights that TP divides, weights of routed experts, other weights]. Heads for further tokens are left
-    out. None where ``parameters`` is None.
+    ``model`` is a model provider. In ``order``, ``3a58b`` is three layers of the kind ``a``, then 58 of ``b``; a
+    letter alone is one. A kind is a list [mixer, MLP, weights that TP divides, weights of routed experts, other
+    weights], as ``_kind`` has them. Heads for further tokens are left out. None where ``parameters`` is None.
+
+    Raises:
+        KeyError: a hybrid's pattern has a letter other than ``M``, ``*``, ``-`` and ``E``
     """
     if parameters(model) is None:
         return None
@@ -76,8 +82,8 @@ def layers(model: Any) -> dict[str, Any] | None:
 def encoder(model: Any) -> int:
     """Return the number of weights of the image encoder of a Qwen3-VL or Qwen3.5 model; 0 for a model without one.
 
-    Includes the merger and those of intermediate layers. All of them are in the first pipeline stage. A hybrid of
-    several kinds of layers counts as one without.
+    ``model`` is a model provider. Mergers, those of intermediate layers too, are included. All of the weights are
+    in the first pipeline stage. For a hybrid, which has a ``hybrid_layer_pattern``, always 0.
     """
     config = getattr(model, "vision_config", None)
     if config is None or getattr(model, "hybrid_layer_pattern", None):
@@ -95,9 +101,13 @@ def encoder(model: Any) -> int:
 
 
 def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
-    """Return the ``Kind`` of each main layer in order, and a list of kinds for each head for further tokens.
+    """Return (the ``Kind`` of each main layer in order, a list of kinds for each head for further tokens).
 
-    A ``Kind`` is the tuple that ``_kind`` returns. Heads (multi-token prediction) that share their weights count once.
+    ``model`` is a model provider of Megatron-Bridge. A ``Kind`` is the tuple that ``_kind`` returns. A hybrid's
+    heads that share their weights count once.
+
+    Raises:
+        KeyError: a hybrid's pattern has a letter other than ``M``, ``*``, ``-`` and ``E``
     """
     main, heads = _layers(model)
     if getattr(model, "hybrid_layer_pattern", None) and model.mtp_use_repeated_layer:
@@ -108,10 +118,14 @@ def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
 
 
 def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
-    """Return (mixer, MLP) of each main layer in order, and a list of such pairs for each head for further tokens.
+    """Return ((mixer, MLP) of each main layer in order, a list of such pairs for each head for further tokens).
 
-    Mixers are ``attention``, ``latent``, ``delta`` and ``mamba``; the MLP is ``dense`` or ``experts``. A hybrid's layer
-    has only one of the two: the other one is empty.
+    ``model`` is a model provider of Megatron-Bridge. Mixers are ``attention``, ``latent``, ``delta`` and ``mamba``;
+    the MLP is ``dense`` or ``experts``. A hybrid's layer has only one of the two: the other one is "". Heads that
+    share their weights are all there.
+
+    Raises:
+        KeyError: a hybrid's pattern has a letter other than ``M``, ``*``, ``-`` and ``E``
     """
     pattern = getattr(model, "hybrid_layer_pattern", None)
     if pattern:
@@ -134,10 +148,12 @@ def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
 
 
 def _kind(model: Any, layer: Layer, index: int) -> Kind:
-    """Return the ``Kind`` of the layer ``index`` (from 0): the tuple of mixer, MLP and three numbers of weights.
+    """Return the ``Kind`` of the layer ``index`` (from 0): the tuple (mixer, MLP, and three numbers of weights).
 
-    These are, in order, the weights that tensor parallelism divides, those of routed experts, and all others (norms,
-    the router). ``layer``: its mixer and MLP, of which a hybrid's layer has only one; the other is empty.
+    ``model`` is a model provider of Megatron-Bridge. These are, in order, the weights that tensor parallelism
+    divides (all those of mixer, dense MLP and shared expert), those of routed experts, and the others (the norms in
+    front, the router). ``layer``: its (mixer, MLP), named as ``_layers`` names them; a hybrid's layer has only one
+    of the two, and the other is "".
     """
     mixer, mlp = layer
     own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
@@ -155,15 +171,18 @@ def _kind(model: Any, layer: Layer, index: int) -> Kind:
 
 
 def _norm_weights(model: Any) -> int:
-    """Return the number of weights of one of the model's norms: the hidden size, or twice that for LayerNorm."""
+    """Return the number of weights of one of the model's norms: the hidden size, or twice that for LayerNorm.
+
+    ``model`` is a model provider of Megatron-Bridge.
+    """
     return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
 
 
 def shares_index(model: Any, layer: int) -> bool:
     """Return whether a sparse-attention layer has no index, but reuses the tokens that an earlier layer chose.
 
-    ``layer`` counts from 0. As in core 0.19, dsa.py: 37-47. False for every layer of a model without
-    ``dsa_indexer_topk_freq``.
+    ``model`` is a model provider of Megatron-Bridge. ``layer`` counts from 0. As in core 0.19, dsa.py: 37-47. False
+    for every layer of a model without ``dsa_indexer_topk_freq``.
     """
     first = max(getattr(model, "dsa_indexer_skip_topk_offset", 0), 1)
     return bool(max(layer + 1 - first, 0) % getattr(model, "dsa_indexer_topk_freq", 1))
@@ -173,14 +192,18 @@ def shares_index(model: Any, layer: int) -> bool:
 
 
 def _matrices(model: Any) -> int:
-    """Return the number of weight matrices of one of the model's MLPs: 3 with a gate, else 2."""
+    """Return the number of weight matrices of one of the model's MLPs: 3 with a gate, else 2.
+
+    ``model`` is a model provider of Megatron-Bridge.
+    """
     return 3 if model.gated_linear_unit else 2
 
 
 def _mlp_weights(model: Any, columns: int, width: int | None = None) -> int:
-    """Return the number of weights of the matrices of one MLP, from ``width`` elements to ``columns`` and back.
+    """Return the number of weights of an MLP's matrices, with ``columns`` elements inside and ``width`` outside.
 
-    ``width`` None: the model's hidden size.
+    ``model`` is a model provider of Megatron-Bridge. ``width`` None or 0: the model's hidden size. A gate's matrix
+    is included, where the model's MLPs have one.
     """
     return int(_matrices(model) * (width or model.hidden_size) * columns)
 
@@ -188,7 +211,8 @@ def _mlp_weights(model: Any, columns: int, width: int | None = None) -> int:
 def _grouped_attention_weights(model: Any) -> int:
     """Return the number of weights of the matrices of grouped-query attention in one layer.
 
-    Counted are queries, keys, values, the output projection, and the output gate where the model has one.
+    ``model`` is a model provider of Megatron-Bridge. Counted are queries, keys, values, the output projection, and
+    the output gate where the model has one.
     """
     heads = model.num_attention_heads
     gate = getattr(model, "attention_output_gate", False)
@@ -196,17 +220,26 @@ def _grouped_attention_weights(model: Any) -> int:
 
 
 def _head_dim(model: Any) -> int:
-    """Return the number of elements of one attention head: ``kv_channels``, else hidden size / heads."""
+    """Return the number of elements of one attention head: ``kv_channels``, else hidden size / heads, rounded down.
+
+    ``model`` is a model provider of Megatron-Bridge.
+    """
     return int(model.kv_channels or model.hidden_size // model.num_attention_heads)
 
 
 def _query_groups(model: Any) -> int:
-    """Return the number of the model's query groups (KV heads); without groups, the number of attention heads."""
+    """Return the number of the model's query groups (KV heads); without groups, the number of attention heads.
+
+    ``model`` is a model provider of Megatron-Bridge.
+    """
     return int(model.num_query_groups or model.num_attention_heads)
 
 
 def _latent_attention_weights(model: Any) -> int:
-    """Return the number of weights of one layer's matrices of multi-head latent attention (MLA), without index."""
+    """Return the number of weights of one layer's matrices of multi-head latent attention (MLA), without index.
+
+    ``model`` is a model provider of Megatron-Bridge with such attention.
+    """
     hidden = model.hidden_size
     heads = model.num_attention_heads
     rank = model.q_lora_rank
@@ -220,22 +253,31 @@ def _latent_attention_weights(model: Any) -> int:
 def _index_weights(model: Any) -> int:
     """Return the number of weights of the matrices of one layer's index, which chooses attended tokens (DSA).
 
-    Counted are those of queries, of the one key, and of each head's weight. The model must have such an index: there is
-    no answer 0 for one without.
+    ``model`` is a model provider of Megatron-Bridge. Counted are those of queries, of the one key, and of each
+    head's weight. Call it only for a model with such an index.
+
+    Raises:
+        AttributeError: the model has no field for an index
     """
     heads, width = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim
     return int(model.q_lora_rank * heads * width + model.hidden_size * (width + heads))
 
 
 def _delta_net(model: Any) -> int:
-    """Return the number of weights of the projection matrices of one gated delta net layer, without the convolution."""
+    """Return the number of weights of the projection matrices of one gated delta net layer, without the convolution.
+
+    ``model`` is a model provider of Megatron-Bridge with gated delta nets.
+    """
     keys = model.linear_num_key_heads * model.linear_key_head_dim
     values = model.linear_num_value_heads * model.linear_value_head_dim
     return int(model.hidden_size * (2 * keys + 3 * values + 2 * model.linear_num_value_heads))
 
 
 def _mamba_layer_weights(model: Any) -> int:
-    """Return the number of weights of the projection matrices of one Mamba-2 layer, without the convolution."""
+    """Return the number of weights of the projection matrices of one Mamba-2 layer, without the convolution.
+
+    ``model`` is a model provider of Megatron-Bridge with Mamba-2 layers.
+    """
     inner = model.mamba_num_heads * model.mamba_head_dim
     groups = model.mamba_num_groups * model.mamba_state_dim
     return int(model.hidden_size * (3 * inner + 2 * groups + model.mamba_num_heads))
@@ -247,8 +289,8 @@ def _mamba_layer_weights(model: Any) -> int:
 def _attention_weights(model: Any, layer: int) -> int:
     """Return the number of all weights of one layer's attention: matrices, inner norms, biases, index.
 
-    The attention may be grouped or latent. ``layer``: its index, from 0. The norm in front of the layer is not
-    included.
+    ``model`` is a model provider of Megatron-Bridge. The attention may be grouped or latent. ``layer``: its index,
+    from 0. The norm in front of the layer is not included.
     """
     if getattr(model, "multi_latent_attention", False):
         norms = (model.q_lora_rank or 0) + model.kv_lora_rank
@@ -269,8 +311,8 @@ def _attention_weights(model: Any, layer: int) -> int:
 def _delta_net_weights(model: Any, index: int) -> int:
     """Return the number of all weights of one gated delta net layer, as core/ssm/gated_delta_net.py has them.
 
-    Projections, a convolution without bias, decay, and the inner norm. ``index`` is not used: all mixers' functions
-    take it.
+    ``model`` is a model provider of Megatron-Bridge with gated delta nets. Projections, a convolution without bias,
+    decay, and the inner norm; not the norm in front. ``index`` is not used: all mixers' functions take it.
     """
     keys = model.linear_num_key_heads * model.linear_key_head_dim
     heads, width = model.linear_num_value_heads, model.linear_value_head_dim
@@ -280,9 +322,10 @@ def _delta_net_weights(model: Any, index: int) -> int:
 
 
 def _mamba_weights(model: Any, index: int) -> int:
-    """Return the number of all weights of one Mamba-2 layer, with convolution and inner norm.
+    """Return the number of all weights of one Mamba-2 layer, with convolution and inner norm, not the norm in front.
 
-    ``index`` is not used: all mixers' functions take it.
+    ``model`` is a model provider of Megatron-Bridge with Mamba-2 layers. ``index`` is not used: all mixers'
+    functions take it.
     """
     heads = model.mamba_num_heads
     inner = heads * model.mamba_head_dim
@@ -294,8 +337,9 @@ def _mamba_weights(model: Any, index: int) -> int:
 def _shared_expert_weights(model: Any) -> int:
     """Return the number of weights that an MoE layer has beside its routed experts' matrices and its router's.
 
-    Those are the shared expert with its gate, the projections to and from a latent size, and biases of experts and
-    router.
+    ``model`` is a model provider of Megatron-Bridge. Those are the shared expert's, with its gate, the projections
+    to and from a latent size, and biases of experts and router; 0 where there is none of them. Call it only for a
+    model with experts.
     """
     hidden, experts = model.hidden_size, model.num_moe_experts
     weights = 2 * hidden * (getattr(model, "moe_latent_size", None) or 0)
@@ -314,9 +358,13 @@ def _shared_expert_weights(model: Any) -> int:
 def flops_per_token(config: Any) -> float | None:
     """Return LLMB's own count of FLOPs per token of a training step, forward and backward.
 
-    ``config`` is a recipe's configuration, whose sequence length counts. Matrix products count, logits and heads for
-    further tokens included; recomputation and an image encoder do not. None for adapters (LoRA), which train few of the
-    weights, for diffusion models, and where the size of the vocabulary is not known.
+    ``config`` is a recipe's configuration, whose sequence length counts. A multiplication with its addition is two.
+    Matrix products count, logits and heads for further tokens included; recomputation and an image encoder do not.
+    None for adapters (LoRA), which train few of the weights, for diffusion models, and where the size of the
+    vocabulary is not known.
+
+    Raises:
+        KeyError: a hybrid's pattern has a letter other than ``M``, ``*``, ``-`` and ``E``
     """
     model = config.model
     if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
@@ -331,8 +379,8 @@ def flops_per_token(config: Any) -> float | None:
 def _multiplications(model: Any, mixer: str, mlp: str, index: int) -> float:
     """Return the number of multiplications per token in the matrix products of one layer, in the forward pass.
 
-    ``mixer`` and ``mlp`` are as ``_layers`` names them; either may be empty. ``index``: the layer's, from 0. Of a
-    layer's experts those count that one token is routed to.
+    ``model`` is a model provider of Megatron-Bridge. ``mixer`` and ``mlp`` are as ``_layers`` names them; either
+    may be empty. ``index``: the layer's, from 0. Of a layer's experts those count that one token is routed to.
     """
     products = _MIXERS[mixer][1](model, index) if mixer else 0
     if mlp == "dense":
@@ -348,8 +396,9 @@ def _multiplications(model: Any, mixer: str, mlp: str, index: int) -> float:
 def _attended_tokens(model: Any, most: int | None = None) -> float:
     """Return how many tokens one token of the sequence attends to on average, with causal attention.
 
-    Without a window that is half the sequence. ``most``: the window, in tokens, to which attention is limited, where it
-    is shorter than the sequence; None: all earlier tokens.
+    ``model`` is a model provider of Megatron-Bridge. The sequence is the model's ``seq_length``. ``most``: the
+    tokens to which attention is limited, such as a window's. With None, or where it is not shorter than the
+    sequence, all earlier tokens count: half the sequence on average.
     """
     length: int = model.seq_length
     if most is None or most >= length:
@@ -361,8 +410,9 @@ def _attended_tokens(model: Any, most: int | None = None) -> float:
 def _attention_window(model: Any, index: int) -> int | None:
     """Return the sliding window of the layer ``index`` (from 0), in tokens; None: it attends to all earlier tokens.
 
-    The window includes the token itself where the model gives it as a pair (to the left, to the right). Which layers
-    have one the model says by a list, or by a number n: every n-th has none.
+    ``model`` is a model provider of Megatron-Bridge. The window includes the token itself where the model gives it
+    as a pair (to the left, to the right). Which layers have one the model says by a list, or by a number n: every
+    n-th has none.
     """
     window = getattr(model, "window_size", None)
     every = getattr(model, "window_attn_skip_freq", None)
@@ -381,7 +431,8 @@ def _attention_window(model: Any, index: int) -> int | None:
 def _attention_products(model: Any, index: int) -> float:
     """Return the number of multiplications per token in the attention of layer ``index``, in the forward pass.
 
-    Grouped, latent, sparse (DSA) and DeepSeek-V4's attention are counted, with projections and products with the keys.
+    ``model`` is a model provider of Megatron-Bridge. ``index`` counts from 0. Grouped, latent, sparse (DSA) and
+    DeepSeek-V4's attention are counted: projections, and products with keys and values.
     """
     variant = getattr(model, "experimental_attention_variant", None)
     heads = model.num_attention_heads
@@ -406,7 +457,9 @@ def _attention_products(model: Any, index: int) -> float:
 def _compressed_products(model: Any, index: int) -> float:
     """Return the number of multiplications per token in a DeepSeek-V4 attention layer, in the forward pass.
 
-    Such a layer attends to a window, and to the tokens before in groups: of 4, from which an index chooses, or of 128.
+    ``model`` is a model provider of Megatron-Bridge with such layers. ``index`` is the layer's, from 0. Such a
+    layer attends to a window, and, by its compression ratio, also to earlier tokens in groups: of 4, from which an
+    index chooses, or of more (128), or to none (0).
     """
     hidden = model.hidden_size
     heads = model.num_attention_heads
@@ -431,9 +484,10 @@ def _compressed_products(model: Any, index: int) -> float:
 
 
 def _delta_net_products(model: Any, index: int) -> float:
-    """Return the number of multiplications per token in a gated delta net layer, in the forward pass.
+    """Return the number of multiplications per token in a gated delta net layer, in the forward pass, with its state.
 
-    ``index`` is not used: all mixers' functions take it.
+    ``model`` is a model provider of Megatron-Bridge with gated delta nets. ``index`` is not used: all mixers'
+    functions take it.
     """
     return float(_delta_net(model) + 4 * model.linear_num_value_heads * model.linear_value_head_dim**2)
 
@@ -441,7 +495,8 @@ def _delta_net_products(model: Any, index: int) -> float:
 def _mamba_products(model: Any, index: int) -> float:
     """Return the number of multiplications per token in a Mamba-2 layer, in the forward pass, with its scan.
 
-    ``index`` is not used: all mixers' functions take it.
+    ``model`` is a model provider of Megatron-Bridge with Mamba-2 layers. ``index`` is not used: all mixers'
+    functions take it.
     """
     return float(
         _mamba_layer_weights(model) + _SCAN * model.mamba_num_heads * model.mamba_head_dim * model.mamba_state_dim

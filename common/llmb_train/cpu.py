@@ -46,7 +46,12 @@ _DOWN, _UP = 11, 12
 def install() -> None:
     """Make this process train on the CPU: let ``torch.cuda`` answer for it, and import and patch megatron-core.
 
-    For the rest of the process; a second call does nothing. Call before anything imports Megatron.
+    For the rest of the process; a second call does nothing. Call before anything else imports Megatron. Also
+    installs the patches of ``no_te``, and switches off ``torch.compile``.
+
+    Raises:
+        ImportError: megatron-core is not installed
+        StopIteration: this megatron-core has no queue for results under the names that are known
     """
     # core compiles small functions with torch.compile, which needs a C++ compiler and more time than a tiny run.
     torch._dynamo.config.disable = True
@@ -62,9 +67,10 @@ def install() -> None:
 class DeviceName(str):
     """The name of the CPU as a device that stands in for the current GPU: ``cpu`` to torch, index 0 in a message.
 
-    It is what ``torch.cuda.current_device`` returns then. Formatted, as in an f-string, it gives ``0``; ``str()`` gives
-    the name. A plain integer would do while ``CudaRedirect`` is active, but torch leaves that mode inside
-    ``backward()``, and there the answer has to be a device that exists.
+    It is made from the text ``cpu``, and is what ``torch.cuda.current_device`` returns after ``install``.
+    Formatted, as in an f-string, it gives ``0``, whatever the format; ``str()`` gives the name. A plain integer
+    would do while ``CudaRedirect`` is active, but torch leaves that mode inside ``backward()``, and there the
+    answer has to be a device that exists.
     """
 
     __slots__ = ()
@@ -75,9 +81,10 @@ class DeviceName(str):
 
 
 class Stream:
-    """Stands in for ``torch.cuda.Stream`` on a CPU, which runs everything in order: waiting does nothing.
+    """Stands in for ``torch.cuda.Stream`` on a CPU, which runs everything in order.
 
-    ``query`` is always True, and ``record_event`` keeps the present time in an ``Event``. It can be created with any
+    ``wait_stream``, ``wait_event`` and ``synchronize`` do nothing. ``query`` returns True. ``record_event`` keeps
+    the present time in the given ``Event`` (None: a new one) and returns it. A stream can be created with any
     arguments, which are ignored, and entered as a context, which changes nothing.
     """
 
@@ -114,10 +121,11 @@ class Stream:
 
 
 class Event:
-    """Stands in for ``torch.cuda.Event`` on a CPU: ``record`` keeps the host's clock.
+    """Stands in for ``torch.cuda.Event`` on a CPU: ``record`` keeps the host's clock in ``time``, in seconds.
 
-    ``elapsed_time`` gives milliseconds, from this event to another one. Work on a CPU is done when it was called, so
-    that waiting does nothing and ``query`` is always True. It can be created with any arguments, which are ignored.
+    ``elapsed_time`` returns the milliseconds from this event's recording to that of ``end``; both must have been
+    recorded. ``wait`` and ``synchronize`` do nothing, as work on a CPU is done when it was called, and ``query``
+    returns True. An event can be created with any arguments, which are ignored.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -152,7 +160,8 @@ def _emulate() -> None:
     """Replace functions of ``torch.cuda`` in the whole process by ones that answer for the CPU.
 
     The machine then seems to have one GPU for each local rank (by ``LOCAL_WORLD_SIZE``, else one), with the host's
-    memory, and never to capture a graph. Call before Megatron is imported.
+    memory, and never to capture a graph; memory in use is the most that this process has had. Call before Megatron
+    is imported.
     """
     # torch.compile builds its table of the original functions when it first needs it, and fails on replaced ones.
     torch._dynamo.trace_rules.get_torch_obj_rule_map()
@@ -220,7 +229,7 @@ def _peak_resident_bytes() -> int:
 def _is_cuda(device: Any) -> bool:
     """Return whether ``device`` names a CUDA device: a torch device, a text such as ``cuda:0``, or any int as index.
 
-    False for anything else, such as None or a bool.
+    False for anything else, such as another device, None or a bool.
     """
     if isinstance(device, torch.device):
         return bool(device.type == "cuda")
@@ -232,8 +241,8 @@ def _is_cuda(device: Any) -> bool:
 class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
     """A torch function mode that rewrites the device of torch calls while it is active: CUDA becomes ``device``.
 
-    It is made from ``device``, such as ``cpu``, and active within its context. Moves to a GPU and pinned memory do
-    nothing then, and a tensor of the CPU gives its type as one of CUDA.
+    It is made from ``device``, such as ``cpu``, and active within its context. Moves to a GPU (``.cuda()``) return
+    the tensor itself, memory is not pinned, and a tensor of the CPU gives its type (``.type()``) as one of CUDA.
     """
 
     def __init__(self, device: str) -> None:
@@ -263,14 +272,15 @@ class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 def _patch_collectives() -> None:
     """Patch ``barrier``, ``all_to_all_single`` and Megatron-FSDP's scaling in this process so that gloo can do them.
 
-    gloo knows no device ids, wants split sizes as numbers, and has no reduction that scales.
+    gloo knows no device ids, wants split sizes as numbers, and has no reduction that scales. Call it once: a second
+    call wraps the patched functions again.
     """
     from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
 
     barrier, all_to_all_single = dist.barrier, dist.all_to_all_single
 
     def numbers(sizes: torch.Tensor | Sequence[int] | None) -> list[int] | None:
-        """Return the split sizes of a collective as a list of ints; None for None."""
+        """Return the split sizes of a collective, ints or a one-dimensional tensor, as a list of ints; None if None."""
         return None if sizes is None else [int(size) for size in sizes]
 
     def with_numbers(
@@ -278,7 +288,7 @@ def _patch_collectives() -> None:
     ) -> Any:
         """Call torch's ``all_to_all_single`` with its split sizes as ints, and return what it returns.
 
-        gloo needs them so, and the MoE dispatcher makes ints of them only if they are CUDA tensors.
+        The arguments are that function's. gloo needs ints, and the MoE dispatcher makes them only of CUDA tensors.
         """
         return all_to_all_single(output, input, numbers(output_split_sizes), numbers(input_split_sizes), **kwargs)
 
@@ -298,12 +308,12 @@ def _patch_collectives() -> None:
 
 
 def _patch_pipeline() -> None:
-    """Replace megatron-core's messages between pipeline stages by ones with a tag for each direction.
+    """Replace megatron-core's messages between pipeline stages, in this process, by ones with a tag for each direction.
 
-    gloo matches messages by peer, tag and order. With two stages the next and the previous rank are the same peer, and
-    the interleaved schedule has both directions under way at once: without tags gloo takes gradients for activations
-    and trains on, silently wrong. What is sent is copied, because the schedule frees or reuses the tensor before gloo
-    has read it.
+    gloo matches messages by peer, tag and order. With two stages the next and the previous rank are the same peer,
+    and the interleaved schedule has both directions under way at once: without tags gloo takes gradients for
+    activations and trains on, silently wrong. What is sent is copied, because the schedule frees or reuses the
+    tensor before gloo has read it.
     """
     from megatron.core.pipeline_parallel import p2p_communication
 
@@ -319,8 +329,9 @@ def _patch_pipeline() -> None:
     ) -> dict[str, Any]:
         """Begin to exchange tensors with the neighboring pipeline stages, with a tag for each direction.
 
-        Returns the requests to wait for, by name: ``recv_prev``, ``recv_next``, ``send_next``, ``send_prev``. A tensor
-        that is None is neither sent nor received, and has no request. What is sent is copied first.
+        Returns the requests to wait for, by name: ``recv_prev``, ``recv_next``, ``send_next``, ``send_prev``. A
+        tensor that is None is neither sent nor received, and has no request. What is sent is copied first; what is
+        received gets into the given tensor. The ranks are global numbers of members of ``group``.
         """
         requests = {}
         if tensor_recv_prev is not None:
@@ -356,8 +367,11 @@ def _patch_random_state() -> None:
 def _patch_results_queue() -> None:
     """Have megatron-core fork the manager process that collects the results of saving a checkpoint, not spawn it.
 
-    A spawned one takes 3 s to import torch, on every rank that saves. Core spawns it for the sake of CUDA, which does
-    not survive a fork.
+    For this process. A spawned one takes 3 s to import torch, on every rank that saves. Core spawns it for the sake
+    of CUDA, which does not survive a fork.
+
+    Raises:
+        StopIteration: this megatron-core has no such function under the names that are known
     """
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
@@ -366,7 +380,10 @@ def _patch_results_queue() -> None:
 
     @functools.cache
     def results_queue() -> Any:
-        """Return the queue for results of a save, whose manager process is forked; the same one at every call."""
+        """Return the queue for results of a save; the same one at every call.
+
+        The first call forks the manager process that serves it.
+        """
         manager = SyncManager(ctx=multiprocessing.get_context("fork"))
         manager.start()
         return manager.Queue()

@@ -29,8 +29,9 @@ SWITCH = "LLMB_ENGINE_CHECK"
 class Release:
     """One minor release of Megatron-Bridge, with the megatron-core, image and CPU engine that LLMB uses with it.
 
-    Of a release that is newer than LLMB knows, only ``bridge`` is set, and ``is_newer`` is True; others are in
-    ``RELEASES``. ``configured`` has the minor releases of megatron-bridge and megatron-core by name.
+    The known ones are in ``RELEASES``, oldest first; others come from ``release_of``. Of a release that is newer
+    than LLMB knows, only ``bridge`` is set. The property ``is_newer`` tells whether it is such a one; the property
+    ``configured`` is a dict, ``megatron-bridge`` and, if known, ``megatron-core``, each with its first two numbers.
     """
 
     bridge: str
@@ -38,17 +39,17 @@ class Release:
     core: str | None = None
     """The first two numbers of megatron-core; None: not known."""
     container: str | None = None
-    """NVIDIA's image with it; None: not known."""
+    """NVIDIA's image with it, as Enroot writes it: ``nvcr.io#nvidia/nemo:26.08``; None: not known."""
     environment: str | None = None
     """The CPU engine with it, by its folder's name in an installation's ``venvs``; None: there is none."""
     patched: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By distribution, the exact releases that the patches of ``cpu`` and ``no_te`` were tried with."""
+    """By name of distribution, the exact versions that the patches of ``cpu`` and ``no_te`` were tried with."""
     functions: bool = True
     """Whether it has ``megatron.bridge.perf_recipes``, for jobs that name a function."""
 
     @property
     def configured(self) -> dict[str, str]:
-        """The minor releases that a job's settings are written for, of megatron-bridge and megatron-core by name.
+        """The minor releases (``0.6``) that a job's settings are for, by name: megatron-bridge and megatron-core.
 
         megatron-core is missing where it is not known, for a release newer than LLMB knows.
         """
@@ -89,15 +90,18 @@ RELEASES = (DOCUMENTED, FUNCTIONS)
 
 
 def minor(version: str) -> str:
-    """Return the first two parts of a version number: ``0.6`` of ``0.6.2``. A text with fewer is returned as it is."""
+    """Return the first two parts of a version number: ``0.6`` of ``0.6.2``. A text with fewer is returned as it is.
+
+    ``version`` is not checked to be numbers; "" gives "".
+    """
     return ".".join(version.split(".")[:2])
 
 
 def release_of(version: str | None) -> Release | None:
-    """Return the release that the Megatron-Bridge ``version`` belongs to, by its first two numbers.
+    """Return the release of Megatron-Bridge that ``version`` (``0.6``, ``0.6.2``) belongs to, by its first two numbers.
 
-    None for a version that is older than LLMB knows, between known ones, unreadable or None. A version newer than all
-    known ones gives a ``Release`` with that number alone (``is_newer``).
+    None for a version that is older than LLMB knows, between known ones, unreadable or None. A version newer than
+    all known ones gives a ``Release`` with that number alone (``is_newer``).
     """
     wanted = minor(version or "")
     known = next((release for release in RELEASES if release.bridge == wanted), None)
@@ -118,8 +122,9 @@ def _release_numbers(release: str) -> tuple[int, ...]:
 class Engine:
     """The software and device that a job's ranks train on: CPU or GPU, with or without Transformer Engine.
 
-    ``device`` is ``cpu`` or ``cuda``; on a CPU ``transformer_engine`` is False. ``lacking`` is a noun for messages:
-    what the ranks run on in place of a GPU with Transformer Engine.
+    ``find_engine`` makes it. ``device`` is ``cpu`` or ``cuda``; on a CPU ``transformer_engine`` is False. The
+    property ``lacking`` is text for messages, ``a CPU`` or ``a GPU without Transformer Engine``; do not use it
+    where there is one.
     """
 
     device: Device
@@ -138,14 +143,13 @@ class Engine:
 def find_engine(device: Device, release: Release) -> Engine:
     """Return the engine that this Python has for training on ``device``, if it fits the release that the job needs.
 
-    Found out without importing Megatron or Transformer Engine; whether there is such a device is not looked at. On a
-    CPU Transformer Engine does not count. Where there is Transformer Engine, ``LLMB_ENGINE_CHECK=off`` in the
-    environment lets other releases pass.
+    ``device`` is ``cpu`` or ``cuda``. Found out without importing Megatron or Transformer Engine; whether there is
+    such a device is not looked at. On a CPU Transformer Engine does not count. Where there is Transformer Engine,
+    ``LLMB_ENGINE_CHECK=off`` in the environment lets other releases pass.
 
     Raises:
-        EngineError: Megatron-Bridge is missing, or LLMB's patches do not fit its version or that of
-            megatron-core
-        WrongEngine: Megatron-Bridge is another release than the job's settings are written for
+        EngineError: Megatron-Bridge is missing, or LLMB's patches do not fit its version or that of megatron-core
+        WrongEngine: Megatron-Bridge or megatron-core is another release than the job's settings are written for
     """
     if not importable("megatron.bridge"):
         raise EngineError(
@@ -164,7 +168,10 @@ def find_engine(device: Device, release: Release) -> Engine:
 def install_patches(engine: Engine) -> None:
     """Patch torch and Megatron, in the whole process, for what ``engine`` lacks: a GPU, or Transformer Engine.
 
-    Does nothing where it has both. Call once, before anything imports Megatron.
+    Does nothing where it has both. Call once, before anything else imports Megatron.
+
+    Raises:
+        ImportError: torch or megatron-core is not installed
     """
     if engine.device == "cpu":
         # torch says so when it is imported, and there is no GPU to ask about.
@@ -207,9 +214,12 @@ def _require_configured_versions(release: Release) -> None:
 def _require_patched_versions(engine: Engine, release: Release) -> None:
     """Raise if LLMB's patches for what ``engine`` lacks do not fit this Python's Megatron packages.
 
+    ``release`` is the one that the job was planned for. For one that is newer than LLMB knows, only another known
+    or newer release is refused.
+
     Raises:
         WrongEngine: Megatron-Bridge is another known or newer release than the job was planned for
-        EngineError: a package is missing, or of a version that the patches are not written for
+        EngineError: a package is missing, or of another minor release than the patches are written for
     """
     bridge = package_version("megatron-bridge")
     # An older or unreadable version is left to the check of exact versions below.
@@ -233,10 +243,10 @@ def _require_patched_versions(engine: Engine, release: Release) -> None:
 
 
 def _plan_for(installed: str) -> str:
-    """Return how to plan a job for ``installed``, a newer Megatron-Bridge than LLMB knows, to append to a remedy.
+    """Return a clause, to append to a remedy, on planning a job for ``installed``, if that is newer than LLMB knows.
 
-    ``; LLMB_ENGINE=0.7 plans the job for this one``; empty where ``installed`` (its first two numbers) is a release
-    that LLMB knows, older or unreadable.
+    ``; LLMB_ENGINE=0.7 plans the job for this one``; empty where ``installed`` (the first two numbers of a
+    Megatron-Bridge) is a release that LLMB knows, older or unreadable.
     """
     found = release_of(installed)
     return f"; LLMB_ENGINE={installed} plans the job for this one" if found is not None and found.is_newer else ""
@@ -245,9 +255,10 @@ def _plan_for(installed: str) -> str:
 def is_configured(name: str, version: str | None, release: Release) -> bool:
     """Return whether a job that was planned for ``release`` may run with this version of the distribution ``name``.
 
-    The first two numbers must agree, and a third must follow, with a local suffix (``0.6.2+abc``) at most; of a release
-    that is newer than LLMB knows anything may follow, also that of a pre-release. Where the release does not name the
-    distribution, any version fits, and None (unknown or not installed); elsewhere None never does.
+    ``name`` is such as ``megatron-core``, ``version`` that of its installed package; None: unknown or not
+    installed. The first two numbers must agree, and a third must follow, with a local suffix (``0.6.2+abc``) at
+    most; of a release that is newer than LLMB knows anything may follow, also that of a pre-release. Where the
+    release does not say which version of ``name`` it needs, everything fits, None too; elsewhere None never does.
     """
     known = release.configured.get(name)
     if known is None or version is None:
@@ -260,7 +271,7 @@ def is_configured(name: str, version: str | None, release: Release) -> bool:
 def importable(module: str) -> bool:
     """Return whether ``module`` can be found for import. It is not imported itself, but the packages above it are.
 
-    False also where such a package is missing.
+    False also where such a package is missing. Other errors in importing such a package pass.
     """
     try:
         return importlib.util.find_spec(module) is not None
@@ -269,15 +280,16 @@ def importable(module: str) -> bool:
 
 
 def own_release() -> str:
-    """Return the version of this Python's Megatron-Bridge for messages; ``of an unknown release`` if there is none."""
+    """Return the version of this Python's Megatron-Bridge for messages, or ``of an unknown release``."""
     return package_version("megatron-bridge") or "of an unknown release"
 
 
 def package_version(name: str) -> str | None:
-    """Return the version that ``import`` would find of the distribution ``name``; None if it cannot be determined.
+    """Return the version of the installed distribution ``name``, such as ``torch``; None if it cannot be determined.
 
-    None also where it is not installed. A container may hold Megatron (``megatron-core``) as a source tree, without a
-    distribution's metadata or with another one's: what the tree's ``package_info.py`` says comes first.
+    None also where it is not installed. A container may hold Megatron (``megatron-core``, ``megatron-bridge``) as a
+    source tree, without a distribution's metadata or with another one's: what the tree's ``package_info.py`` says
+    comes first.
     """
     if name.startswith("megatron-") and (version := _source_version(name.replace("-", "."))):
         return version
@@ -291,11 +303,13 @@ def package_version(name: str) -> str | None:
 def source_has_word(module: str, name: str) -> bool:
     """Return whether the source text of ``module``, such as ``megatron.core.optimizer``, has the word ``name``.
 
-    A whole word, wherever it stands, in comments too. The module is not imported. False also where there is no such
-    file: a package, whose source is in a folder, has none. Each answer is kept.
+    ``module`` is a file below a package with two names. A whole word, wherever it stands, in comments too. The
+    module is not imported. False also where there is no such file: a package, whose source is in a folder, has
+    none. Each answer is kept.
 
     Raises:
         OSError: the source cannot be read
+        UnicodeDecodeError: the source is not UTF-8
     """
     package = ".".join(module.split(".")[:2])
     for folder in _folders(package):
@@ -308,8 +322,9 @@ def source_has_word(module: str, name: str) -> bool:
 def _source_version(package: str) -> str | None:
     """Return the version in the ``package_info.py`` of an installed package, which is read as text, not imported.
 
-    It is ``0.6.2``, with what marks a pre-release behind it. None where there is no such file, it cannot be read, or it
-    has no major, minor and patch numbers.
+    ``package`` is such as ``megatron.core``. The version is ``0.6.2``, with what marks a pre-release directly
+    behind it (``0.6.2rc1``). None where there is no such file, it cannot be read, or it has no major, minor and
+    patch numbers.
     """
     for folder in _folders(package):
         try:

@@ -21,8 +21,8 @@ from typing import ClassVar
 class TrainError(Exception):
     """The base class of the errors of ``llmb_train``; the rank ends with ``exit_status``. Never raised itself.
 
-    It is made from the ``message`` and, by name, the ``remedy`` (what to do; may be empty). ``str()`` gives both, the
-    remedy on a line of its own behind ``->``, ready for a job's log.
+    It is made from the ``message`` and, by name, the ``remedy`` (what to do; "": nothing is known), which are its
+    attributes. ``str()`` gives both, the remedy on a line of its own behind ``  -> ``, ready for a job's log.
     """
 
     exit_status: ClassVar[int]
@@ -37,28 +37,43 @@ class TrainError(Exception):
 
 
 class JobError(TrainError):
-    """The job.json, or what it asks for, is wrong or missing: the rank ends with exit status 2."""
+    """The job.json, or what it asks for, is wrong or missing: the rank ends with exit status 2.
+
+    Made like any ``TrainError``.
+    """
 
     exit_status = 2
 
 
 class EngineError(TrainError):
-    """This machine or its software (Python packages, GPUs, ranks) lacks what the job needs: exit status 3."""
+    """This machine or its software (Python packages, GPUs, ranks) lacks what the job needs: exit status 3.
+
+    Made like any ``TrainError``. Each node's ranks print it themselves: others may lack nothing.
+    """
 
     exit_status = 3
 
 
 class WrongEngine(EngineError):
-    """The engine's software does not fit the job, on all nodes alike, since they share one image: exit status 3."""
+    """The engine's software does not fit the job, on all nodes alike, since they share one image: exit status 3.
+
+    Made like any ``TrainError``. Only the job's first rank prints it.
+    """
 
 
 class Contradiction(TrainError):
-    """The framework has resolved a setting otherwise than planned, so that nothing is trained: exit status 3."""
+    """The framework has resolved a setting otherwise than planned, so that nothing is trained: exit status 3.
+
+    Made like any ``TrainError``.
+    """
 
     exit_status = 3
 
 
 class NothingLeft(TrainError):
-    """The checkpoint to resume from is of the job's last step, so that nothing is left to train: exit status 0."""
+    """The checkpoint to resume from is of the job's last step, so that nothing is left to train: exit status 0.
+
+    Made like any ``TrainError``. It is printed as a notice, by the first rank.
+    """
 
     exit_status = 0

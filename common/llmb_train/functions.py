@@ -46,16 +46,17 @@ _NOT_TEXT = tuple(beginning for beginning, _, _ in _STEPS if beginning)
 def build_config(job: FunctionJob, engine: Engine) -> Any:
     """Return the configuration of the job's function (performance recipe), changed to what the plan has.
 
-    It is compared with the catalogue's row for the function before it is changed. Without Transformer Engine it is also
-    changed to what ``engine`` can run. Notices may be printed to the log.
+    Its columns are compared with those that the job has of it, before any is changed. Without Transformer Engine it
+    is also changed to what ``engine`` can run. Notices may be printed to the log. Imports Megatron; the patches
+    that ``engine`` needs must be installed.
 
     Raises:
         EngineError: the function's model is not known to LLMB and its ``config.json`` cannot be had; as
             WrongEngine, this Megatron-Bridge has no such function
         Contradiction: the function's columns are not those that the plan was made from, or, on a GPU, an
             environment variable that it wants is not set
-        JobError: its layers cannot be placed as planned, its vocabulary is not known, or there is no checkpoint
-            to load
+        JobError: its layers cannot be placed as planned, its vocabulary is not known, or there is no checkpoint to
+            load
         NothingLeft: the job goes on from a checkpoint of its last step
         OSError: the index of the checkpoint to load cannot be read
     """
@@ -78,8 +79,9 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
 def _call_function(job: FunctionJob) -> Any:
     """Call the job's function (performance recipe of Megatron-Bridge) and return the configuration that it gives.
 
-    Where the model comes from a ``config.json`` on this machine, a notice is printed, on the first rank, for each value
-    that the plan had otherwise: the file is what NVIDIA's runner would train.
+    Where the model comes from a ``config.json`` on this machine, a notice is printed, on the first rank, for each
+    value that the plan had otherwise: the file is what NVIDIA's runner would train. Such files count where
+    ``prefer_files`` was called before.
 
     Raises:
         EngineError: the function's model is not known to LLMB and its ``config.json`` cannot be had; as
@@ -105,8 +107,12 @@ def _call_function(job: FunctionJob) -> Any:
 def forward_step(name: str) -> Callable[..., Any]:
     """Return the forward step with which NVIDIA's runner trains the function ``name``; imports the step's module.
 
-    Found by how the name begins; for most models it is Megatron-Bridge's step for GPTs. Of a step that is a class, an
-    object for the name's task is returned.
+    Found by how the name begins; for most models it is Megatron-Bridge's step for GPTs. A step that is a class is
+    made for the name's task (``pretrain``, ``sft`` or ``peft``), and that object, which can be called, is returned.
+
+    Raises:
+        ImportError: this Megatron-Bridge has no such module
+        AttributeError: the module has no such step
     """
     module, attribute = next(step[1:] for step in _STEPS if name.startswith(step[0]))
     found = getattr(importlib.import_module(module), attribute)
@@ -119,6 +125,8 @@ def forward_step(name: str) -> Callable[..., Any]:
 
 def require_own(job: FunctionJob, config: Any) -> None:
     """Raise if the columns of the called function's ``config`` are not those from which the job was planned.
+
+    ``config`` is what the function returned, unchanged.
 
     Raises:
         Contradiction: columns differ; the message is a table of planned and own values
@@ -139,9 +147,9 @@ _OF_STAGES = "NCCL_P2P_NET_CHUNKSIZE"
 def require_environment(job: FunctionJob, config: Any) -> None:
     """Raise if an environment variable that the function's ``config`` wants is not set in this process.
 
-    The job's script exports them. A variable with another value is the user's choice; one that is missing was
-    forgotten, and torch has read it by now. The one that depends on pipeline stages may be missing where the plan has
-    another PP.
+    ``config`` is what the function returned. The job's script exports them. A variable with another value is the
+    user's choice; one that is missing was forgotten, and torch has read it by now. The one that depends on pipeline
+    stages may be missing where the plan has another PP.
 
     Raises:
         Contradiction: variables are not set; the message lists them with the values wanted
@@ -156,8 +164,9 @@ def require_environment(job: FunctionJob, config: Any) -> None:
 def set_planned(job: FunctionJob, config: Any) -> None:
     """Set in the function's ``config`` every column (parallelism, batch ...) that the plan has otherwise.
 
-    Megatron-FSDP is only ever turned on, CUDA graphs are only turned off. Also makes the optimizer's step gather no
-    parameters where the plan has no data parallelism or no interleaved stages.
+    ``config`` is what the job's function returned, and is changed. Megatron-FSDP is only ever turned on, CUDA
+    graphs are only turned off. Also makes the optimizer's step gather no parameters where the plan has no data
+    parallelism, no pipeline or no interleaved stages.
 
     Raises:
         JobError: Megatron-Bridge has no layout of the layers for the plan's PP and VP
@@ -201,10 +210,11 @@ def set_planned(job: FunctionJob, config: Any) -> None:
 def _set_stages(job: FunctionJob, model: Any) -> None:
     """Set anew which layers each pipeline stage of ``model`` has, if the function sets them by hand.
 
-    By PP and VP of ``model``. Does nothing where Megatron divides the layers itself.
+    ``model`` is the function's model provider, with PP and VP already as planned. Does nothing where Megatron
+    divides the layers itself.
 
     Raises:
-        JobError: Megatron-Bridge has no layout of this model for PP and VP
+        JobError: Megatron-Bridge has no layout of this model for PP and VP; the model's has been changed
     """
     if not getattr(model, "pipeline_model_parallel_layout", None):
         return
@@ -220,7 +230,7 @@ def _set_stages(job: FunctionJob, model: Any) -> None:
 def _enable_fsdp(config: Any) -> None:
     """Turn on Megatron-FSDP, and what goes with it, in ``config``, the configuration of a function without it.
 
-    As v0.6.0, scripts/performance/utils/overrides.py:94-114.
+    ``config`` is changed. As v0.6.0, scripts/performance/utils/overrides.py:94-114.
     """
     config.ddp.use_megatron_fsdp = True
     config.ddp.data_parallel_sharding_strategy = "optim_grads_params"
@@ -233,9 +243,9 @@ def _enable_fsdp(config: Any) -> None:
 def no_gather_in_optimizer_step(config: Any) -> None:
     """Change ``config`` so that parameters are gathered after the optimizer's step, not during it.
 
-    Gathering during it needs data parallelism and interleaved stages (v0.6.0,
-    scripts/performance/utils/overrides.py:683-689): core 0.19 takes the first of several chunks for it
-    (optimizer/__init__.py:1049).
+    ``config`` is Megatron-Bridge's complete configuration. Gathering during the step needs data parallelism and
+    interleaved stages (v0.6.0, scripts/performance/utils/overrides.py:683-689): core 0.19 takes the first of
+    several chunks for it (optimizer/__init__.py:1049).
     """
     config.optimizer.overlap_param_gather_with_optimizer_step = False
     if config.comm_overlap is not None:
@@ -243,7 +253,10 @@ def no_gather_in_optimizer_step(config: Any) -> None:
 
 
 def no_graphs(config: Any) -> None:
-    """Turn CUDA graphs off in the configuration ``config``, with the random state tracker that they need."""
+    """Turn CUDA graphs off in ``config``, and with them the random state tracker that they need.
+
+    ``config`` is Megatron-Bridge's complete configuration, which is changed.
+    """
     model = config.model
     model.cuda_graph_impl = "none"
     for name in ("cuda_graph_scope", "cuda_graph_modules"):
@@ -254,6 +267,9 @@ def no_graphs(config: Any) -> None:
 
 def set_launched(job: FunctionJob, config: Any) -> None:
     """Set in a function's ``config`` what NVIDIA's launcher sets in every run: steps, checkpoints, seed, data, logs.
+
+    Call it when the plan's columns are set. Also the optimizer's precision and what depends on the job's scale.
+    Data and tokenizer of models for images or videos stay. ``config`` is changed, also where an error is raised.
 
     Raises:
         JobError: there is no checkpoint to load, or the size of the tokenizer's vocabulary is not known
@@ -279,8 +295,9 @@ def set_launched(job: FunctionJob, config: Any) -> None:
 def _set_scale(job: FunctionJob, config: Any) -> None:
     """Set in ``config`` what NVIDIA's launcher makes depend on the job's parallelism, precision and number of GPUs.
 
-    That is whether parameters are gathered during the optimizer's step, how ranks are mapped for adapters in several
-    stages, and, without CUDA graphs, that their random state tracker is off.
+    That is whether parameters are gathered during the optimizer's step, how ranks are mapped for adapters in
+    several stages, and, where there are no CUDA graphs, that their random state tracker is off. Imports
+    Megatron-Bridge.
     """
     from megatron.bridge.utils.cuda_graph import is_full_iteration_cuda_graph
 
@@ -307,9 +324,9 @@ def _set_scale(job: FunctionJob, config: Any) -> None:
 def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | None) -> None:
     """Set in ``config`` which checkpoint is loaded and where checkpoints are saved, and turn off what that excludes.
 
-    ``start``: the checkpoint that the run goes on from; None: it starts anew. The model that adapters train on is set
-    as the pretrained one. What is turned off, with any checkpoint, are the precision-aware optimizer and gathering in
-    its step.
+    ``start``: the checkpoint that the run goes on from; None: it starts anew. The model that adapters train on is
+    set as the pretrained one. Where the job saves checkpoints or goes on from one, the precision-aware optimizer
+    and gathering in its step are turned off, and the learning rate goes on by the checkpoint's schedule.
 
     Raises:
         OSError: the checkpoint's index cannot be read
@@ -343,7 +360,9 @@ def plain_optimizer(optimizer: Any) -> None:
 def _set_data(job: FunctionJob, config: Any) -> None:
     """Set in ``config`` synthetic tokens of the model's sequence length, and a tokenizer that needs no download.
 
-    As scripts/performance has them by default (utils/datasets.py:15-38).
+    The function's own tokenizer stays where it needs no download and the model's vocabulary is known, but in a
+    reduced copy. The number of data workers is the function's, on a CPU the job's. As scripts/performance has them
+    by default (utils/datasets.py:15-38).
 
     Raises:
         JobError: the size of the tokenizer's vocabulary is not known

@@ -27,7 +27,11 @@ Family = Literal["llama3", "llama4", "grok1", "nemotron4"]
 
 @dataclass(frozen=True)
 class Moe:
-    """The mixture-of-experts part of a model's architecture, as job.json describes it."""
+    """The mixture-of-experts part of a model's architecture, as job.json describes it.
+
+    ``experts`` is their number in a layer, without a shared one. ``router`` is the function of the router's scores.
+    All keys are required.
+    """
 
     experts: int
     top_k: int
@@ -44,7 +48,7 @@ class Moe:
     aux_loss: float
     """Coefficient of the load-balancing loss."""
     capacity_factor: float
-    """An expert's tokens relative to an even spread; used with the routing ``drop`` only."""
+    """An expert's most tokens relative to an even spread (1.0); used with the routing ``drop`` only."""
     probabilities_on_input: bool
     """An expert's input, not its output, is multiplied by the router's probability."""
 
@@ -53,8 +57,10 @@ class Moe:
 class Architecture:
     """The architecture of the model that a job trains, as job.json describes it, in Megatron's terms.
 
-    ``heads`` are attention heads, ``query_groups`` the heads of keys and values; ``hidden``, ``ffn`` and ``head_dim``
-    are numbers of elements.
+    ``layers``, ``heads`` (of attention) and ``query_groups`` (heads of keys and values) are numbers of them;
+    ``hidden``, ``ffn`` and ``head_dim`` are numbers of elements. ``norm_epsilon`` is added to a norm's variance.
+    ``rope_base`` is the base of rotary positions, ``rope_interleaved`` whether pairs of neighboring elements are
+    rotated, not halves. All keys are required.
     """
 
     layers: int
@@ -93,7 +99,10 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Precision:
-    """The data type that a job trains in and, for FP8, how its values are scaled."""
+    """The data type that a job trains in (``dtype``) and, for FP8, how its values are scaled.
+
+    Both keys are required in job.json.
+    """
 
     dtype: Literal["bf16", "fp8", "nvfp4"]
     fp8_recipe: Literal["cs", "ds", "mx", "sc"] | None
@@ -102,10 +111,10 @@ class Precision:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How a job's ranks divide model and batch, as sizes of Megatron's parallelisms; null: not divided in that way.
+    """How a job's ranks divide model and batch, as sizes of Megatron's parallelisms; 1 or null: not divided that way.
 
-    In the order of the fields: tensor, pipeline, virtual pipeline (chunks of each stage), context, expert and expert
-    tensor parallelism.
+    ``tp`` tensor, ``pp`` pipeline, ``vp`` virtual pipeline (chunks of each stage), ``cp`` context, ``ep`` expert
+    and ``etp`` expert tensor parallelism (null: Megatron takes ``tp``).
     """
 
     tp: int
@@ -120,7 +129,10 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Batch:
-    """The sizes of a job's micro-batch (of one model replica) and global batch (of a step), in sequences."""
+    """The sizes of a job's batches, in sequences: ``mbs`` of a micro-batch, ``gbs`` of the global batch of a step.
+
+    A micro-batch is of one model replica.
+    """
 
     mbs: int
     gbs: int
@@ -130,8 +142,9 @@ class Batch:
 class Performance:
     """A job's settings that make steps faster or use less memory, and how its experts get their tokens.
 
-    ``cuda_graph``: training steps, or their layers, are captured in CUDA graphs. ``recompute_layers`` counts layers of
-    each pipeline stage, ``offload_layers`` those of the model; 0: none.
+    ``cuda_graph``: training steps, or their layers, are captured in CUDA graphs. ``recompute_layers`` counts layers
+    of each pipeline stage (of each of its chunks, where it has several), ``offload_layers`` those of the model; 0:
+    none.
     """
 
     cuda_graph: bool
@@ -155,12 +168,16 @@ class Steps:
     exit_after: int | None
     """End after this many further steps (further than the loaded checkpoint, where there is one); null: do not."""
     waits_from: int | None = None
-    """From this step on, after the measured ones, ranks record how long they wait for each other; null: never."""
+    """From this step on, after the measured ones, ranks record how long they wait for each other; null: never.
+    Counted from the beginning of the training."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Which training steps and ranks of a job are profiled, and by which tool."""
+    """Which training steps and ranks of a job are profiled, and by which tool.
+
+    ``tool`` is ``nsys`` (Nsight Systems) or ``torch`` (PyTorch's profiler).
+    """
 
     tool: Literal["nsys", "torch"]
     start: int
@@ -168,20 +185,20 @@ class Profile:
     stop: int
     """Profiling ends just before this step."""
     ranks: list[int] | None
-    """null: all ranks."""
+    """The numbers of the ranks that are profiled, from 0; null: all ranks."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """Where a job saves its checkpoints and how often, and which one it loads.
 
-    Paths are as a job's ranks see them. ``used``: whether it saves or loads any.
+    Paths are as a job's ranks see them. The property ``used`` tells, as a bool, whether it saves or loads any.
     """
 
     save: str | None
     """The folder that checkpoints are saved in; null: none is saved."""
     interval: int | None
-    """Steps between saves; null: at the end only."""
+    """Steps between saves, beside the one at the end; null: at the end only."""
     load: str | None
     """The checkpoint to load: an ``iter_*`` folder, or the folder of those, whose newest is loaded; null: none is."""
 
@@ -195,8 +212,8 @@ class Checkpoint:
 class Columns(Batch, Parallelism):
     """The columns of a performance recipe as shipped, at its own number of GPUs: parallelism, batch and others.
 
-    Fields are as in ``Batch``, ``Parallelism`` and ``Performance``. What the job itself has may differ, and is in the
-    job's own sections.
+    Fields are as in ``Batch``, ``Parallelism`` and ``Performance``; ``sequence_length`` is in tokens. What the job
+    itself has may differ, and is in the job's own sections.
     """
 
     cuda_graph: bool
@@ -207,7 +224,10 @@ class Columns(Batch, Parallelism):
 
 @dataclass(frozen=True)
 class Reduced:
-    """The sizes of a small copy of the function's model, to train on a CPU; all others follow from them."""
+    """The sizes of a small copy of the function's model, to train on a CPU; all others follow from them.
+
+    ``layers`` and ``experts`` (of a layer) are numbers of them, ``hidden`` the hidden size in elements.
+    """
 
     layers: int
     hidden: int
@@ -217,7 +237,10 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Function:
-    """The performance recipe of Megatron-Bridge that a job trains, and what the plan assumed of it."""
+    """The performance recipe of Megatron-Bridge that a job trains, and what the plan assumed of it.
+
+    ``name`` is the recipe's function, such as ``llama3_8b_pretrain_8gpu_h100_bf16_config``.
+    """
 
     name: str
     release: str
@@ -227,16 +250,19 @@ class Function:
     columns: Columns
     """As the catalogue has them, before the plan changes any."""
     reduced: Reduced | None
-    """null: the whole model is trained."""
+    """The sizes of the copy that is trained; null: the whole model is."""
 
 
 @dataclass(frozen=True)
 class AnyJob:
     """One job.json: what a run trains, on how many ranks and how. These are the fields that every job has.
 
-    A ``Job`` also describes an architecture, a ``FunctionJob`` names a performance recipe instead. ``resumed`` is the
-    path of the checkpoint to go on from, or None; ``data_parallel`` the data-parallel size of the dense layers;
-    ``release`` the Megatron-Bridge release of ``engine``, with what LLMB knows of it.
+    ``parse_job`` makes one, a ``Job``, which also describes an architecture, or a ``FunctionJob``, which names a
+    performance recipe. ``schema`` is ``SCHEMA``; ``run_id`` and ``experiment_name`` name the run; ``model_size`` is
+    the recipe's word for it, such as ``8b``; ``sequence_length`` is in tokens, ``seed`` that of all random numbers,
+    ``profile`` null where nothing is profiled. Properties: ``resumed`` is the path of the checkpoint to go on from,
+    or None; ``data_parallel`` the data-parallel size of the dense layers, an int; ``release`` the ``Release`` of
+    ``engine``, with what LLMB knows of it (the job must have been checked).
     """
 
     schema: int
@@ -247,10 +273,11 @@ class AnyJob:
     engine: str
     """The release of Megatron-Bridge that the job was planned for: ``0.6``."""
     device: Device
+    """``cpu`` or ``cuda``."""
     gpu_type: str
     """Such as ``gb200``; ``cpu`` where the device is one."""
     gpu_generation: Generation | None
-    """null: no GPU."""
+    """Such as ``blackwell``; null: no GPU."""
     model_size: str
     sequence_length: int
     precision: Precision
@@ -267,7 +294,8 @@ class AnyJob:
     keep their own number."""
     seed: int
     megatron: dict[str, Any]
-    """Settings of the framework that the user named, by section and field with a dot between them, set last."""
+    """Settings of the framework that the user named, set last: JSON values by section and field with a dot between
+    them ("model.num_layers"); empty: none, and the key may be missing."""
 
     @property
     def resumed(self) -> str | None:
@@ -285,7 +313,10 @@ class AnyJob:
 
     @property
     def release(self) -> Release:
-        """The Megatron-Bridge release that the job was planned for; it may be newer than LLMB knows."""
+        """The Megatron-Bridge release that the job was planned for; it may be newer than LLMB knows.
+
+        The job must have come from ``parse_job``, which refuses releases that LLMB cannot place.
+        """
         release = release_of(self.engine)
         assert release is not None  # checked when the job was read
         return release
@@ -293,7 +324,11 @@ class AnyJob:
 
 @dataclass(frozen=True)
 class Job(AnyJob):
-    """A job whose job.json describes the architecture of its model, from which the configuration is built."""
+    """A job whose job.json describes the architecture of its model, from which the configuration is built.
+
+    ``family`` is that of the documented recipe: ``llama3``, ``llama4``, ``grok1`` or ``nemotron4``. Properties are
+    those of ``AnyJob``.
+    """
 
     family: Family
     architecture: Architecture
@@ -303,8 +338,9 @@ class Job(AnyJob):
 class FunctionJob(AnyJob):
     """A job that names a performance recipe of Megatron-Bridge, whose function makes the configuration.
 
-    ``adapters`` tells whether it trains adapters (LoRA) on a loaded model. ``resumed`` is as of any job, but None for
-    adapters, whose model is loaded separately.
+    The property ``adapters`` tells, as a bool, whether it trains adapters (LoRA) on a loaded model. ``resumed`` is
+    as of any job, but None for adapters, whose model is loaded separately. Other properties are those of
+    ``AnyJob``.
     """
 
     family: str
@@ -321,9 +357,9 @@ class FunctionJob(AnyJob):
 
     @property
     def resumed(self) -> str | None:
-        """The path of the checkpoint whose weights and step the run goes on from.
+        """The path of the checkpoint that the run resumes, weights and step; None: it starts anew, or trains adapters.
 
-        None: it starts from random weights, or trains adapters, whose model is loaded separately.
+        An ``iter_*`` folder, or the folder of those. The model that adapters train on is loaded separately.
         """
         return None if self.adapters else self.checkpoint.load
 
@@ -331,8 +367,9 @@ class FunctionJob(AnyJob):
 def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
     """Return the job that ``content``, the parsed JSON of a job.json, describes, checked against the schema.
 
-    It is a FunctionJob where ``function`` is neither missing nor null. ``where`` names the file in messages. Whether
-    settings can be combined is checked when a job is planned, not here.
+    It is a FunctionJob where ``function`` is neither missing, null nor empty. Every key is required, but for
+    ``megatron`` and the one of ``architecture`` and ``function`` that the job does not have. ``where`` names the
+    file in messages. Whether settings can be combined is checked when a job is planned, not here.
 
     Raises:
         JobError: it is no JSON object; an unknown or missing key, a wrong type, another schema number, an unknown
@@ -396,10 +433,12 @@ def _check_engine(job: AnyJob, where: str) -> None:
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
     """Raise if the job's ranks or batch, or the experts of a reduced copy, do not divide evenly.
 
-    Planning does not know all of these numbers for reduced copies. ``where`` names the file in the message.
+    Planning does not know all of these numbers for reduced copies. ``where`` names the file in the message. VP, and
+    the experts of a whole model, are not checked.
 
     Raises:
-        JobError: a number is below 1 or no multiple of another; the message names them
+        JobError: world size, TP, PP, CP or a batch size is below 1, or a number no multiple of another; the message
+            names them
     """
     p, ep = job.parallelism, job.parallelism.ep or 1
     batch = {"mbs": job.batch.mbs, "gbs": job.batch.gbs}
@@ -424,12 +463,12 @@ def _check_numbers(job: Job | FunctionJob, where: str) -> None:
 def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> T:
     """Return an instance of the dataclass ``cls`` made of the JSON object ``content``, nested ones too.
 
-    Every field is required, also one with a default. ``where`` is the dotted path of ``content`` in the file; empty:
-    the whole file.
+    Every field is required, also one with a default. ``where`` is the dotted path of ``content`` in the file;
+    empty: the whole file.
 
     Raises:
-        ValueError: a key is unknown or missing, or has a wrong type; the message has the dotted key of the
-            first
+        ValueError: a key is unknown or missing, or has a wrong type; the message has the dotted key of the first,
+            unknown ones before missing ones
     """
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -450,11 +489,11 @@ def _field_path(where: str, name: str) -> str:
 def _convert_value(kind: Any, value: Any, where: str) -> Any:
     """Return the JSON ``value`` as one of type ``kind``: dataclass, union with None, literal, list, dict or scalar.
 
-    An int is accepted for a float, and converted; a bool never for a number. The values in a dict are not checked.
-    ``where`` is the dotted path of the value.
+    A union is of one type and None. An int is accepted for a float, and converted; a bool never for a number. The
+    values in a dict are not checked. ``where`` is the dotted path of the value.
 
     Raises:
-        ValueError: the value, or one in it, is of another type; the message begins with its path
+        ValueError: the value, or one in it, is of another type; the message names its path
     """
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):  # of one type and None

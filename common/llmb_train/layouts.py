@@ -23,8 +23,9 @@ _MOST_CHUNKS = 128
 def place_layers(name: str, model: Any) -> None:
     """Set in ``model``, for its PP and VP, which layers each pipeline stage has, as Megatron-Bridge does.
 
-    ``model`` is the provider of the performance recipe ``name``. Only DeepSeek-V3 and Kimi K2 are changed; any other
-    model keeps its layout. The layout becomes None where Bridge has none for PP and VP.
+    ``model`` is the provider of the performance recipe ``name``. Only DeepSeek-V3 and Kimi K2 (unless its layout is
+    a text) are changed; any other model keeps its layout. Kimi K2's becomes None where Bridge has none for PP and
+    VP; what DeepSeek's becomes then is Bridge's choice. Imports Megatron-Bridge.
     """
     match = NAME.match(name)
     size = match["model"] if match else ""
@@ -45,9 +46,9 @@ def place_layers(name: str, model: Any) -> None:
 def layers_of_chunks(model: Any) -> list[int] | None:
     """Return the number of decoder layers of each of the PP x VP chunks of ``model``, in the order of the model.
 
-    A chunk is what one pipeline stage holds of the model in one piece. Without a layout, all layers in one chunk where
-    PP is 1. None where the model has no layout for its PP and VP, or one that Megatron refuses. ``model`` is not
-    changed.
+    ``model`` is a provider, which is not changed. A chunk is what one pipeline stage holds of the model in one
+    piece. Without a layout, all layers are in one chunk where PP is 1. None where the model has no layout for its
+    PP and VP, or one that Megatron refuses, or PP is 1 and VP is not.
     """
     from megatron.core.transformer.enums import LayerType
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
@@ -70,10 +71,11 @@ def layers_of_chunks(model: Any) -> list[int] | None:
 
 
 def layouts(name: str, model: Any) -> list[list[Any]]:
-    """Return ``[PP, VP, layers of each chunk]`` for each PP and VP for which the recipe ``name`` has a layout.
+    """Return a list [PP, VP, layers of each chunk] for each PP and VP for which the recipe ``name`` has a layout.
 
-    Sorted by PP, then VP, of up to 128 chunks. Empty where the recipe leaves it to Megatron which layers a pipeline
-    stage has. ``model``, the recipe's provider, is not changed.
+    The third is a list, as ``layers_of_chunks`` returns it. Sorted by PP, then VP, of up to 128 chunks. Empty where
+    the recipe leaves it to Megatron which layers a pipeline stage has. ``model``, the recipe's provider, is not
+    changed.
     """
     if not getattr(model, "pipeline_model_parallel_layout", None):
         return []

@@ -18,10 +18,12 @@ _EXACT = 1e-9
 def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[str, Any] | None:
     """Return how FLOPs per token of ``model`` grow with sequence length: ``[b, c]`` by name for each of ``counts``.
 
-    They are of the formula a + b x length + c / length. ``counts`` are functions that count at the model's present
-    length; one that returns None is left out. ``least`` is the shortest length, in tokens, for which the formulas were
-    found to hold: the model's own, or that halved a number of times, down to 32. None where a count does not follow the
-    formula, or all return None. The model's length is changed meanwhile and set back, also after an error.
+    They are of the formula a + b x length + c / length. ``counts`` are functions, by name, that are called without
+    arguments and count FLOPs per token at the model's present length; one that returns None is left out. The
+    further key ``least`` is the shortest length, in tokens, for which the formulas were found to hold: the model's
+    own, or that halved a number of times, down to 32. None where a count does not follow the formula at eight times
+    the length, or all return None. The model's ``seq_length`` is changed meanwhile and set back, also after an
+    error.
     """
     own: int = model.seq_length
     found: dict[str, Any] = {"least": own}
@@ -47,7 +49,7 @@ def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[st
 def _count_at(model: Any, length: int, count: Callable[[], float | None]) -> float:
     """Set the sequence length of ``model`` to ``length`` tokens; return the FLOPs per token that ``count`` gives.
 
-    The model keeps that length.
+    The model keeps that length. ``count`` is called without arguments and must not return None.
     """
     model.seq_length = length
     found = count()
@@ -75,8 +77,9 @@ def _fit_formula(model: Any, own: int, count: Callable[[], float | None]) -> lis
 def _formula_holds(model: Any, own: int, length: int, count: Callable[[], float | None], b: float, c: float) -> bool:
     """Return whether the formula with ``b`` and ``c`` predicts the count at ``length`` from that at ``own``.
 
-    It does if the relative error is at most 1e-9. Both are sequence lengths in tokens, ``own`` the model's. Changes the
-    model's length; the caller sets it back.
+    The formula is that of ``growth``. It does if the relative error is at most 1e-9. ``length`` and ``own``, the
+    model's, are sequence lengths in tokens. ``count`` is called without arguments, counts FLOPs per token at the
+    model's present length, and must not return None. Changes the model's length; the caller sets it back.
     """
     expected = _count_at(model, own, count) + b * (length - own) + c * (1 / length - 1 / own)
     return abs(_count_at(model, length, count) - expected) <= _EXACT * expected

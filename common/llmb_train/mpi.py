@@ -22,12 +22,14 @@ _RANK_VARIABLES = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, str]) -> None:
     """Raise if Transformer Engine is going to start MPI for a job whose ranks were not started for MPI.
 
-    MPI might wait for ever for the other ranks. It is started for the overlap of tensor parallelism's communication, so
-    that a job with TP 1 passes; ``environ`` shows whether a starter such as PMIx has told the rank its place.
-    ``config`` is the framework's.
+    MPI might wait for ever for the other ranks. It is started for the overlap of tensor parallelism's
+    communication, so that a job with TP 1 passes. ``environ``, this process's variables, shows whether a starter
+    such as PMIx has told the rank its place. ``config`` is Megatron-Bridge's, complete. Call it only where there is
+    Transformer Engine.
 
     Raises:
         WrongEngine: MPI would be started, and no variable of a starter is set
+        ImportError: Transformer Engine is needed for the answer, and is missing
     """
     if job.parallelism.tp < 2 or any(environ.get(name) for name in _RANK_VARIABLES):
         return
@@ -48,7 +50,10 @@ def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, s
 def _mpi_reason(backend: str | None) -> str:
     """Return why Transformer Engine would start MPI, as a clause; empty if it would not. Imports Transformer Engine.
 
-    ``backend``: the configured ``tp_comm_bootstrap_backend``; None: not set.
+    ``backend``: the configured ``tp_comm_bootstrap_backend``, such as ``nccl``; None: not set.
+
+    Raises:
+        ImportError: Transformer Engine is missing
     """
     import torch
     import transformer_engine_torch

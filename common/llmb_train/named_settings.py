@@ -27,12 +27,11 @@ _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", list: "list", tu
 def apply(job: Job | FunctionJob, config: Any) -> None:
     """Set in ``config`` the framework's settings that the user named in the job (``--megatron``).
 
-    In the job's order; those before an error stay set. The first rank prints a notice to the log for each whose value
-    ``config`` has already.
+    ``config`` is Megatron-Bridge's. In the job's order; those before an error stay set. The first rank prints a
+    notice to the log for each whose value ``config`` has already.
 
     Raises:
         JobError: ``config`` has no such section or field, or the field takes no such value
-        AttributeError: a field takes a dtype, and torch has none of the name given
     """
     for name, value in job.megatron.items():
         section, field = _section_and_field(config, name)
@@ -52,10 +51,10 @@ def value_in(config: Any, name: str) -> Any:
 
 
 def title(config: Any, name: str) -> str:
-    """Return the setting ``name``, for messages, with each section in parentheses that sets the same field later.
+    """Return the setting ``name`` for messages; where another section sets the same field later, with that behind it.
 
     Such as ``model.fp8 (set mixed_precision.fp8)``: the user is to set the later one instead. Later are
-    ``mixed_precision`` and ``comm_overlap``; ``name`` alone where neither has the field.
+    ``mixed_precision`` and ``comm_overlap``; ``name`` alone where neither of them, in ``config``, has the field.
     """
     section, _, field = name.partition(".")
     later = [other for other in ("mixed_precision", "comm_overlap") if hasattr(getattr(config, other, None), field)]
@@ -63,10 +62,10 @@ def title(config: Any, name: str) -> str:
 
 
 def _section_and_field(config: Any, name: str) -> tuple[Any, str]:
-    """Return the section object of ``config`` and the field name that the setting ``name`` means.
+    """Return (the section object of ``config``, the name of the field) that the setting ``name`` means.
 
-    ``name`` is the section, a dot and the field. If ``config`` has the section only as the name of a mixed precision,
-    it is replaced in ``config`` by the section.
+    ``name`` is the section, a dot and the field (``model.num_layers``). If ``config`` has the section only as the
+    name of a mixed precision, it is replaced in ``config`` by the section.
 
     Raises:
         JobError: there is no such section or field, or no dot
@@ -92,11 +91,12 @@ def _section_and_field(config: Any, name: str) -> tuple[Any, str]:
 def _converted(section: Any, field: str, value: Any, name: str) -> Any:
     """Return the JSON ``value`` as the section's field wants it: a torch dtype, an enumeration's member, a float.
 
-    Of a list, each item that names a member becomes that; other values are returned as they are. ``name`` is the
-    setting's, for messages.
+    ``section`` is an object of the configuration, ``field`` a field's name. Of a list, each item that names a
+    member becomes that; other values are returned as they are. ``name`` is the setting's, for messages. A dtype's
+    name may have ``torch.`` in front; whether it is a dtype is not checked.
 
     Raises:
-        JobError: the field takes no such value
+        JobError: the field takes no such value, or torch has nothing of that name
     """
     hint = _field_types(type(section)).get(field, Any)
     kinds = kind_of(hint).split("|")
@@ -121,7 +121,10 @@ def _converted(section: Any, field: str, value: Any, name: str) -> Any:
 
 
 def _field_types(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of the class ``kind``, by name; empty where its annotations cannot be resolved."""
+    """Return the types of the fields of the class ``kind``, by name, inherited ones too.
+
+    Empty where one of its annotations cannot be resolved.
+    """
     try:
         return typing.get_type_hints(kind)
     except (NameError, TypeError):  # a name that is imported for type checkers only
@@ -131,7 +134,7 @@ def _field_types(kind: type) -> dict[str, Any]:
 def _enum_member(hint: Any, value: Any) -> Any:
     """Return the member named ``value`` of an enumeration in the type ``hint``; ``value`` itself if there is none.
 
-    Only a text can name one; case matters.
+    Only a text can name one; case matters. Where several enumerations have it, the last one's.
     """
     if not isinstance(value, str):
         return value
@@ -142,7 +145,10 @@ def _enum_member(hint: Any, value: Any) -> Any:
 
 
 def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
-    """Yield the enumeration classes in the type ``hint``, also those inside unions and lists; perhaps none."""
+    """Yield the enumeration classes in the type ``hint``, also those inside unions and lists; perhaps none.
+
+    One may come twice.
+    """
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield hint
     for part in typing.get_args(hint):
@@ -152,8 +158,11 @@ def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
 def as_json_value(value: Any) -> Any:
     """Return ``value`` as a JSON value: an enumeration's member by name, a dtype or other object by ``str``.
 
-    Lists, tuples (as lists) and dicts (sorted, with texts as keys) are converted item by item; numbers, texts and None
-    are returned as they are. A dtype has no ``torch.`` in front.
+    Lists, tuples (as lists) and dicts (sorted by key, with texts as keys) are converted item by item; bools,
+    numbers, texts and None are returned as they are. A dtype has no ``torch.`` in front.
+
+    Raises:
+        TypeError: a dict has keys that cannot be sorted
     """
     if isinstance(value, enum.Enum):
         return value.name
@@ -167,9 +176,12 @@ def as_json_value(value: Any) -> Any:
 def fields_text() -> str:
     """Return the JSON text of all fields of Megatron-Bridge's configuration: what each takes, by section and field.
 
-    The object has ``megatron_bridge``, its version (null: unknown), and ``sections``. Keys are sorted; the text ends
-    with a line break. Imports Megatron-Bridge. What a field takes is as in ``kind_of``; fields that no text can set are
-    left out.
+    The object has ``megatron_bridge``, its version (null: unknown), and ``sections``, an object for each section
+    with, by field, a text as ``kind_of`` returns. Keys are sorted; the text ends with a line break. Fields that no
+    text can set are left out. Imports Megatron-Bridge.
+
+    Raises:
+        ImportError: Megatron-Bridge is missing
     """
     import megatron.bridge.models  # noqa: F401  the classes of all models
     from megatron.bridge.training.config import ConfigContainer
@@ -186,8 +198,8 @@ def fields_text() -> str:
 def kind_of(hint: Any) -> str:
     """Return what a field of the type ``hint`` takes, as sorted words with bars between them: ``int|none``.
 
-    The words are ``bool``, ``int``, ``float``, ``str``, ``list``, ``dict``, ``dtype``, ``none`` and, where the type is
-    not known, ``any``; values of literals and enumerations' names are in double quotes.
+    The words are ``bool``, ``int``, ``float``, ``str``, ``list`` (of whatever, tuples too), ``dict``, ``dtype``,
+    ``none`` and, for any other type, ``any``; values of literals and enumerations' names are in double quotes.
     """
     return "|".join(sorted(set(_alternatives(hint)))) or "any"
 
@@ -195,7 +207,7 @@ def kind_of(hint: Any) -> str:
 def _alternatives(hint: Any) -> Iterator[str]:
     """Yield a word for each alternative of the type ``hint``: ``int``, ``none``, ``"value"``, ``dtype`` or ``any``.
 
-    A word may come twice. They are the words of ``kind_of``.
+    They are the words of ``kind_of``. A word may come twice.
     """
     origin = typing.get_origin(hint)
     if hint is None or hint is type(None):
@@ -216,7 +228,8 @@ def _alternatives(hint: Any) -> Iterator[str]:
 def _section(hint: Any) -> dict[str, str]:
     """Return what each field of a section of the type ``hint`` takes, by name, over all classes that it can be of.
 
-    As the words of ``kind_of``. Fields that no text can set are left out.
+    As texts like those of ``kind_of``: ``int|none``. Private fields, those that the constructor does not take, and
+    those of which no alternative but None is known are left out; elsewhere unknown alternatives are not named.
     """
     found: dict[str, set[str]] = {}
     for kind in _classes(hint):
@@ -248,9 +261,9 @@ def _classes(hint: Any) -> Iterator[type]:
 
 
 def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
-    """Yield the dataclass fields of the class ``kind``, each with its resolved type.
+    """Yield (field, its resolved type) for each dataclass field of the class ``kind``, in the order of the class.
 
-    In the order of the class. A type that cannot be resolved is as it was written, perhaps a text.
+    A type that cannot be resolved is as it was written, perhaps a text.
     """
     hints = _field_types(kind)
     for field in dataclasses.fields(kind):
@@ -260,8 +273,9 @@ def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
 def takes(kinds: list[str], value: Any) -> bool:
     """Return whether a field that takes ``kinds``, words of ``kind_of``, takes the JSON value ``value``.
 
-    ``any`` takes everything, a word in quotes the value that it quotes. A text passes for ``dtype``, whatever it names,
-    and an int for ``float``; a bool passes for ``bool`` only.
+    ``any`` takes everything, a word in quotes the value whose ``str`` it quotes. A text passes for ``dtype``,
+    whatever it names, and an int for ``float``; a bool passes for ``bool`` only. Items of lists and dicts are not
+    looked at.
     """
     if "any" in kinds or f'"{value}"' in kinds:
         return True

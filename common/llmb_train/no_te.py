@@ -23,7 +23,11 @@ _HELPERS = "megatron.core.datasets.helpers_cpp"
 def install() -> None:
     """Install stand-ins for Transformer Engine, then import and patch megatron-core, in the whole process.
 
-    Call once, before Megatron-Bridge is imported. Some warnings are silenced.
+    Call once, before Megatron-Bridge is imported: a second call would wrap the patched functions again. Some
+    warnings are silenced.
+
+    Raises:
+        ImportError: megatron-core is missing
     """
     # Two dozen lines on every rank that repeat one line of the log's header.
     warnings.filterwarnings("ignore", message=".*(Apex is|Transformer Engine and Apex are) not installed")
@@ -37,9 +41,10 @@ def install() -> None:
 
 
 class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
-    """A LayerNorm module whose weight is stored minus one, as Nemotron-4 has it; shapes as ``torch.nn.LayerNorm``.
+    """A LayerNorm module whose weight is stored minus one, as Nemotron-4 has it; made like ``torch.nn.LayerNorm``.
 
-    ``forward`` normalizes over the last dimensions, and ``reset_parameters`` sets weight and bias to zero.
+    The module must have a weight and a bias. ``forward`` returns ``hidden``, normalized over its last dimensions
+    with weight + 1 and bias, in the same shape. ``reset_parameters`` sets weight and bias to zero in place.
     """
 
     def reset_parameters(self) -> None:
@@ -48,14 +53,18 @@ class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
         torch.nn.init.zeros_(self.bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return ``hidden``, normalized over its last dimensions with weight + 1 and bias, in the same shape."""
+        """Return ``hidden``, normalized over its last dimensions with weight + 1 and bias, in the same shape.
+
+        The last dimensions are those of the ``normalized_shape`` that the module was made with.
+        """
         return torch.nn.functional.layer_norm(hidden, self.normalized_shape, self.weight + 1, self.bias, self.eps)
 
 
 class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
-    """An RMSNorm module whose weight is stored minus one, with the shapes of ``torch.nn.RMSNorm``.
+    """An RMSNorm module whose weight is stored minus one; made like ``torch.nn.RMSNorm``, with a weight.
 
-    ``forward`` normalizes over the last dimensions, and ``reset_parameters`` sets the weight to zero.
+    ``forward`` returns ``hidden``, normalized over its last dimensions with weight + 1, in the same shape.
+    ``reset_parameters`` sets the weight to zero in place.
     """
 
     def reset_parameters(self) -> None:
@@ -63,7 +72,10 @@ class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
         torch.nn.init.zeros_(self.weight)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return ``hidden`` normalized over its last dimensions by RMSNorm with weight + 1, in the same shape."""
+        """Return ``hidden`` normalized over its last dimensions by RMSNorm with weight + 1, in the same shape.
+
+        The last dimensions are those of the ``normalized_shape`` that the module was made with.
+        """
         return torch.nn.functional.rms_norm(hidden, self.normalized_shape, self.weight + 1, self.eps)
 
 
@@ -76,19 +88,23 @@ _NORMS = {
 
 
 def patch_norm() -> None:
-    """Let megatron-core's norm of torch work with sequence parallelism and zero-centered gamma.
+    """Let megatron-core's norm of torch work with sequence parallelism and zero-centered gamma, in this process.
 
     Replaces the constructor of ``WrappedTorchNorm``, which refuses both and persistent kernels. The first needs the
-    parameters marked, so that core sums their gradients over the tensor-parallel ranks; a zero-centered gamma is stored
-    as gamma - 1; the third is a matter of speed.
+    parameters marked, so that core sums their gradients over the tensor-parallel ranks; a zero-centered gamma is
+    stored as gamma - 1; the third is a matter of speed.
     """
     from megatron.core.transformer import torch_norm
 
     def build(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **unused: Any) -> torch.nn.Module:
         """Return one of torch's norms in place of Transformer Engine's, for ``hidden_size`` elements.
 
-        ``config`` says which, and whether its weight is zero-centered. Its parameters are marked for sequence
-        parallelism.
+        The arguments are those of ``WrappedTorchNorm``, of which others than these are not used. ``config`` says
+        which norm (``LayerNorm`` or ``RMSNorm``), and whether its weight is zero-centered. Its parameters are
+        marked for sequence parallelism as ``config`` has it.
+
+        Raises:
+            KeyError: ``config`` wants another norm
         """
         norm = _NORMS[config.normalization, bool(config.layernorm_zero_centered_gamma)]
         module = norm(normalized_shape=hidden_size, eps=eps)
@@ -114,9 +130,10 @@ def positions(rank: int, ranks: int, length: int) -> torch.Tensor:
 def _patch_attention() -> None:
     """Let core's local attention run with context parallelism, and with values of another width than the keys.
 
-    With CP, rank r of n holds the sequence chunks r and 2n-1-r of 2n, so that every rank has the same causal work. Keys
-    and values are gathered from all ranks (gradients are reduce-scattered back) and the mask is built from the true
-    positions. That moves more data than Transformer Engine's ring, and gives the same result.
+    In this process. With CP, rank r of n holds the sequence chunks r and 2n-1-r of 2n, so that every rank has the
+    same causal work. Keys and values are gathered from all ranks (gradients are reduce-scattered back) and the mask
+    is built from the true positions. That moves more data than Transformer Engine's ring, and gives the same
+    result.
 
     Multi-head latent attention (core 0.19) says how wide keys and values are. The arithmetic needs the width of its
     output only.
@@ -132,7 +149,8 @@ def _patch_attention() -> None:
     ) -> None:
         """Initialize core's attention as if there were no context parallelism, which core refuses.
 
-        ``v_channels`` sets the width of the output; None: as core has it. ``config`` is unchanged in the end.
+        ``v_channels`` sets the width of each head's output; None: as core has it. ``k_channels`` is not used. Other
+        arguments go to core's constructor. ``config`` is unchanged in the end.
         """
         # Core asserts that there is no CP, and uses the number for nothing else here.
         size, config.context_parallel_size = config.context_parallel_size, 1
@@ -147,7 +165,8 @@ def _patch_attention() -> None:
         """Return core's attention over the whole sequence, for the tokens of this context-parallel rank.
 
         ``query``, ``key`` and ``value`` are [tokens of this rank, batch, heads, head dim]; keys and values of other
-        ranks are gathered. True in ``attention_mask`` hides; with several ranks it is replaced by the causal one.
+        ranks are gathered. True in ``attention_mask`` hides; with several ranks it is replaced by the causal one,
+        limited to the layer's window. Other arguments go to core's function.
         """
         ranks = parallel_state.get_context_parallel_world_size()
         softmax = self.scale_mask_softmax
@@ -197,7 +216,10 @@ def _patch_experts() -> None:
     core_init = RowParallelLinear.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Initialize core's linear layer; mark an expert's bias as not reduced over sequence-parallel ranks."""
+        """Initialize core's linear layer; mark an expert's bias as not reduced over sequence-parallel ranks.
+
+        The arguments are those of core's ``RowParallelLinear``.
+        """
         core_init(self, *args, **kwargs)
         if self.bias is not None and not getattr(self.bias, "allreduce", True):  # an expert's
             self.bias.sequence_parallel = False
@@ -206,10 +228,16 @@ def _patch_experts() -> None:
 
 
 def _copy_for_one_rank(core: Callable[..., Any]) -> Callable[..., Any]:
-    """Return core's reduction ``core`` as a function that returns a copy of its input for a group of one rank."""
+    """Return a function like core's reduction ``core``, but that returns a copy of its input for a group of one rank.
+
+    ``core`` is called with (input, group, ...), and its result returned, for a larger group.
+    """
 
     def reduce(input_: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a copy of the input if the group has one rank, else what core's reduction returns."""
+        """Return a copy of ``input_`` if ``group`` has one rank, else what core's reduction returns for them.
+
+        Other arguments go to core's reduction.
+        """
         return input_.clone() if group.size() == 1 else core(input_, group, *args, **kwargs)
 
     return reduce
@@ -230,7 +258,7 @@ def _patch_optimizer() -> None:
     core_load_state_dict = DistributedOptimizer.load_state_dict
 
     def state_dict(self: Any) -> Any:
-        """Return the state of core's distributed optimizer; AdamW is first given zeros where it has no state yet."""
+        """Return what core's ``DistributedOptimizer.state_dict`` does; AdamW first gets zeros where it has no state."""
         # Core asks a fresh optimizer for its state when it plans a load, and asserts that every step is the same;
         # AdamW has no state before its first step.
         for group in self.optimizer.param_groups:
@@ -245,7 +273,7 @@ def _patch_optimizer() -> None:
     def set_states(self: Any, model_param: Any, tensors: dict[str, Any]) -> Any:
         """Set a parameter and its optimizer state from a checkpoint's ``tensors``; AdamW's own step is kept.
 
-        The tensors have none. Returns what core's method does.
+        ``tensors`` is by name of state, and has no step; it is not changed. Returns what core's method does.
         """
         # The checkpoint's tensors have no step (core keeps it by group), AdamW's state does, and core copies by key.
         own = self._get_main_param_and_optimizer_states(model_param)
@@ -256,7 +284,7 @@ def _patch_optimizer() -> None:
     def load_state_dict(self: Any, state: Any) -> Any:
         """Load the optimizer's ``state`` by core's method, and give each parameter a step tensor of its own.
 
-        Returns what core's method does.
+        Core gives all the same one. Returns what core's method does.
         """
         result = core_load_state_dict(self, state)
         # Core gives all parameters one step tensor, and AdamW would advance it once for each of them.
@@ -273,9 +301,9 @@ def _patch_optimizer() -> None:
 def _patch_datasets() -> None:
     """Make megatron-core use its compiled dataset helpers if they are there, else numpy's, and never compile any.
 
-    Core runs ``make`` for them, and ends the process when that fails: a wheel has no Makefile, and of a source tree's a
-    machine may lack the compiler or pybind11. Wheels have them compiled, that of core 0.19 for Python 3.12 only. Where
-    they are not, numpy computes the sample index, which is all that synthetic data needs.
+    In this process. Core runs ``make`` for them, and ends the process when that fails: a wheel has no Makefile, and
+    of a source tree's a machine may lack the compiler or pybind11. Wheels have them compiled, that of core 0.19 for
+    Python 3.12 only. Where they are not, numpy computes the sample index, which is all that synthetic data needs.
     """
     from megatron.core.datasets import utils
 
@@ -291,9 +319,11 @@ def sample_index(
 ) -> Any:
     """Return where each sample of ``length`` tokens begins: [samples + 1, 2] of index in ``documents`` and offset.
 
-    The offset is in tokens, within that document. ``sizes``: tokens of each document; ``documents``: their numbers in
-    the order in which ``epochs`` times ``tokens`` tokens are read; ``extra``: tokens that a sample shares with the next
-    one; ``drop_last``: an incomplete last sample is left out. As core's ``build_sample_idx``.
+    The offset is in tokens, within that document; the last row is where the last sample ends. ``sizes``: tokens of
+    each document, by its number; ``documents``: their numbers in the order in which ``epochs`` times ``tokens``
+    tokens are read (both numpy arrays of ints; the result has the dtype of ``documents``). ``extra``: tokens that a
+    sample shares with the next one; ``drop_last``: an incomplete last sample is left out. As core's
+    ``build_sample_idx``.
     """
     import numpy  # type: ignore[import-not-found, unused-ignore]
 
@@ -324,6 +354,7 @@ def patch_mtp() -> None:
     def block(config: Any, vp_stage: int | None = None) -> Any:
         """Return the specification of the multi-token prediction block, made of core's local layers.
 
+        ``config`` is the model's; ``vp_stage`` the number of the virtual pipeline stage, None without interleaving.
         None where the model predicts no further tokens.
         """
         if not getattr(config, "mtp_num_layers", None):

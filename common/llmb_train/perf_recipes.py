@@ -46,11 +46,12 @@ Function = Callable[[], Any]
 class PublicConfig:
     """The public facts of one model's ``config.json``, shipped so that recipes can be called without a network.
 
-    A number that is left out has the default of the class in transformers 5.12, which is then the model's own.
+    They are in ``PUBLISHED``, by the model's Hugging Face name. A number that is left out has the default of the
+    class in transformers 5.12, which is then the model's own.
     """
 
     kind: str
-    """The class of transformers that reads the file."""
+    """The name of the class of transformers that reads the file."""
     architecture: str
     """The architecture that the file names."""
     source: str
@@ -60,8 +61,8 @@ class PublicConfig:
     model_type: str | None = None
     """The type that the file names, where it is another than that of ``kind``; None: the same."""
     assumed: str = ""
-    """Which numbers nobody read from the file or from what its vendor says of it, and what they were taken from; the
-    plan of a job says so."""
+    """Which numbers nobody read from the file or from what its vendor says of it, and what they were taken from;
+    the plan of a job says so. Empty: none."""
 
 
 _FILE = json.loads(pkgutil.get_data("llmb_train", "hugging_face.json") or b"")
@@ -86,11 +87,12 @@ _failed: dict[str, str] = {}
 def names() -> dict[str, str]:
     """Return the installed Megatron-Bridge's performance recipes whose names LLMB can read, each with its module.
 
-    The module is a dotted name. Sorted by recipe. Found in the source text: nothing is imported. The answer is kept:
-    not to be changed.
+    A recipe is the name of its function, the module a dotted name. Sorted by recipe. Found in the source text: no
+    module is imported. The answer is kept: not to be changed.
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
+        OSError: its source cannot be read
     """
     return {name: module for name, module in _defined().items() if NAME.match(name)}
 
@@ -98,10 +100,11 @@ def names() -> dict[str, str]:
 def unread() -> dict[str, str]:
     """Return the performance recipes of this engine whose names LLMB cannot read, each with why; empty: none.
 
-    Sorted by name; why is a clause, the same for all.
+    Sorted by name; why is a clause, the same for all. A recipe is the name of its function.
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
+        OSError: its source cannot be read
     """
     why = "its name is not MODEL_TASK_GPUS_GPU_PRECISION with a precision that LLMB knows"
     return {name: why for name in _defined() if not NAME.match(name)}
@@ -111,11 +114,13 @@ def unread() -> dict[str, str]:
 def _defined() -> dict[str, str]:
     """Return the functions of ``megatron.bridge.perf_recipes`` that define recipes, each with its module; sorted.
 
-    Found in the source text, without importing any. The answer is kept.
+    Names by dotted modules' names. Found in the source text, without importing any. The answer is kept: not to be
+    changed.
 
     Raises:
         EngineError: Megatron-Bridge is not installed
         WrongEngine: this Megatron-Bridge has no such package
+        OSError: its source cannot be read
     """
     bridge, _, folder = PACKAGE.rpartition(".")
     try:
@@ -144,14 +149,17 @@ def _defined() -> dict[str, str]:
 
 
 def find(name: str) -> Function:
-    """Return the function of the performance recipe ``name``, imported and ready to be called without a network.
+    """Return the function of the performance recipe ``name``, imported; called without arguments, it configures a run.
 
-    A model whose numbers LLMB does not ship is still asked for at Hugging Face. From then on ``load`` stands in for
-    Bridge's loader of model configurations in this process.
+    It returns a ``ConfigContainer``. Its call needs no network: numbers of models come from ``load``, which from
+    now on stands in for Bridge's loader of model configurations in this process. Only a model whose numbers LLMB
+    does not ship is still asked for at Hugging Face.
 
     Raises:
         WrongEngine: this Megatron-Bridge has no recipe of that name, or no recipes
         EngineError: Megatron-Bridge is not installed
+        ImportError: the recipe's module cannot be imported
+        OSError: Megatron-Bridge's source cannot be read
     """
     known = names()
     if name not in known:
@@ -174,9 +182,9 @@ def find(name: str) -> Function:
 def columns(config: Any) -> dict[str, Any]:
     """Return the columns of a recipe's ``config`` that a user can override, by LLMB's names.
 
-    They are ``tp``, ``pp``, ``cp``, ``ep``, ``etp``, ``vp``, ``mbs``, ``gbs``, ``fsdp``, ``cuda_graph``,
-    ``recompute_layers`` and ``offload_layers``. ``ep`` and ``etp`` are None for a model without experts, ``vp`` without
-    interleaving.
+    They are ``tp``, ``pp``, ``cp``, ``ep``, ``etp``, ``vp``, ``mbs`` and ``gbs`` (in sequences), ``fsdp`` and
+    ``cuda_graph`` (bools), ``recompute_layers`` and ``offload_layers`` (0: none). ``ep`` and ``etp`` are None for a
+    model without experts, ``vp`` without interleaving. ``config`` is not changed.
     """
     model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
     recomputes_all = getattr(model, "recompute_granularity", None) == "full"
@@ -207,9 +215,10 @@ def word(value: Any) -> str:
 def tolerate_missing_files() -> None:
     """Make Megatron, in this process, take an empty configuration where a recipe's quantization file is missing.
 
-    Megatron-Bridge 0.6.2 on the package index has no ``perf_recipes/nemotronh/te_quant.cfg``, which five functions for
-    NVFP4 read; the container's source tree has it. No column depends on it; training without it is refused there, as
-    the functions would be in a container without the file.
+    A second call does nothing. Megatron-Bridge 0.6.2 on the package index has no
+    ``perf_recipes/nemotronh/te_quant.cfg``, which five functions for NVFP4 read; the container's source tree has
+    it. No column depends on it; training without it is refused there, as the functions would be in a container
+    without the file.
     """
     from megatron.core.quantization.quant_config import RecipeConfig
 
@@ -228,7 +237,7 @@ def tolerate_missing_files() -> None:
 def prefer_files(prefer: bool = True) -> None:
     """Set whether ``load`` prefers a model's file in the Hugging Face cache to the numbers that LLMB ships.
 
-    That is for this process. Without a call it does not.
+    For this process, with ``prefer`` on until the next call. As long as nobody calls this, the numbers count.
     """
     _preferred[0] = prefer
 
@@ -237,12 +246,15 @@ def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> An
     """Return the configuration of the model ``path``, a Hugging Face name, as transformers makes it.
 
     Made of the numbers of its ``config.json`` that LLMB ships, of that file in the cache if such are preferred
-    (``prefer_files``) and it is there, or, for a model without shipped numbers, from Hugging Face or its cache. Adds
-    the name to the list ``asked``, and to ``from_files`` where a file was read in place of shipped numbers. Replaces
-    Bridge's own loader, whose other arguments it ignores.
+    (``prefer_files``) and it is there, or, for a model without shipped numbers, from Hugging Face or its cache.
+    Adds the name to the list ``asked``, and to ``from_files`` where a file was read in place of shipped numbers.
+    Replaces Bridge's own loader, whose other arguments it ignores. ``trust_remote_code``: code that comes with the
+    file may be run (None: no).
 
     Raises:
         EngineError: the model's numbers are not shipped, and its file cannot be read either
+        OSError, ValueError: a file in the cache that is preferred cannot be read
+        AttributeError: this transformers has no class for the shipped numbers
     """
     name = str(path)
     asked.append(name)
@@ -264,10 +276,11 @@ def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> An
 def _from_hub(name: str, trust_remote_code: bool) -> Any:
     """Return the configuration of the model ``name`` from Hugging Face or its cache on this machine.
 
-    A model that failed once is not asked for again.
+    ``trust_remote_code``: code that comes with it may be run. A model that failed once is not asked for again in
+    this process.
 
     Raises:
-        EngineError: its ``config.json`` cannot be had
+        EngineError: its ``config.json`` cannot be had, now or before
     """
     import transformers
 
@@ -286,7 +299,10 @@ def _from_hub(name: str, trust_remote_code: bool) -> Any:
 def _shipped(name: str) -> Any:
     """Return the configuration of the model ``name`` made of the numbers that LLMB ships, without a network.
 
-    There must be such numbers (``PUBLISHED``).
+    It is an object of transformers. ``name`` must be in ``PUBLISHED``.
+
+    Raises:
+        AttributeError: this transformers has no such class
     """
     import transformers
 

@@ -24,7 +24,9 @@ NOTICE_PREFIX = "LLMB notice: "
 class Rank:
     """This process's place among the job's ranks: its number, how many there are, and where they meet.
 
-    ``find_rank`` makes it from the environment; ``export`` sets torchrun's variables to it.
+    ``find_rank`` makes it from the environment. ``export`` sets torchrun's variables (``RANK`` and others) to it in
+    the given mapping, in place of what is there, and returns None. ``master_port`` is the TCP port at which rank 0
+    listens.
     """
 
     rank: int
@@ -53,12 +55,13 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
     """Return this process's place among the job's ranks, by torchrun's variables in ``environ``, else by Slurm's.
 
     Where ``RANK`` is set, ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE`` count, and otherwise ``SLURM_PROCID``,
-    ``SLURM_LOCALID`` and ``SLURM_NTASKS``; the two are not mixed. Without ``MASTER_PORT`` the port follows from Slurm's
-    job id, so that it is the same on all ranks; without both it is a fixed one.
+    ``SLURM_LOCALID`` and ``SLURM_NTASKS``; the two are not mixed. Without ``MASTER_PORT`` the port follows from
+    Slurm's job ID, so that it is the same on all ranks; without both it is a fixed one. Rank 0's host is
+    ``MASTER_ADDR``, else the first of Slurm's nodes, else, for one rank, this machine. ``environ`` is not changed.
 
     Raises:
-        EngineError: neither is set, a variable is missing or no number, the rank is out of range, or nothing
-            names rank 0's host
+        EngineError: neither is set, a variable is missing or no number, the rank is out of range, or nothing names
+            rank 0's host
     """
     names = next((names for names in _VARIABLES if names[0] in environ), None)
     if names is None:
@@ -95,10 +98,11 @@ def notice(text: str) -> None:
 def first_host(hostlist: str) -> str:
     """Return the first host of a Slurm host list: ``n[09-10,12],m1`` -> ``n09``, ``rack[1-2]n[1-2]`` -> ``rack1n1``.
 
-    ``scontrol show hostnames`` would do, but there is no scontrol inside a container.
+    ``scontrol show hostnames`` would do, but there is no scontrol inside a container. Blanks around the list are
+    dropped.
 
     Raises:
-        EngineError: no host can be read from the list
+        EngineError: no host can be read from the list, as from an empty one
     """
     first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", hostlist.strip())
     if first is None:

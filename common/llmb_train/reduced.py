@@ -40,8 +40,9 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 def reduce(job: FunctionJob, config: Any) -> None:
     """Make the model of a recipe's ``config`` small, in place, and divide it among the ranks as the job's plan says.
 
-    Vocabulary, sequence length, batches, learning rate and its schedule are set too: the model is to learn fast enough
-    for a few steps to show it. The job's function must have ``reduced``.
+    ``config`` is what the job's function returned. Vocabulary, sequence length, batches, learning rate and its
+    schedule are set too: the model is to learn fast enough for a few steps to show it. The job's function must have
+    ``reduced``.
     """
     small, model = job.function.reduced, config.model
     assert small is not None
@@ -73,7 +74,11 @@ def reduce(job: FunctionJob, config: Any) -> None:
 
 
 def _experts(model: Any, small: Reduced) -> None:
-    """Reduce the experts of ``model``, in place, to the number and size in ``small``, at most two per token."""
+    """Reduce the experts of ``model``, in place, to the number in ``small``, each as wide as its hidden size.
+
+    A token goes to at most two. The shared expert, where there is one, is as wide. ``model`` and ``small`` must
+    have experts.
+    """
     model.num_moe_experts, model.moe_ffn_hidden_size = small.experts, small.hidden
     model.moe_router_topk = min(model.moe_router_topk, 2)
     if model.moe_shared_expert_intermediate_size:
@@ -85,7 +90,10 @@ def _experts(model: Any, small: Reduced) -> None:
 
 
 def _layout(job: FunctionJob, config: Any) -> None:
-    """Set the job's parallelism in the ``config`` of a small copy, and remove any layout of layers by hand."""
+    """Set the job's parallelism in the ``config`` of a small copy, and remove any layout of layers by hand.
+
+    ``config`` is changed.
+    """
     plan, model = job.parallelism, config.model
     model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
     model.pipeline_model_parallel_size, model.pipeline_dtype = plan.pp, torch.bfloat16
@@ -103,8 +111,10 @@ def _layout(job: FunctionJob, config: Any) -> None:
 def without_transformer_engine(config: Any, engine: Engine) -> None:
     """Change ``config`` to what ``engine`` can run: megatron-core's own layers, in bf16, and torch's Adam.
 
-    What has no kernel there is switched off, what it computes stays the same. Also patches Bridge's multi-token
-    prediction in this process; on a CPU an environment variable of this process is removed, too.
+    ``engine`` is one without Transformer Engine, whose patches are installed. Fused kernels, recomputation,
+    offload, forced balance of the experts and overlap are switched off; what the model computes else stays the
+    same. Also patches Bridge's multi-token prediction in this process; on a CPU ``CUDA_DEVICE_MAX_CONNECTIONS`` is
+    removed from this process's environment, too.
     """
     from megatron.bridge.training.mixed_precision import get_mixed_precision_config
 

@@ -28,12 +28,13 @@ of attention: "Experimental attention variant is not supported".)"""
 def check(job: Job | FunctionJob, engine: Engine) -> None:
     """Raise if the job asks for what cannot take effect on ``engine``. Imports neither torch nor Megatron.
 
-    Of several such things the first one counts. Without an error nothing has changed.
+    Of several such things the first one counts. Nothing is changed. The checkpoint to load is looked at.
 
     Raises:
-        JobError: the job asks for that, or there is no checkpoint to load; the message names the setting, the remedy
-            what to do
+        JobError: the job asks for that, or there is no checkpoint to load; the message names the setting, the
+            remedy what to do
         NothingLeft: the job goes on from a checkpoint of its last step
+        OSError: Megatron's source, which some answers depend on, cannot be read
     """
     if isinstance(job, FunctionJob) and job.adapters and job.checkpoint.load is not None:
         steps.find_checkpoint(job.checkpoint.load)
@@ -44,9 +45,13 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
 def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
     """Yield what the job asks for and ``engine`` cannot do, each as (message, remedy); nothing where it can do all.
 
+    Both are clauses for a ``JobError``. Errors are raised when the checkpoint's turn comes, after the first
+    refusals.
+
     Raises:
         JobError: there is no checkpoint to load, or the run ends at its step or before
         NothingLeft: the job goes on from a checkpoint of its last step
+        OSError: Megatron's source cannot be read
     """
     if isinstance(job, FunctionJob):
         yield from () if engine.transformer_engine else _of_function(job, engine)
@@ -74,7 +79,7 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
 def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
     """Yield what keeps the job's recipe from running without Transformer Engine, each as (message, remedy).
 
-    Nothing where it can run.
+    Call it only for an ``engine`` without it. Nothing where the recipe can run.
     """
     name, elsewhere = job.function.name, "train it in the recipe's container"
     if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
@@ -93,7 +98,8 @@ def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
 def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str, str]]:
     """Yield what the job asks for that needs Transformer Engine, each as (message, remedy); perhaps nothing.
 
-    ``lacking`` says in the messages where the job runs: ``a CPU``.
+    Call it only where there is none. ``lacking`` says in the messages where the job runs: ``a CPU``, as
+    ``Engine.lacking``.
     """
     dtype = job.precision.dtype
     if dtype != "bf16":  # not an error in Megatron: the local layers would train in bf16 and report it as FP8
@@ -114,7 +120,7 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
     """Return what the reader of the log must know about this run, one clause each; empty where nothing.
 
     Such as software that was not tried, settings that the user changed, and times that cannot be compared. They are
-    neither errors nor printed here.
+    neither errors nor printed here. The clauses begin with a small letter and have no period.
     """
     lines = _untested(job, engine)
     if job.megatron:
@@ -144,7 +150,11 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
 
 
 def _untested(job: AnyJob, engine: Engine) -> list[str]:
-    """Return a clause for each of the two Megatron packages whose version LLMB was not tried with; empty: none."""
+    """Return a clause for each of the two Megatron packages whose version LLMB was not tried with; empty: none.
+
+    megatron-bridge before megatron-core. With Transformer Engine any patch release of the job's release counts as
+    tried.
+    """
     lines = []
     for name in ("megatron-bridge", "megatron-core"):
         version = package_version(name)
@@ -160,7 +170,10 @@ def _untested(job: AnyJob, engine: Engine) -> list[str]:
 
 
 def _notices_of_function(job: FunctionJob, engine: Engine) -> list[str]:
-    """Return clauses for the log on how a reduced copy differs from the recipe's model; empty for the whole model."""
+    """Return clauses for the log on how a reduced copy differs from the recipe's model; empty for the whole model.
+
+    One on its sizes and, where ``engine`` has no Transformer Engine, one on the optimizer.
+    """
     reduced = job.function.reduced
     if reduced is None:
         return []

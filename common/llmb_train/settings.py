@@ -45,7 +45,11 @@ _OVERLAP_PRESETS: dict[tuple[str, int, str | None], str] = {
 def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of Megatron-Bridge's model provider for layout, kernels and CUDA graphs, by name.
 
-    Those that describe the architecture are not among them.
+    They are keyword arguments of its constructor. Those that describe the architecture are not among them. Imports
+    torch.
+
+    Raises:
+        OSError: megatron-core's source cannot be read
     """
     return {
         **layout_fields(job),
@@ -61,7 +65,9 @@ def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
 def layout_fields(job: Job) -> dict[str, Any]:
     """Return the fields of Megatron-Bridge's model provider on parallelism, recomputation and offload, by name.
 
-    Fields that the job does not need, such as those on experts, are left out.
+    They are keyword arguments of its constructor, such as ``tensor_model_parallel_size``. Fields that the job does
+    not need, such as those on experts, are left out. Where the layers do not divide by PP and VP, embedding and
+    loss count as layers. Imports torch.
     """
     import torch
 
@@ -90,9 +96,9 @@ def layout_fields(job: Job) -> dict[str, Any]:
 def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the model provider that switch fused kernels on or off, by name.
 
-    On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others, where Nemotron-4 leaves bias and dropout unfused),
-    those of Transformer Engine and Apex only where that is there. On a CPU none is: compiling them with torch.compile
-    would take longer than a tiny run.
+    They are keyword arguments of its constructor, mostly bools. On a GPU all are on (Bridge 0.3.1 for Llama; NeMo
+    for the others, where Nemotron-4 leaves bias and dropout unfused), those of Transformer Engine and Apex only
+    where that is there. On a CPU none is: compiling them with torch.compile would take longer than a tiny run.
     """
     gpu, te = engine.device == "cuda", engine.transformer_engine
     swiglu = job.architecture.activation == "silu" and job.architecture.gated
@@ -112,9 +118,13 @@ def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
 def cuda_graph_fields(job: Job) -> dict[str, Any]:
     """Return the three fields of the model provider, by name, that say how CUDA graphs capture the model.
 
-    Where the job asks for none they are there too: ``cuda_graph_impl`` is ``none``, and ``use_te_rng_tracker`` False.
-    Core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``: the source of the installed core decides
-    which.
+    They are ``cuda_graph_impl``, ``use_te_rng_tracker``, and ``cuda_graph_modules`` or, in an older core,
+    ``cuda_graph_scope``: the source of the installed core decides which. Where the job asks for no graphs they are
+    ``none``, False and an empty list; else ``local`` or, for a whole iteration in a newer core, ``full_iteration``,
+    True, and a list.
+
+    Raises:
+        OSError: core's source cannot be read
     """
     renamed = source_has_word("megatron.core.transformer.transformer_config", "cuda_graph_modules")
     whole_iteration, captured = whole_iteration_graph(job), job.performance.cuda_graph
@@ -139,7 +149,8 @@ def whole_iteration_graph(job: Job) -> bool:
 def ddp_config(job: Job, engine: Engine) -> Any:
     """Return Megatron-Bridge's configuration of data parallelism: distributed optimizer, overlap, FSDP.
 
-    As in Bridge 0.3.1 and NeMo. Overlap buckets are set by ``CommOverlapConfig``; on a CPU nothing overlaps.
+    It is a ``DistributedDataParallelConfig``, as in Bridge 0.3.1 and NeMo. Overlap buckets are set by
+    ``CommOverlapConfig``; on a CPU nothing overlaps. Imports Megatron-Bridge.
     """
     from megatron.bridge.training.config import DistributedDataParallelConfig
 
@@ -160,7 +171,8 @@ def ddp_config(job: Job, engine: Engine) -> Any:
 def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the data parallelism's configuration for Megatron-FSDP, by name, as in Bridge 0.3.1.
 
-    Those that depend on the model's size are set for the sizes of Llama that Bridge names, on GPUs.
+    Those that depend on the model's size are set for the sizes of Llama that Bridge names, on GPUs. Call it for a
+    job with FSDP: that is switched on in any case.
     """
     settings: dict[str, Any] = {
         "use_megatron_fsdp": True,
@@ -185,7 +197,8 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
 def optimizer_config(job: Job, engine: Engine) -> Any:
     """Return Megatron-Bridge's configuration of the optimizer: Adam as in Bridge 0.3.1's configurations for Llama.
 
-    Learning rate and the like do not change what a step costs.
+    It is an ``OptimizerConfig``. Learning rate and the like do not change what a step costs. Imports
+    Megatron-Bridge.
     """
     from megatron.bridge.training.config import OptimizerConfig
 
@@ -208,11 +221,15 @@ def precision_aware(job: Job, engine: Engine) -> bool:
     """Return whether the job uses Megatron's precision-aware optimizer, as the published jobs do.
 
     On for bf16 in all generations, with all dtypes left at fp32 (Bridge 0.3.1 and 0.6, ``set_post_overrides``; NeMo
-    2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other engines
-    has no such mode. With FSDP in Bridge 0.6 only. It is meant to read bf16 gradients and to store of each fp32 weight
-    only the bits that its bf16 copy lacks; since Bridge names an FP8 recipe in bf16 too, core keeps fp32 weights all
-    the same (``llmb_common.planning.memory_layers.storage_of``). Not with checkpoints: where core 0.16 does keep such
-    remainders, it saves them in fp32 for loading at another TP or PP, and FusedAdam takes them back in int16 only.
+    2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other
+    engines has no such mode. With FSDP in Bridge 0.6 only. It is meant to read bf16 gradients and to store of each
+    fp32 weight only the bits that its bf16 copy lacks; since Bridge names an FP8 recipe in bf16 too, core keeps
+    fp32 weights all the same (``llmb_common.planning.memory_layers.storage_of``). Not with checkpoints: where core
+    0.16 does keep such remainders, it saves them in fp32 for loading at another TP or PP, and FusedAdam takes them
+    back in int16 only.
+
+    Raises:
+        OSError: Megatron-Bridge's source cannot be read
     """
     return (
         engine.transformer_engine
@@ -229,7 +246,11 @@ def precision_aware(job: Job, engine: Engine) -> bool:
 def mixed_precision(job: Job, engine: Engine) -> Any:
     """Return the configuration of the job's precision: Bridge's named one, changed as its performance recipes do.
 
-    FP8 recipes keep and gather parameters in FP8 (their own default); the first and the last layer are FP8 too.
+    It is a ``MixedPrecisionConfig``. FP8 recipes keep and gather parameters in FP8 (their own default); the first
+    and the last layer are FP8 too. Imports Megatron-Bridge.
+
+    Raises:
+        KeyError: there is no such combination of dtype and FP8 recipe
     """
     from megatron.bridge.training.mixed_precision import get_mixed_precision_config
 
@@ -251,9 +272,10 @@ def reduce_in_fp32(engine: Engine) -> bool:
 def comm_overlap(job: Job, engine: Engine) -> Any:
     """Return Megatron-Bridge's configuration of communication that overlaps with computation; None on a CPU.
 
-    There is nothing to overlap with there. The rest of pipeline and data-parallel overlap is left to Bridge's own rules
-    (p2p overlapped with VP > 1, batched without; 128 Mi-element buckets; aligned gathers in interleaved pipelines),
-    which is how the published runs were made.
+    It is a ``CommOverlapConfig``, with the overlap of tensor parallelism, the output layer's deferred weight
+    gradients and the gather in the optimizer's step. The rest of pipeline and data-parallel overlap is left to
+    Bridge's own rules (p2p overlapped with VP > 1, batched without; 128 Mi-element buckets; aligned gathers in
+    interleaved pipelines), which is how the published runs were made. On a CPU there is nothing to overlap with.
     """
     from megatron.bridge.training import comm_overlap as presets
 

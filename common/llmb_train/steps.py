@@ -21,7 +21,8 @@ _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 class StartingPoint:
     """The checkpoint that a run starts from: ``folder`` holds the ``iter_*`` folders, ``step`` says which of them.
 
-    ``find_checkpoint`` makes it, after it has seen that the checkpoint is there and complete.
+    So 50 is ``iter_0000050``, a step counted from the start of training. ``find_checkpoint`` makes it, after it has
+    seen that the checkpoint is there and complete.
     """
 
     folder: Path
@@ -31,7 +32,8 @@ class StartingPoint:
 def find_checkpoint(load: str) -> StartingPoint:
     """Return the checkpoint that the path ``load`` names: the latest in a folder, or one ``iter_0000050``.
 
-    The latest is the one that the folder's tracker file names. Complete is one that has ``*.distcp`` files.
+    The latest is the one that the folder's tracker file (``latest_checkpointed_iteration.txt``) names. Complete is
+    one that has ``*.distcp`` files.
 
     Raises:
         JobError: there is no complete checkpoint: Megatron-Bridge would start from random weights and say nothing
@@ -79,8 +81,9 @@ def _newest_step(folder: Path) -> int:
 def loaded(job: AnyJob) -> StartingPoint | None:
     """Return the checkpoint that the run goes on from; None for a run that starts from random weights.
 
-    That is the job's ``resumed``. A job that continues (``LLMB_RESUME=1`` in the environment: requeued, or a later link
-    of a chain) takes the newest one in ``save`` of its ``checkpoint`` instead, where the tracker file names one.
+    That is the job's ``resumed``. A job that continues (``LLMB_RESUME=1`` in this process's environment: requeued,
+    or a later link of a chain) takes the newest one in ``save`` of its ``checkpoint`` instead, where that has a
+    tracker file. For adapters the model that they train on is not meant.
 
     Raises:
         JobError: the checkpoint is missing or incomplete
@@ -98,10 +101,10 @@ def loaded(job: AnyJob) -> StartingPoint | None:
 
 
 def last_step(job: AnyJob, start: StartingPoint | None) -> int:
-    """Return the number of the training step after which the run ends; ``start``: the checkpoint to resume.
+    """Return the number of the training step after which the run ends, from the start of training.
 
-    ``steps.exit_after`` counts from that checkpoint (None: from 0), whatever ``steps.train`` is; without it the run
-    ends at ``steps.train``.
+    ``start``: the checkpoint to resume; None: the run starts from random weights. ``steps.exit_after`` counts from
+    that checkpoint, or from 0, whatever ``steps.train`` is; without it the run ends at ``steps.train``.
 
     Raises:
         JobError: the checkpoint is from that step or a later one
@@ -119,10 +122,10 @@ def last_step(job: AnyJob, start: StartingPoint | None) -> int:
 def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
     """Return whether the checkpoint has a random state for each rank of this job, so that Bridge can load it.
 
-    True also where its index names none, or is missing. The ranks' states are laid out by PP and TP, with experts on
-    several ranks also by DP (Bridge 0.3.1 and 0.6.2, training/checkpointing.py, ``get_rng_state``). Bridge leaves the
-    state out where PP or TP differ, and where EP does asks for keys that are not there: "Missing key in checkpoint
-    state_dict: rng_state/...".
+    True also where its index (``.metadata``) names none, or is missing. The ranks' states are laid out by PP and
+    TP, with experts on several ranks also by DP (Bridge 0.3.1 and 0.6.2, training/checkpointing.py,
+    ``get_rng_state``). Bridge leaves the state out where PP or TP differ, and where EP does asks for keys that are
+    not there: "Missing key in checkpoint state_dict: rng_state/...".
 
     Raises:
         OSError: the checkpoint's index cannot be read
@@ -162,7 +165,7 @@ def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any
 def training_fields(job: AnyJob, last: int) -> dict[str, Any]:
     """Return the fields of Bridge's ``TrainingConfig`` that say when the run ends and on which signal it saves.
 
-    By name. ``last``: the step after which the run ends.
+    By name. ``last``: the number of the step, from the start of training, after which the run ends.
     """
     saving = job.checkpoint.save is not None
     return {
@@ -187,8 +190,8 @@ def timeout_minutes(job: AnyJob) -> int:
 def profiling_config(job: AnyJob) -> Any:
     """Return Bridge's configuration of the job's profile; one that profiles nothing where the job has none.
 
-    Steps from ``start`` until just before ``stop`` are profiled under nsys (which runs around this process) or by
-    torch's profiler.
+    It is a ``ProfilingConfig``. Steps from ``start`` until just before ``stop`` are profiled under nsys (which runs
+    around this process) or by torch's profiler. Imports Megatron-Bridge.
     """
     from megatron.bridge.training.config import ProfilingConfig
 
@@ -205,9 +208,9 @@ def profiling_config(job: AnyJob) -> Any:
 
 
 def trace_folder(job: AnyJob) -> str | None:
-    """Return the folder for the traces of torch's profiler; None if the job does not use it.
+    """Return the path of the folder for the traces of torch's profiler; None if the job does not use it.
 
-    It is in the job's output folder. Not created here.
+    It is ``torch_profile`` in the job's output folder. Not created here.
     """
     if job.profile is None or job.profile.tool != "torch":
         return None
@@ -217,8 +220,8 @@ def trace_folder(job: AnyJob) -> str | None:
 def synthetic_data(job: AnyJob, sequence_length: int, **more: Any) -> Any:
     """Return Megatron-Bridge's configuration of synthetic data, in sequences of ``sequence_length`` tokens.
 
-    The host makes them, and the job's seed decides the tokens. ``more``: further fields of ``MockGPTDatasetConfig``, by
-    name.
+    It is a ``MockGPTDatasetConfig``. The host makes the data, and the job's seed decides the tokens. ``more``:
+    further fields of that class, by name. Imports Megatron-Bridge.
     """
     from megatron.bridge.training.config import MockGPTDatasetConfig
 

@@ -45,9 +45,9 @@ real ones are there."""
 class Stub(types.ModuleType):
     """A stand-in for a package that is not installed: a module in which every name can be found.
 
-    It is made from the module's name. A capitalized name in it is a class that does nothing, any other name another
-    stand-in; each is kept. Names that begin with two underscores are not there. Called, it acts as a decorator that
-    changes nothing.
+    It is made from the module's dotted name. A capitalized name in it is a class that does nothing, any other name
+    another stand-in; each is kept. Names that begin with two underscores raise AttributeError, but ``__version__``
+    is ``0.0.0``. Called, it acts as a decorator that changes nothing.
     """
 
     __version__ = "0.0.0"
@@ -88,22 +88,23 @@ def _stub_class(name: str) -> type:
 class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """The import finder that provides stand-ins for the packages of other recipes where the real ones are absent.
 
-    It is last on ``sys.meta_path``, so that the real packages come first. The import system calls its methods:
-    ``find_spec`` accepts modules of such packages, ``create_module`` makes a ``Stub``, and ``exec_module`` does
-    nothing.
+    It is made without arguments, and is last on ``sys.meta_path``, so that the real packages come first. The import
+    system calls its methods: ``find_spec`` returns a spec for a module of such packages (dotted name), else None;
+    ``create_module`` returns a ``Stub`` for the spec's name, and ``exec_module`` does nothing.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """Return how to load a stand-in for the module ``name``; None if no package that may be absent contains it.
 
-        Whether the package is absent is not looked at: this finder is asked last.
+        ``name`` is dotted; ``path`` and ``target`` are not used. Whether the package is absent is not looked at:
+        this finder is asked last.
         """
         if any(name == package or name.startswith(package + ".") for package in _ABSENT):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Return the stand-in for the absent module that ``spec`` names."""
+        """Return the stand-in, a ``Stub``, for the absent module that ``spec`` names."""
         return Stub(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -113,8 +114,8 @@ class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install() -> None:
     """Make the stand-ins for missing packages importable in this process, most only by the modules that need them.
 
-    Replaces ``__import__``, and adds ``typing.override`` to an older Python. Packages that are installed are not
-    replaced, but for Transformer Engine. A second call does nothing.
+    Replaces ``__import__``, appends to ``sys.meta_path``, and adds ``typing.override`` to an older Python. Packages
+    that are installed are not replaced, but for Transformer Engine. A second call does nothing.
     """
     if any(isinstance(finder, _AbsentFinder) for finder in sys.meta_path):
         return
@@ -140,6 +141,9 @@ def install() -> None:
     ) -> Any:
         """Import as ``__import__`` does, but give stand-ins for missing packages to the modules that need them.
 
+        The parameters and the result are those of ``__import__``; the importer is known by ``__name__`` in
+        ``globals``.
+
         Raises:
             ImportError: for any other importer, as usual
         """
@@ -157,7 +161,10 @@ def install() -> None:
 def _submodule(stub: Stub, path: str) -> Any:
     """Return the part of the stand-in ``stub`` at the dotted ``path``, as ``from package.path import name`` needs.
 
-    An empty ``path`` gives ``stub`` itself.
+    An empty ``path`` gives ``stub`` itself. Parts that are not there yet are made.
+
+    Raises:
+        AttributeError: a part begins with two underscores
     """
     for part in path.split(".") if path else ():
         stub = getattr(stub, part)

@@ -34,7 +34,7 @@ _GPU = Engine(device="cuda", transformer_engine=True)
 class FusedAdam:
     """A stand-in with the parameters of Transformer Engine's FusedAdam, for which core looks.
 
-    It does so before it uses a precision-aware optimizer. No object of the class can be created.
+    It does so before it uses a precision-aware optimizer. Making an object of the class raises NotImplementedError.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Need:
     complaint: tuple[str, ...]
     """Parts of Megatron's messages, one of which shows that it is missed."""
     modules: dict[str, dict[str, Any]]
-    """The modules in which Megatron looks for it, each with the content of its stand-in."""
+    """The modules in which Megatron looks for it, by dotted name, each with the content of its stand-in by name."""
 
 
 NEEDS = (
@@ -84,12 +84,13 @@ NEEDS = (
 def validate(name: str, saving: bool = False) -> dict[str, Any]:
     """Return what Megatron says of the configuration of the performance recipe ``name``: ``needs`` and ``refused``.
 
-    ``needs``: titles of packages that the checks asked for, in that order, and what the user has to give, as texts;
-    ``refused``: why Megatron does not train it even with those, in one line, or None if it does. ``saving``: for a job
-    that saves checkpoints. Call ``llmb_train.cpu.install`` first.
+    ``needs`` is a list of texts: the titles of packages that the checks asked for, in that order, and what the user
+    has to give; ``refused``: why Megatron does not train it even with those, in one line, or None if it does.
+    ``saving``: for a job that saves checkpoints. Call ``llmb_train.cpu.install`` first.
 
     Raises:
         TrainError: the recipe does not exist here, or its job is refused before Megatron is asked
+        Exception: what the recipe or Megatron raise, as ``answer`` says
     """
     missed, refused = answer(lambda: _configuration(name, saving))
     needs = [need.title for need in missed]
@@ -99,16 +100,17 @@ def validate(name: str, saving: bool = False) -> dict[str, Any]:
 
 
 def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config: None) -> tuple[list[Need], str | None]:
-    """Return what Megatron's checks miss on this machine, and why it refuses the configuration that ``make`` gives.
+    """Return (what Megatron's checks miss on this machine, why it refuses the configuration that ``make`` gives).
 
-    The former are in the order in which they were missed, each once; the latter is one line, None: it would train it.
-    ``make`` sets WORLD_SIZE; ``also`` is called with the configuration within the job's process groups, and may raise
-    further refusals. What is missed gets a stand-in, and ``make`` is called again. Environment variables are as before
-    in the end.
+    The former are in the order in which they were missed, each once; the latter is one line, None: it would train
+    it. ``make`` is called without arguments, must set WORLD_SIZE and returns a configuration; ``also`` is called
+    with that within the job's process groups, and may raise further refusals. What is missed gets a stand-in, and
+    both are called again. Environment variables are as before in the end. ``llmb_train.cpu.install`` must have been
+    called.
 
     Raises:
-        Exception: what ``make``, ``also`` or Megatron raise, but for assertions, type, value and runtime
-            errors, which are refusals
+        Exception: what ``make``, ``also`` or Megatron raise, but for assertions, type, value and runtime errors,
+            which are refusals
     """
     missed: list[Need] = []
     while True:
@@ -123,9 +125,11 @@ def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config:
 def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]) -> str | None:
     """Return, in one line, what Megatron first refuses in the configuration that ``make`` gives; None: nothing.
 
-    ``found``: what has stand-ins meanwhile. ``also`` is called with the configuration and may raise a refusal.
-    Assertions, type, value and runtime errors count as refusals; others are raised. Environment variables are restored
-    afterwards.
+    ``make`` and ``also`` are as of ``answer``. ``found``: what gets stand-ins meanwhile. Environment variables are
+    restored afterwards.
+
+    Raises:
+        Exception: whatever is raised, but for assertions, type, value and runtime errors, which count as refusals
     """
     from megatron.bridge.training.config import runtime_config_update
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
@@ -149,7 +153,7 @@ def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]
 def _build_stages(model: Any) -> None:
     """Raise whatever core raises where it cannot divide the layers of ``model`` among its pipeline stages.
 
-    Passes hybrids, which divide theirs in their pattern.
+    ``model`` is a provider. Passes hybrids, which divide theirs in their pattern. Core's process groups must exist.
 
     Raises:
         AssertionError: core refuses the layout; also other exceptions of core
@@ -176,11 +180,12 @@ def _one_line(message: str) -> str:
 def _configuration(name: str, saving: bool) -> Any:
     """Return the configuration of the performance recipe ``name`` as a job on its own number of GPUs trains it.
 
-    ``saving``: for a job that saves checkpoints. Sets the environment variables that the recipe wants, and WORLD_SIZE,
-    in this process.
+    ``saving``: for a job that saves checkpoints. Kernels that core would import while it validates are switched off
+    in the configuration. Sets the environment variables that the recipe wants, and WORLD_SIZE, in this process.
 
     Raises:
         TrainError: the recipe does not exist here, or its job is refused
+        Exception: what the recipe or Megatron raises
     """
     first = perf_recipes.find(name)()
     word = perf_recipes.NAME.match(name)
@@ -200,7 +205,8 @@ def without_kernels(config: Any) -> Any:
 def _job(name: str, config: Any, saving: bool) -> FunctionJob:
     """Return a job that trains the performance recipe ``name`` as shipped, on its own number of GPUs.
 
-    ``config``: what the recipe's function gives. ``saving``: the job saves checkpoints.
+    ``config``: what the recipe's function gives. ``saving``: the job saves checkpoints. ``name`` must have the form
+    that ``perf_recipes.names`` lists. Folders in the job do not exist.
     """
     word = perf_recipes.NAME.match(name)
     assert word is not None
@@ -239,7 +245,8 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
 def _as_in_the_container() -> Iterator[None]:
     """Make this process look like a job's first rank in the container, to Megatron, until the context ends.
 
-    Then all environment variables are restored.
+    That is by RANK, LOCAL_RANK and the version of Transformer Engine that core believes in. Then that is undone and
+    all environment variables are as before, also those that others changed.
     """
     import megatron.core.utils as core
     from packaging.version import Version
@@ -257,7 +264,10 @@ def _as_in_the_container() -> Iterator[None]:
 
 @contextmanager
 def claimed(needs: Sequence[Need]) -> Iterator[None]:
-    """Make the modules of ``needs`` importable, as stand-ins, until the context ends; then earlier ones come back."""
+    """Make the modules of ``needs`` importable, as stand-ins, until the context ends, in this process.
+
+    They take the place of modules of the same names, which are back afterwards.
+    """
     names = chain.from_iterable(need.modules for need in needs)
     modules = {name: types.ModuleType(name) for name in names}
     for need in needs:
@@ -279,7 +289,8 @@ def claimed(needs: Sequence[Need]) -> Iterator[None]:
 def fake_process_groups(model: Any, rank: int, world_size: int) -> Iterator[None]:
     """Give core the process groups of ``rank``, for the parallelism of the provider ``model``, within the context.
 
-    They are over torch's fake backend: no other process is needed.
+    ``rank`` counts from 0, of ``world_size``. The groups are over torch's fake backend: no other process is needed.
+    This process must not have any yet.
 
     Raises:
         RuntimeError: ``world_size`` cannot be divided into these groups

@@ -39,8 +39,8 @@ Reader = Callable[[Call], dict[str, Any]]
 def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
     """Return the error, code ``live-runs``, that ``doing`` is refused because the runs ``names`` have not ended.
 
-    ``doing`` begins the message, such as ``cannot uninstall /path``; at most five of ``names`` are in it. The error is
-    not raised here.
+    ``doing`` is the beginning of the message, such as ``cannot uninstall /path``, without a colon; ``names`` are texts
+    on one run each, at least one, of which at most five are in the message. The error is not raised here.
     """
     count = "a run has" if len(names) == 1 else f"{len(names)} runs have"
     them = "it" if len(names) == 1 else "them"
@@ -61,15 +61,18 @@ def command_in(argv: Sequence[str]) -> str:
 
 
 def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
-    """Return the command line ``argv`` parsed: the value of each option and argument by name, and ``command``.
+    """Return the command line ``argv`` parsed: an attribute for each option and argument, and ``command``, a name.
 
-    ``argv`` is without the program. What was not given is None, or False for a switch; of an option that is given twice
-    the last value holds. ``help COMMAND`` is ``COMMAND --help``. ``read`` does the reading, by click or argparse.
+    ``argv`` is without the program. Values are text, a list of texts where several may be given, or True for a switch;
+    the yes-or-no answers are the texts ``true`` and ``false``. What was not given is None, or False for a switch; of
+    an option that is given twice the last value holds. ``help COMMAND`` is ``COMMAND --help``. ``read`` reads the
+    words, with click or argparse.
 
     Raises:
         RequestError: the command line is wrong: an unknown command or option, a missing value, none of the choices, or
             an option that ``--quickstart`` excludes
         SystemExit: ``--help`` or ``--version``, which was printed
+        OSError: argparse could not print the help
     """
     words = list(argv)
     if words[:1] == ["help"]:
@@ -96,13 +99,14 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
 
 
 def _option_value(call: Call, option: Option, given: Any) -> Any:
-    """Return the checked value of ``option``: text, a list of texts, or True for a switch.
+    """Return the checked value of ``option``: text, a list of texts where it takes several, or True for a switch.
 
-    ``given`` is what the parser has read of the command line ``call``, which is for messages. What was not given is
-    None, or False for a switch.
+    ``given`` is what the parser has read of the command line ``call``, which is for messages: a text, a list or tuple
+    of texts, or a bool for a switch. What was not given is None (an empty tuple counts as that), or False for a
+    switch.
 
     Raises:
-        RequestError: a value is missing, empty, not one line, or none of the choices
+        RequestError: a value is missing, empty, too long, not one line, or none of the choices
     """
     if not option.metavar or given is None:
         return given
@@ -151,8 +155,8 @@ def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
 def use_bundle(options: argparse.Namespace, clone: Path) -> None:
     """Take packages and images from the bundle that ``--from`` names; do nothing where it was not given.
 
-    ``clone`` has the lock files that the bundle must fit. This sets environment variables, so it holds for this process
-    and those that it starts from now on.
+    ``clone`` has the lock files that the bundle must fit. This sets environment variables, so it holds for this
+    process and those that it starts from now on. ``options`` is the parsed command line.
 
     Raises:
         EnvironmentLacks: the folder is no bundle, is damaged, or is for another machine or release
@@ -164,10 +168,10 @@ def use_bundle(options: argparse.Namespace, clone: Path) -> None:
 
 
 def given_by_flags(options: argparse.Namespace) -> Given:
-    """Return the answers that were given as flags, by field; a switch is True or False.
+    """Return the answers that were given as flags, by field: text as typed, choices in lower case, a switch as a bool.
 
     ``options`` is a parsed command line of any command. Answers that were not given are absent; empty where none was.
-    ``--no-space-check`` is the field ``space_check``, False.
+    ``--no-space-check`` is the field ``space_check``, False. Only choices were checked.
     """
     given: Given = {}
     for question in QUESTIONS:
@@ -180,11 +184,11 @@ def given_by_flags(options: argparse.Namespace) -> Given:
 
 
 def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Split the secrets from ``argv``: return the other words, and each secret by the variable that carries it on.
+    """Split the secrets from ``argv``: return the other words, and the secrets by environment variable, to be set.
 
     The flags are ``--hf-token`` and ``--ngc-api-key``, with the value behind ``=`` or as the next word; of one that is
-    given twice the last value holds. A further variable in the dictionary lists the names of those that were given;
-    without secrets it is empty. Sets no environment variable itself.
+    given twice the last value holds. The dictionary has one more variable, ``KEPT``, which lists the variables of
+    those that were given, with commas; without secrets it is empty. Sets no environment variable itself.
 
     Raises:
         RequestError: a secret's flag has no value (or the next word begins with ``--``), or one with white space
@@ -215,8 +219,9 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def install_path(options: argparse.Namespace, clone: Path) -> Path:
     """Return the installation's folder, absolute and without links; it need not exist.
 
-    It is ``--install-path``, else ``LLMB_INSTALL`` unless that is blank, else ``llmb_install`` in ``clone``. Where a
-    folder is mounted twice, the installation's own answers name the path.
+    It is ``--install-path`` of the parsed ``options``, else ``LLMB_INSTALL`` unless that is blank, else
+    ``llmb_install`` in ``clone``. An installation that several paths lead to has the path in its own answer file, as
+    by ``real_path``.
 
     Raises:
         RequestError: the path begins with the home of an unknown user
@@ -228,10 +233,10 @@ def install_path(options: argparse.Namespace, clone: Path) -> Path:
 
 
 def real_path(install: Path) -> Path:
-    """Return the one name, absolute and without links, of an installation that may be reached by several paths.
+    """Return the one path, absolute and without links, of the installation ``install``, however it was reached.
 
-    Where the folder is mounted twice, that is the name in its own answer file. The folder need not exist, and an
-    unreadable answer file counts as none.
+    Where its own answer file names another path of the same folder, as with a folder that is mounted twice, it is that
+    one. The folder need not exist, and an unreadable answer file counts as none.
     """
     path = Path(os.path.realpath(install))
     with contextlib.suppress(OSError, ValueError):
@@ -249,9 +254,10 @@ _AGAIN = "run the same command again to continue"
 def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool = False) -> int:
     """Run ``work`` and return its exit status, or that of the error that it raised; 130 if interrupted.
 
-    Ctrl-C, SIGTERM and SIGHUP interrupt it. An LLMBError or OSError is printed to stderr, with ``as_json`` also in the
-    JSON output of ``command``; other exceptions pass. This process is changed before: the umask is tightened against
-    writing by others, HOME is set if missing, Ctrl-C raises KeyboardInterrupt.
+    Ctrl-C, SIGTERM and SIGHUP interrupt it. An LLMBError or OSError (status 3) is printed to stderr, with ``as_json``
+    also in the JSON output of ``command``, the installer's command without the program; other exceptions pass. This
+    process is changed before and stays so: the umask is tightened against writing by others, HOME is set if missing,
+    Ctrl-C raises KeyboardInterrupt.
 
     Raises:
         SystemExit: ``work`` raised it, as after ``--help``

@@ -38,9 +38,10 @@ from llmb_install.working.transaction import install_lock
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
     """Make the tool's environment if it is missing, and become ``llmb-install`` in it with the same arguments.
 
-    Returns only the exit status of a failure, or of an uninstall that needs no environment; otherwise this process is
-    replaced. The environment is made in the installation where it is sure to be used there, else in the user's cache
-    folder. Errors are printed, not raised.
+    ``argv`` is without the program; ``clone`` is the folder of the repository. Returns only the exit status of a
+    failure, or of an uninstall that needs no environment; otherwise this process is replaced. The environment is made
+    in the installation where it is sure to be used there, else in the user's cache folder. Errors are printed, not
+    raised.
 
     Raises:
         SystemExit: after ``--help`` or ``--version``
@@ -49,14 +50,16 @@ def bootstrap(clone: Path, argv: Sequence[str]) -> int:
 
 
 def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
-    """Become ``llmb-install`` in an environment that is made if missing, or return the status of an uninstall.
+    """Become ``llmb-install`` in an environment that is made if missing, or return the exit status of an uninstall.
 
-    Secrets on the command line move into environment variables first.
+    ``argv`` and ``clone`` are as in ``bootstrap``. Secrets in ``argv`` move into this process's environment variables
+    first, and ``LLMB_REPO`` is set to ``clone``. What this machine lacks is found before anything is made.
 
     Raises:
         LLMBError: the command line or an answer is wrong, or this machine lacks something
         SystemExit: ``--help`` or ``--version``, which was printed
         OSError: the program cannot be started, or a file or folder cannot be used
+        ValueError: a recipe is not UTF-8
     """
     words, secrets = arguments.take_secrets(argv)
     # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
@@ -105,11 +108,12 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
 
 
 def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, Lines]:
-    """Return the answers in flags and a play file, by field, and the lines of that file by ``$.field``.
+    """Return the answers in flags and a play file, by field, and the line of each in that file by ``$.field``.
 
-    Flags override the file, and ``install_path`` is ``install`` unless they name another. Both are empty where the
-    answers come from elsewhere: from a dialogue, an installation, or a file that only a full YAML parser can read.
-    Without a play file there are no lines. Values are not checked.
+    Flags override the file. ``install_path`` is ``install`` unless the file or a flag names another. Both are empty
+    where the answers come from elsewhere: from a dialogue, an installation, or a file that only a full YAML parser can
+    read. Without a play file there are no lines. Secrets are left out; values are not checked. ``options`` is the
+    parsed command line.
 
     Raises:
         ConfigError: the play file cannot be read, is empty, or has an unknown key
@@ -131,10 +135,11 @@ def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, L
 
 
 def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
-    """Check the answers ``given``, and return the errors of those that Slurm contradicts; empty: none.
+    """Check the answers ``given``, and return the errors of those that Slurm contradicts, not raised; empty: none.
 
-    ``lines`` has the line of each answer in the play file, for messages. Slurm is not asked with ``--record`` or
-    ``--no-site-check``, or where there is an installation already.
+    Other mistakes are raised. ``options`` are those of ``install``; ``lines`` has the line of each answer in the play
+    file by ``$.field``, for messages. Slurm is not asked with ``--record`` or ``--no-site-check``, or where there is
+    an installation already. ``clone`` has the recipes.
 
     Raises:
         RequestError: an answer is missing or impossible, a path cannot be used here, or the folder holds other things
@@ -155,8 +160,10 @@ def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given
 def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
     """Return the CPU engines or images that the answers ``given`` call for, to check that there is room for them.
 
-    They may be there already. For a quickstart it is the engine in ``install``. Empty where nothing is built, or where
-    no answers are known yet: a later stage asks for those. Makes none of them.
+    They may be there already; none is made. ``given`` must have passed the checks. For a quickstart it is the engine
+    in ``install``, otherwise they are for the answered ``install_path``. Empty where ``options`` build nothing, where
+    no answers are known yet (a later stage asks for those), and where jobs use neither. ``clone`` has the recipes and
+    lock files.
 
     Raises:
         RequestError: a workload is unknown, or a path begins with the home of an unknown user
@@ -195,8 +202,8 @@ def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:
     """Return whether the tool's environment may be built in ``install`` rather than in the user's cache folder.
 
     Only where it is certain to be used there: for ``install`` with all answers in flags, ``--quickstart``, and for
-    ``add`` and ``update`` where ``install`` has environments already. Never for a command that must not write, nor with
-    ``--play``.
+    ``add`` and ``update`` where ``install`` has environments already. Never for a command that must not write, nor
+    with ``--play``. ``options`` is the parsed command line.
     """
     if options.command != "install":
         return options.command in ("add", "update") and (install / "venvs").exists() and not options.dry_run

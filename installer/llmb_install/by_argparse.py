@@ -21,10 +21,11 @@ _COMPLAINTS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argparse parser for one command of the installer, whose complaints are raised as RequestErrors by
-    ``error``.
+    """An argparse parser for one command of the installer, whose complaints are raised as RequestErrors.
 
-    It is made from the ``call`` that it is to read; the messages name its program and command.
+    It is made from the ``Call`` that it is to read, and takes that command's options and argument, without
+    abbreviations and without ``--help``; messages name its program and command. ``error``, which argparse calls with
+    its complaint, always raises a RequestError and never returns or exits.
     """
 
     def __init__(self, call: Call) -> None:
@@ -36,10 +37,10 @@ class _Parser(argparse.ArgumentParser):
             self.add_argument(argument.name, metavar=argument.metavar, nargs="+" if argument.several else None)
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's complaint ``message`` about the command line, in the same words as with click.
+        """Raise argparse's complaint ``message`` about the command line, in the words used with click.
 
         Raises:
-            RequestError: always
+            RequestError: always; code ``usage``
         """
         for pattern, refusal in _COMPLAINTS.items():
             if found := re.fullmatch(pattern, message):
@@ -48,7 +49,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _argparse_keywords(option: Option) -> dict[str, Any]:
-    """Return the keyword arguments of ``add_argument`` by which argparse reads ``option``."""
+    """Return the keyword arguments of argparse's ``add_argument`` for ``option``, without flag and ``dest``.
+
+    A switch gives ``store_true``; an option whose value may be left out gives ``true`` then; one of several values a
+    list.
+    """
     if not option.metavar:
         return {"action": "store_true"}
     if option.alone:
@@ -57,13 +62,15 @@ def _argparse_keywords(option: Option) -> dict[str, Any]:
 
 
 def read(call: Call) -> dict[str, Any]:
-    """Read a command line with argparse: return the unchecked value of each option and argument by name.
+    """Read a command line with argparse: return, unchecked, the value of each option and argument by name.
 
-    What was not given is None, or False for a switch; of an option that is given twice the last value holds. ``--help``
-    and ``--version``, wherever they stand, print to standard output.
+    Values are text, a list of texts where several may be given, or True for a switch. What was not given is None, or
+    False for a switch; of an option that is given twice the last value holds. ``-h``, ``--help`` and ``--version``,
+    wherever they stand, print to standard output. ``call`` is the command line; its words are read.
 
     Raises:
-        RequestError: the command does not take a word, or one is missing
+        RequestError: an option is unknown, lacks its value or has one too many, something required is missing, or a
+            word is left over
         SystemExit: with status 0, after ``--help`` or ``--version``
         OSError: the help cannot be printed
     """
@@ -82,9 +89,9 @@ def read(call: Call) -> dict[str, Any]:
 
 
 def help_text(call: Call) -> str:
-    """Return the help of the command, laid out as click does it for this terminal's width; ends in a line break.
+    """Return the help of the command of ``call``, laid out as click does it for this terminal; ends in a line break.
 
-    It is between 50 and 98 characters wide.
+    It is two columns narrower than the terminal, but at least 50 and at most 98 characters wide.
     """
     width = max(min(shutil.get_terminal_size().columns, 100) - 2, 50)
     usage = f"Usage: {call.name} "
@@ -102,7 +109,8 @@ def help_text(call: Call) -> str:
 def _two_columns(rows: options.Rows, width: int) -> list[str]:
     """Return the lines of two columns, term and meaning, with the meaning wrapped to fit ``width`` characters.
 
-    ``rows`` are pairs of both, at least one. A term of more than 30 characters has a line of its own.
+    ``rows`` are (term, meaning), at least one, with text in both. Lines are indented by two blanks. A term of more
+    than 30 characters has a line of its own.
     """
     column = min(max(len(term) for term, _ in rows), _WIDEST_TERM) + 2
     lines = []

@@ -17,9 +17,10 @@ from llmb_install.options import Argument, Call, Option
 class _Command(click.Command):
     """A click command for one command of the installer, whose help has the same sections as with argparse.
 
-    It is made from the command line that it is to read, a ``Call``. click calls its methods while it writes the help:
-    ``collect_usage_pieces`` returns the words of the usage line, ``format_options`` writes all sections, and
-    ``format_arguments`` nothing, as one of those sections has the positional arguments.
+    It is made from the command line that it is to read, a ``Call``, and parses only: it has no callback. click calls
+    its methods while it writes the help: ``collect_usage_pieces`` returns the words of the usage line as a list,
+    ``format_options`` writes all sections to the ``formatter``, and ``format_arguments`` writes nothing, as one of
+    those sections has the positional arguments.
     """
 
     def __init__(self, call: Call) -> None:
@@ -33,11 +34,17 @@ class _Command(click.Command):
         click.version_option(llmb_common.__version__, message=options.version(call.program))(self)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the words behind the command's name in its usage line, such as ``[OPTIONS]`` and ``IMAGE``."""
+        """Return the words behind the command's name in its usage line, such as ``[OPTIONS]`` and ``IMAGE``.
+
+        ``ctx`` is ignored.
+        """
         return [*options.usage_of(self.call.command)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every section of the help to ``formatter``: options, positional arguments and other commands."""
+        """Write every section of the help to ``formatter``: options, positional arguments and other commands.
+
+        ``ctx`` is ignored.
+        """
         for title, rows in options.sections(self.call).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -49,7 +56,8 @@ class _Command(click.Command):
 def _option(option: Option) -> click.Option:
     """Return ``option`` as click's: a switch, one whose value may be left out, or one with one value or several.
 
-    Several are a flag that is repeated before each value.
+    One whose value is left out is ``true``. Several values are a flag that is repeated before each; they come as a
+    tuple.
     """
     names = [option.flag, option.name]
     if not option.metavar:
@@ -65,13 +73,16 @@ def _argument(argument: Argument) -> click.Argument:
 
 
 def read(call: Call) -> dict[str, Any]:
-    """Read a command line with click: return the unchecked value of each option and argument by name.
+    """Read a command line with click: return the unchecked value of each option and argument of the command by name.
 
-    What was not given is None, an empty tuple, or False for a switch. Of an option that is given twice the last value
-    holds, but one of several values keeps them all. ``--help`` and ``--version`` print to standard output.
+    Values are text, a tuple of texts where several may be given, or True for a switch. What was not given is None, an
+    empty tuple, or False for a switch. Of an option that is given twice the last value holds, but one of several
+    values keeps them all. ``--help`` and ``--version`` print to standard output. ``call`` is the command line; its
+    words are read.
 
     Raises:
-        RequestError: the command does not take a word, or one is missing
+        RequestError: an option is unknown, lacks its value or has one too many, something required is missing, or a
+            word is left over
         SystemExit: with status 0, after ``--help`` or ``--version``
     """
     command = _Command(call)

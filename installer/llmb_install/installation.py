@@ -31,18 +31,23 @@ from llmb_install.working.scratch import write, write_record
 
 
 class Installation:
-    """An installation as its answers describe it, with the parts it consists of; a part is made only on demand.
+    """An installation as its answers describe it, with the parts it consists of; asking for a part makes none.
 
-    It is made from ``clone``, which has the recipes, the ``answers`` and the user's ``secrets``, if any, and has these
-    as attributes, beside ``path``, the folder, and ``recipes``, those of the chosen workloads by name. Making this
-    object reads all recipes of ``clone``; nothing need exist at ``path``.
+    Made from ``clone``, which has the recipes, the ``answers`` and the user's ``secrets`` (None: none given); these
+    are attributes, with ``path``, the folder, and ``recipes``, those of the chosen workloads by name. Making this
+    object reads all recipes; nothing need exist at ``path``.
 
-    ``artefacts`` returns all parts; ``images``, ``engines`` (for training on CPUs), ``hub`` (the environment that
-    fetches from Hugging Face), ``model_files``, ``charts`` and ``environments`` those of one kind; ``adopted`` parts
-    that check releases which the site has adopted. ``image`` and ``engine`` return the one of a source or release.
-    ``needed_images`` and ``unused_images`` are files; ``releases``, those of Megatron-Bridge, and ``engine_names`` are
-    names. ``needs_engine`` tells whether jobs train on CPUs. ``gone_workloads`` says what is wrong with workloads that
-    have no recipe. ``site_values`` are the values for ``cluster_config.yaml``.
+    ``artefacts`` returns the list of all parts. Lists of one kind, empty where the answers call for none, are
+    ``images``, ``engines`` (CPU engines), ``hub`` (at most the environment that fetches from Hugging Face),
+    ``model_files`` and ``environments`` (of Python); ``adopted`` has parts that only check releases which the site has
+    adopted. ``charts`` returns the script that draws charts, ``image`` the one of a source, ``engine`` the CPU engine
+    of a release (KeyError: the installer has none). ``releases`` returns the sorted Megatron-Bridge releases that jobs
+    run on, ``engine_names`` the set of the CPU engines' names in ``venvs``. ``needed_images`` (a set) and
+    ``unused_images`` (a sorted list) return image files; they raise ConfigError where ``cluster_config.yaml`` is
+    wrong. ``workload_folder`` is the path of a workload's results. ``needs_engine`` tells whether jobs train on CPUs;
+    ``gone_workloads`` returns a sentence by each workload that has no recipe; ``site_values`` is what the answers say
+    for ``cluster_config.yaml``, nested as there. ``artefacts`` and ``model_files`` raise OSError where the stored
+    Hugging Face token cannot be read.
 
     Raises:
         EnvironmentLacks: the clone has no recipe
@@ -62,7 +67,7 @@ class Installation:
     def gone_workloads(self) -> dict[str, str]:
         """Return what is wrong with each workload of this installation that the clone has no recipe of, by name.
 
-        It is a sentence without a full stop that says what to do. Empty where the clone has all recipes.
+        It is a sentence without a full stop that says what to do. Empty where the clone has recipes for all of them.
         """
         return {
             name: f"{self.clone} has no recipe {name}: llmb-install remove {name}, or use a clone that has it"
@@ -71,12 +76,11 @@ class Installation:
         }
 
     def artefacts(self) -> list[Artefact]:
-        """Return all parts of this installation, made or not: answers first, ``cluster_config.yaml`` last; makes
-        none.
+        """Return all parts of this installation, made or not: answers first, ``cluster_config.yaml`` last; makes none.
 
-        Between them are secrets, folders for runs, the tool, its commands, engines, images, what fetches model files,
-        and these, in this order. Adopted releases are not among them, and the script for charts only where a bundle is
-        in use.
+        Between them are secrets, folders for runs, the tool, the script for charts (only where a bundle is in use),
+        the tool's commands, engines or the user's own engine, images, the environment for Hugging Face, and model
+        files, in this order. Adopted releases are not among them.
 
         Raises:
             OSError: the stored Hugging Face token cannot be read
@@ -114,8 +118,8 @@ class Installation:
     def unused_images(self) -> list[Path]:
         """Return files of images that were imported here for earlier recipes, and that nothing needs now, sorted.
 
-        Only files with a receipt beside them count. Empty where the image folder is another than the installation's
-        own, or ``images`` is a link; such a folder is not looked at.
+        Only ``.sqsh`` files with a receipt beside them count. Empty where the answers name an image folder, or
+        ``images`` in the installation is a link; such a folder is not looked at.
 
         Raises:
             ConfigError: ``cluster_config.yaml`` is wrong, so that nobody knows what is needed
@@ -144,8 +148,8 @@ class Installation:
     def adopted(self) -> list[Artefact]:
         """Return a part for each release that ``cluster_config.yaml`` names, which can be checked but not made here.
 
-        The command ``adopt`` makes them. Empty also where the file cannot be read: it is a part that is checked by
-        itself.
+        Their ids are ``release NAME``. The command ``adopt`` makes them. Empty also where the file cannot be read: it
+        is a part that is checked by itself.
         """
         try:
             config = load_cluster_config(self.path)
@@ -156,14 +160,15 @@ class Installation:
     def _adopted_part(self, name: str, release: SiteRelease, config: ClusterConfig) -> Artefact:
         """Return the part that checks the adopted release ``name``: its image, catalogue and validation.
 
-        ``release`` is what ``config``, the site's, says of it. Making the part does nothing.
+        ``release`` is what ``config``, the site's, says of it. The part's id is ``release NAME``. It is only to be
+        checked: making it changes nothing.
         """
         image = Path(config.image_file(self.path, release.image)) if release.image else None
 
         def find_problem() -> str | None:
-            """Return what is wrong with the adopted release, as text with a remedy; None: nothing.
+            """Return what is wrong with the enclosing method's adopted release, as text with a remedy; None: nothing.
 
-            The text has no remedy where the content of the image has changed.
+            The remedy is a line of its own; there is none where the content of the image has changed.
 
             Raises:
                 ConfigError: the image lies where others could have put it
@@ -177,8 +182,9 @@ class Installation:
     def _image_change(self, release: SiteRelease) -> str | None:
         """Return what is wrong with the content of an image that ``adopt`` imported, as a sentence; None: nothing.
 
-        All of it is read, for its hash. None also where the image has no receipt, is the site's own file, or is one of
-        the workloads', which is checked as a part by itself.
+        ``release`` is what the site's configuration says of the release. All of the image is read, for its hash. None
+        also where no image is named, it has no receipt, is the site's own file, or is one of the workloads', which is
+        checked as a part by itself.
 
         Raises:
             ConfigError: the image lies where others could have put it
@@ -194,8 +200,8 @@ class Installation:
     def model_files(self) -> list[ModelFiles]:
         """Return a part for each model whose files this installation gets from Hugging Face, sorted by name.
 
-        Empty where the answers ask for none. The token that they are fetched with is the given one, else the stored
-        one.
+        Each is there once. Empty where the answers ask for none. The token that they are fetched with is the given
+        one, else the stored one, else none.
 
         Raises:
             OSError: the stored token cannot be read
@@ -233,7 +239,7 @@ class Installation:
         return [release for release in self.releases() if release in KINDS]
 
     def _releases_of_recipe(self, recipe: Recipe) -> list[str]:
-        """Return the Megatron-Bridge releases that a recipe's jobs run on: its default, and those in the answers.
+        """Return the Megatron-Bridge releases that a recipe's jobs run on: its default, and chosen ones.
 
         They are in the recipe's order. Those in the answers that the recipe does not run on are left out.
         """
@@ -265,16 +271,15 @@ class Installation:
         return {KINDS[release].name for release in self._installable_releases()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
-        """Return all Python environments of the installation, made or not: the tool's, those of CPU engines, and the
-        hub's.
+        """Return all Python environments of the installation: the tool's, CPU engines, Hugging Face's.
 
-        They are in this order. The last is what fetches files from Hugging Face; it is there only where the answers ask
-        for that.
+        They are in this order. CPU engines are there only where jobs train on CPUs, the last only where the answers
+        ask for files from Hugging Face.
         """
         return [tool_environment(self.clone, self.path), *self.engines(), *self.hub()]
 
     def charts(self) -> Charts:
-        """Return the part of this installation that draws the charts of reports, a script, made or not."""
+        """Return the part of this installation that draws the charts of reports, a script; makes nothing."""
         return Charts(tool_environment(self.clone, self.path), self.clone / "installer" / "locks" / "charts.txt")
 
     def workload_folder(self, workload: str) -> Path:
@@ -287,7 +292,8 @@ class Installation:
     def image(self, source: str) -> Image:
         """Return the image ``source`` of a registry as this installation imports it, whether it is there or not.
 
-        For example ``nvcr.io#nvidia/nemo:26.02.01``; a file of the site's own is no such source.
+        For example ``nvcr.io#nvidia/nemo:26.02.01``; a file of the site's own is no such source. The source is not
+        checked.
         """
         answers = self.answers
         on_compute_node = (
@@ -317,8 +323,9 @@ class Installation:
     def site_values(self) -> dict[str, Any]:
         """Return what this installation's answers say for ``cluster_config.yaml``, by its keys and nested as there.
 
-        The groups are ``slurm``, for jobs on Slurm, and ``engine``, for jobs without a container; other keys, such as
-        ``gpu_type`` and ``workloads``, stand by themselves. Keys without a value are left out.
+        The groups are ``slurm``, only for jobs on Slurm, and ``engine``, only for CPU jobs or where the user named a
+        Python; other keys, such as ``gpu_type`` and ``workloads``, stand by themselves. Keys without a value are left
+        out.
         """
         answers = self.answers
         values: dict[str, Any] = {
@@ -356,7 +363,8 @@ class Installation:
 def engine_values(pythons: dict[str, str]) -> dict[str, Any]:
     """Return the group ``engine`` of ``cluster_config.yaml``; ``pythons`` has paths by release of Megatron-Bridge.
 
-    The default release's path is ``python``, the others are in ``releases``. Empty for no paths.
+    The default release's path is under ``python``, the others under ``releases``, by release; either key is left out
+    where it has nothing. Empty for no paths.
     """
     others = {release: python for release, python in pythons.items() if release != DEFAULT_ENGINE}
     values: dict[str, Any] = {"python": pythons[DEFAULT_ENGINE]} if DEFAULT_ENGINE in pythons else {}
@@ -374,10 +382,12 @@ Leaves = dict[tuple[str, ...], Any]
 class SiteConfig(Artefact):
     """The part of an installation that is ``cluster_config.yaml``, with ``values`` from the answers.
 
-    What the installer wrote last time is on record. Values whose answer is other now, or that the file has no key for,
-    are written by ``make``, and those that the answers do not name any more are removed. What somebody has changed by
-    hand stays, ``null`` included. ``needs``: ids of the parts that must be made before. ``is_complete`` tells whether
-    ``make`` has nothing to do, ``verify`` what is wrong with the file, and ``show`` what a dry run says.
+    What the installer wrote last time is on record. ``make`` writes values whose answer is other now, or that the file
+    has no key for, and removes those that the answers do not name any more; what somebody has changed by hand stays,
+    ``null`` included. It raises ConfigError where the file has a mistake, RecordError where it cannot be written.
+    ``is_complete`` tells whether ``make`` has nothing to do, ``verify`` returns what is wrong with the file as a
+    sentence, or None; both raise ConfigError for a file that is no YAML or not to be trusted. ``show`` returns what a
+    dry run says, ``write PATH``; the property ``path`` is the file's path.
     """
 
     install: Path
@@ -385,6 +395,7 @@ class SiteConfig(Artefact):
     values: Mapping[str, Any]
     """Values by key of the file, nested as there."""
     needs: tuple[str, ...] = ()
+    """Ids of the parts that must be made before."""
 
     id = "site-config"
 
@@ -414,7 +425,8 @@ class SiteConfig(Artefact):
         """Write the answers' values into ``cluster_config.yaml``, and keep a record of what was written.
 
         A value that the user has changed in the file since stays, unless the answer to it is another now; one that is
-        no longer wanted is dropped, one that the file lacks is added again. Without a record all values are written.
+        no longer wanted is dropped, one that the file lacks is added again. Without a record, or without the file, all
+        values are written.
 
         Raises:
             ConfigError: there is a mistake in the file; it is left as it is
@@ -470,14 +482,15 @@ class SiteConfig(Artefact):
 def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = None) -> bool:
     """Set ``values`` in the installation's ``cluster_config.yaml``, and remove ``dropped`` where it is unchanged.
 
-    Both have values by the tuple of nested keys; ``dropped`` None is none. Comments and other keys stay, as does a
-    ``dropped`` key with another value by now. Returns whether the file had to be written; it is made where there is
-    none.
+    Both have values by the tuple of nested keys, such as ``("slurm", "account")``; None for ``dropped`` is none.
+    Comments and other keys stay, as does a ``dropped`` key with another value by now. Returns whether the file had to
+    be written; it is made where there is none. What is written is not checked. ``install`` is the installation's
+    folder.
 
     Raises:
         ConfigError: the existing file is wrong, which is not overwritten
         RecordError: the file cannot be written
-        OSError: the installation's folder cannot be made
+        OSError: the installation's folder cannot be made or examined
     """
     from ruamel.yaml import YAML
 
@@ -521,15 +534,16 @@ def _read_config(install: Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: the file is missing, cannot be read, is of a newer release, or is not to be trusted
+        OSError: the installation's folder cannot be examined
     """
     require_trusted(install / FILE_NAME, install)
     return read_settings(install / FILE_NAME)[0]
 
 
 def _missing_keys(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ...]]:
-    """Return the keys of ``wanted``, each a path of names, that ``data`` says nothing of; empty: it has all.
+    """Return the keys of ``wanted``, each a tuple of names, that ``data`` says nothing of; empty: it has all.
 
-    They are in the order of ``wanted``. A null says something, also in the place of a whole group.
+    They are in the order of ``wanted``; ``data`` is nested. A null says something, also in the place of a whole group.
     """
 
     def lacks(there: Any, keys: tuple[str, ...]) -> bool:
@@ -547,7 +561,8 @@ def _missing_keys(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ..
 def _set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
     """Set ``value`` in the YAML ``document``, which is changed, at the nested ``keys``; an equal value stays.
 
-    Missing groups are made. What stands in the place of a group and is none is replaced by one.
+    There is at least one key. Missing groups are made. What stands in the place of a group and is none, such as null,
+    is replaced by one.
     """
     first, *rest = keys
     if not rest:
@@ -561,10 +576,9 @@ def _set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
 
 
 def _remove_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
-    """Remove ``value`` from the YAML ``document`` at the nested ``keys``, and a group that is left empty.
+    """Remove ``value`` from the YAML ``document`` at the nested ``keys``, and groups on the way that are then empty.
 
-    The document is changed. Where another value is there now, or none, nothing changes, but that an empty group on the
-    way goes.
+    The document is changed. Where another value is there now, or none, no value is removed.
     """
     first, *rest = keys
     if rest and isinstance(document.get(first), Mapping):

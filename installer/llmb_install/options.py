@@ -27,23 +27,25 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 class Option:
     """One option of one command of the installer; without a ``metavar`` it is a switch.
 
-    It describes the option for parsers and help, and holds no value that was given. ``name`` is the key of its value
-    after parsing, such as ``no_space_check``; ``term`` is what the help shows, such as ``--play FILE``. ``required``:
-    the command cannot do without it.
+    It describes the option for parsers and help, and holds no value that was given. The property ``name`` is the key
+    of its value after parsing, such as ``no_space_check``; the property ``term`` is the option as the help shows it:
+    ``--play FILE``, ``--gres [true|false]`` (``alone``) or ``--python 3.X ...`` (``several``).
     """
 
     flag: str
     """With dashes, such as ``--play``."""
     help: str
+    """What it does, as the help says it: without a full stop, in lower case but for names."""
     metavar: str = ""
-    """What stands for the value in the help; empty: a switch."""
+    """What stands for the value in the help, such as ``FILE``; empty: a switch."""
     choices: tuple[str, ...] = ()
     """All that the value may be, in lower case; empty: any text."""
     several: bool = False
-    """It takes one value or more."""
+    """It takes one value or more, which are read as a list."""
     alone: bool = False
-    """Its value may be left out, and is then ``true``."""
+    """Its value may be left out, and is then the text ``true``."""
     required: bool = False
+    """Whether the command cannot do without it."""
     section: str = "Options"
     """The heading that the help lists it under."""
 
@@ -68,9 +70,10 @@ class Option:
 class Argument:
     """The required positional argument of a command: one word, or one and more if ``several``, such as workloads.
 
-    It describes the argument for parsers and help, and holds no word that was given. ``name`` is the key of its value
-    after parsing, ``term`` what the help shows, such as ``WORKLOAD...``; ``help`` says what it means, without a full
-    stop.
+    It describes the argument for parsers and help, and holds no word that was given. ``help`` says what it means,
+    without a full stop; ``metavar`` stands for a word of it in the help, such as ``IMAGE``. The property ``name`` is
+    the key of its value after parsing, ``workloads`` or ``image``; the property ``term`` is what the help shows,
+    ``WORKLOAD...`` or ``IMAGE``.
     """
 
     metavar: str
@@ -96,13 +99,15 @@ class Command:
     """One command of the installer, such as ``add``, as both parsers and the help need it.
 
     ``argument`` is its positional argument; None: it takes none. ``usage``: the words behind the command's name in the
-    usage line, to which the argument is added. ``option`` finds one of ``options`` by its flag.
+    usage line, to which the argument is added. ``option`` returns the one of ``options`` with a flag such as
+    ``--play``, which must be whole and have its dashes; None: the command has no such option.
     """
 
     name: str
     about: str
-    """One line."""
+    """What it does, on one line, without a full stop."""
     options: tuple[Option, ...]
+    """In the order of the help."""
     argument: Argument | None = None
     text: str = ""
     """What the help says of it, where that is more than one line; empty: ``about``."""
@@ -117,16 +122,17 @@ class Command:
 
 @dataclass(frozen=True)
 class Call:
-    """One command line: the command that it names, and the words that follow.
+    """One command line: the command that it names, and the words that follow, not parsed yet.
 
-    ``name`` is how the command is called, such as ``llmb-install add``, to be pasted.
+    The property ``name`` is how the command is called, to be pasted: ``llmb-install add``, or the program alone for
+    the default command, ``install``.
     """
 
     command: Command
     program: str
     """As it can be pasted: ``./installer.py`` or ``llmb-install``."""
     words: tuple[str, ...]
-    """The words behind the command."""
+    """The words behind the command; none of them is a secret."""
 
     @property
     def name(self) -> str:
@@ -135,7 +141,10 @@ class Call:
 
 
 def _option_of_question(question: Question) -> Option:
-    """Return the option of the command ``install`` that gives the answer to a question of the dialogue."""
+    """Return the option of the command ``install`` that gives the answer to a question of the dialogue.
+
+    The question must have its field's name, as those in ``QUESTIONS`` do.
+    """
     return Option(
         question.flag,
         question.help,
@@ -305,8 +314,8 @@ Rows = list[tuple[str, str]]
 def sections(call: Call) -> dict[str, Rows]:
     """Return the parts of a command's help below its text, by heading: rows of a term and a sentence on its meaning.
 
-    The terms are the positional argument, which comes first, options and, for the default command, the other commands.
-    Options are below their own headings.
+    The terms are the positional argument, which comes first, options, each below the heading of its ``section``, and,
+    for the default command, the other commands. Terms are as in ``--play FILE``; headings have no colon.
     """
     command = call.command
     found: dict[str, Rows] = {}
@@ -328,13 +337,16 @@ def sections(call: Call) -> dict[str, Rows]:
 def version(program: str) -> str:
     """Return the line that ``--version`` prints, without a line break: the program and the version of LLMB.
 
-    A ``./`` before ``program`` is left out.
+    For example ``llmb-install 0.3.0``. A ``./`` before ``program`` is left out.
     """
     return f"{program.removeprefix('./')} {__version__}"
 
 
 def text_of(call: Call) -> list[str]:
-    """Return the paragraphs of a command's help below its usage line: what it does and, if there is one, an example."""
+    """Return the paragraphs of a command's help below its usage line, each as one text: what it does, then an example.
+
+    The example is a command line to paste; there may be none.
+    """
     command = call.command
     paragraphs = [command.text or _sentence(command.about)]
     if command.example:

@@ -19,9 +19,10 @@ _LONGEST = 1000
 
 
 def _command_line(program: str, words: Sequence[str]) -> str:
-    """Return a command line to paste, of ``program`` and ``words``; empty where the typed one had a secret.
+    """Return a command line to paste, of ``program`` and ``words``, quoted for a shell.
 
-    It is quoted for a shell. A secret must be repeated nowhere.
+    Empty where the line that was typed had a secret, which must be repeated nowhere. ``program`` may be several words,
+    such as ``llmb-install add``.
     """
     return "" if os.environ.get(KEPT) else shlex.join([*program.split(), *words])
 
@@ -29,8 +30,8 @@ def _command_line(program: str, words: Sequence[str]) -> str:
 def usage_error(call: Call, message: str, instead: str = "") -> RequestError:
     """Return the error, code ``usage``, that a command line is wrong; not raised here.
 
-    ``message`` is cut after 1000 characters. ``instead`` is a line that works, as the remedy; empty: the remedy says
-    where to read what the command of ``call`` takes.
+    ``message`` is cut after 1000 characters. ``instead`` is a line to paste that works, as the remedy; empty: the
+    remedy says where to read what the command of ``call`` takes.
     """
     shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."
     remedy = instead or f"{call.name} --help shows what it takes"
@@ -38,26 +39,35 @@ def usage_error(call: Call, message: str, instead: str = "") -> RequestError:
 
 
 def missing_argument_error(call: Call, term: str) -> RequestError:
-    """Return the error, code ``usage``, that ``term`` is missing, an argument or a required option; not raised."""
+    """Return the error, code ``usage``, that ``term`` is missing; not raised here.
+
+    ``term`` is an argument as the help shows it, such as ``WORKLOAD``, or a required option with its dashes. ``call``
+    is the command line, whose help the remedy names.
+    """
     return usage_error(call, f"{term} is missing")
 
 
 def no_value(call: Call, flag: str) -> RequestError:
-    """Return the error, code ``usage``, that the option ``flag`` has no value; not raised here."""
+    """Return the error, code ``usage``, that the option ``flag`` has no value; not raised here.
+
+    ``flag`` has its dashes; ``call`` is the command line, whose help the remedy names.
+    """
     return usage_error(call, f"{flag} has no value")
 
 
 def no_value_wanted(call: Call, flag: str) -> RequestError:
-    """Return the error, code ``usage``, that the option ``flag``, a switch, was given a value; not raised here."""
+    """Return the error, code ``usage``, that the option ``flag``, a switch, was given a value; not raised here.
+
+    ``flag`` has its dashes; ``call`` is the command line, whose help the remedy names.
+    """
     return usage_error(call, f"{flag} takes no value")
 
 
 def no_such_option(call: Call, flag: str) -> RequestError:
-    """Return the error, code ``usage``, that the command has no option ``flag``; raise for one of an earlier
-    release.
+    """Return the error, code ``usage``, that the command has no option ``flag``; raise for one of an earlier release.
 
-    The message names the nearest option, if any, and the remedy is a line that works with it. That line is left out
-    where the nearest option is for a secret, or the typed line had one.
+    ``flag`` has its dashes, and no value. The message names the nearest option, if any, and the remedy is a line that
+    works with it. That line is left out where the nearest option is for a secret, or the typed line had one.
 
     Raises:
         RequestError: an earlier release had the option; says what replaces it
@@ -96,9 +106,9 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
 
 
 def no_such_choice(option: Option, text: str) -> RequestError:
-    """Return the error, code ``usage``, that ``text`` is none of the choices of ``option``; not raised.
+    """Return the error, code ``usage``, that ``text`` is none of the choices of ``option``; not raised here.
 
-    The message names the nearest choice, if any, and the remedy lists all.
+    ``option`` must have choices. The message names the nearest one, if any, and the remedy lists all.
     """
     near = did_you_mean(text.lower(), option.choices)
     remedy = f"one of {', '.join(option.choices)}"
@@ -106,11 +116,13 @@ def no_such_choice(option: Option, text: str) -> RequestError:
 
 
 def refuse_extra_words(call: Call, found: Sequence[str]) -> None:
-    """Raise where there are words, ``found``, that no option and no argument of the command takes; pass for none.
+    """Raise where there are words, ``found``, that no option and no argument of the command takes; return for none.
+
+    ``call`` is the command line that they are of.
 
     Raises:
-        RequestError: there are some; names them or, if the first is a command behind options of the default one, says
-            that it has to come first
+        RequestError: there are some, code ``usage``; names them or, if the first is a command behind options of the
+            default one, says that it has to come first
     """
     if not found:
         return

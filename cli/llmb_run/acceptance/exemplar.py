@@ -31,18 +31,18 @@ _SIZES = {
 
 
 def name_of(gpu_type: str) -> str:
-    """Return the name of the suite of NVIDIA's Exemplar Clouds for a GPU type: ``exemplar-26.08-gb300``.
+    """Return the name of the suite of NVIDIA's Exemplar Clouds for a GPU type: ``exemplar-26.08-gb300`` for ``gb300``.
 
-    It has NVIDIA's release in it, because a cloud is recognized for one release. Whether there is such a suite is not
-    checked.
+    It has NVIDIA's release in it (without ``v`` and a final ``.00``), because a cloud is recognized for one
+    release. Whether there is such a suite is not checked.
     """
     return f"exemplar-{RELEASE.removeprefix('v').removesuffix('.00')}-{gpu_type}"
 
 
 def suites() -> dict[str, str]:
-    """Return the acceptance suites of NVIDIA's Exemplar Clouds, one for each GPU type: YAML texts by name.
+    """Return the suites of NVIDIA's Exemplar Clouds, one for each GPU type on NVIDIA's list: YAML text by name.
 
-    Sorted by GPU type.
+    The names are as ``name_of`` makes them; sorted by GPU type.
     """
     return {
         name_of(gpu_type): _suite_text(gpu_type, listed) for gpu_type, listed in sorted(_FACTS["workloads"].items())
@@ -52,7 +52,8 @@ def suites() -> dict[str, str]:
 def named_before(word: str) -> str | None:
     """Return the present name of the suite that earlier releases of LLMB called ``exemplar-gb300`` or the like.
 
-    None for any other word, also for a present name, another case, or a GPU type without a suite.
+    ``word`` is such an earlier name. None for any other word, also for a present name, another case, or a GPU type
+    without a suite.
     """
     gpu_type = word.removeprefix("exemplar-")
     return name_of(gpu_type) if word != gpu_type and gpu_type in _FACTS["workloads"] else None
@@ -61,7 +62,8 @@ def named_before(word: str) -> str | None:
 def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
     """Return the YAML text of the Exemplar suite for a GPU type, with a final newline.
 
-    ``listed`` has the precisions of each of NVIDIA's workloads: a test is made for each.
+    ``listed`` has the precisions of each of NVIDIA's workloads, as ``_test_keys`` takes them: a test is made for
+    each, in that order. The number of GPUs is NVIDIA's, the same for all.
     """
     tests: list[str] = []
     for workload, precisions in listed.items():
@@ -90,9 +92,11 @@ def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
 
 
 def _test_keys(workload: str, precision: str) -> str:
-    """Return the YAML keys and values of one test of an Exemplar suite, separated by commas.
+    """Return the YAML keys and values of one test of an Exemplar suite, separated by commas, without braces.
 
-    ``workload`` is NVIDIA's name; ``precision`` a dtype, for FP8 with its scaling behind a blank.
+    Such as ``workload: pretrain_mbridge, size: llama3_70b, dtype: fp8, env: {FP8_RECIPE: cs}``. ``workload`` is
+    NVIDIA's name, such as ``pretrain_llama3.1_70b``, and must be one of ``_SIZES``. ``precision`` is a dtype, for
+    FP8 with its scaling behind a blank (``fp8 cs``), which makes the ``env``.
     """
     dtype, _, scaling = precision.partition(" ")
     words = ["workload: pretrain_mbridge", f"size: {_SIZES[workload]}", f"dtype: {dtype}"]

@@ -22,7 +22,11 @@ HEALTH = "health.json"
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """The part of a campaign's health file that is read; the file of an earlier release has no ``fabric``."""
+    """The part of a campaign's health file that is read; other keys of the file are ignored.
+
+    ``fabric`` is what was measured between the nodes, one item for each set of nodes; empty where nothing was
+    measured, or the file is of an earlier release.
+    """
 
     fabric: tuple[Fabric, ...] = ()
 
@@ -30,7 +34,8 @@ class _Found(msgspec.Struct, frozen=True):
 def fabric_of(folder: Path) -> tuple[Fabric, ...]:
     """Return what was measured between the nodes of the campaign in ``folder`` before its runs, with verdicts.
 
-    One for each set of nodes that its jobs ask for. Empty where nothing was measured, or there is no health file.
+    One for each set of nodes that its jobs ask for, as recorded then. Empty where nothing was measured, or there is
+    no health file.
 
     Raises:
         RecordError: the file cannot be read, is not JSON, or holds something else
@@ -50,20 +55,29 @@ def fabric_of(folder: Path) -> tuple[Fabric, ...]:
 
 
 def after_runs(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress]) -> list[Fabric]:
-    """Return ``fabrics``, measured between a campaign's nodes before it began, with verdicts that count its runs.
+    """Return copies of ``fabrics``, in order, whose verdicts take the campaign's own runs into account.
 
-    In order, as copies. The campaign's own runs that have ended (``standings``) may confirm that nodes are slow.
+    ``fabrics`` were measured between its nodes before it began. A node that one only warns of fails in the copy if
+    timed runs in ``standings`` show it to be slow, too. Runs that have not ended are ignored.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     runs = node_runs(timed(_measured(standings)))
     return [msgspec.structs.replace(item, verdict=after_training(item.verdict, runs)) for item in fabrics]
 
 
 def slow_nodes(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress]) -> dict[str, str]:
-    """Return the nodes that both fabric and runs of the campaign show to be slow, each with the finding's text.
+    """Return the nodes that both fabric and runs of the campaign show to be slow: the finding's text by node name.
 
-    Those are the nodes of findings of level ``fail`` that training has confirmed; ``fabrics`` must have been through
-    ``after_runs``. Only nodes that timed runs of the campaign were on, in no particular order; empty where there are
-    none.
+    Those are the nodes of findings of level ``fail`` that training has confirmed; ``fabrics`` must have been
+    through ``after_runs``. Only nodes that timed runs of the campaign were on, in no particular order; empty where
+    there are none. Of a node with several findings, the last text counts.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     ran_on: set[str] = set()
     for _, hosts, _ in timed(_measured(standings)):
@@ -76,7 +90,7 @@ def slow_nodes(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress])
 
 
 def _measured(standings: Sequence[WorkloadProgress]) -> Iterator[MeasuredRun]:
-    """Yield the measured figures of each run of a campaign that has ended, workload by workload.
+    """Yield the measured figures of each run of a campaign that has ended, workload by workload, in order of number.
 
     A run that has not ended is left out.
     """

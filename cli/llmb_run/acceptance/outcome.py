@@ -43,11 +43,17 @@ def outcome(
 ) -> dict[str, Any]:
     """Return what an acceptance campaign has shown, as JSON values: conclusion, fabric, workloads and reruns.
 
-    Its keys are ``schema``, ``campaign`` (the id), ``suite`` (the name), ``suite_sha256``, ``llmb`` (version),
-    ``began`` (Unix time), those of ``conclusion``, ``fabric``, ``workloads`` and ``reruns``; ``accepted`` is None while
-    workloads have no answer yet, and True only for ``outcome`` "accepted". ``frozen``: what the campaign began with;
-    ``standings``: where each workload stands, whose order stays; ``fabrics``: what was measured between its nodes
-    before it began, as ``after_runs`` returns it.
+    Its keys are ``schema`` (1), ``campaign`` (the id), ``suite`` (the name), ``suite_sha256``, ``llmb`` (the
+    version that began it), ``began`` (Unix time), the five of ``conclusion``, ``fabric`` (items as ``_fabric_json``
+    makes them), ``workloads`` (as ``_workload_json``) and ``reruns`` (all of them, each with its ``workload``, a
+    title). ``accepted`` is None while workloads have no answer yet, and True only for ``outcome`` "accepted".
+    ``frozen``: what the campaign began with; ``standings``: where each workload stands, whose order stays;
+    ``fabrics``: what was measured between its nodes before it began, as ``after_runs`` returns it.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     workloads = [_workload_json(item) for item in standings]
     reruns: list[dict[str, Any]] = []
@@ -68,9 +74,10 @@ def outcome(
 
 
 def _fabric_json(verdict: FabricVerdict) -> dict[str, Any]:
-    """Return the verdict on the fabric as JSON values: level, answer, coarseness and the findings' texts.
+    """Return the verdict on the fabric as JSON values: ``level``, ``answer``, ``coarseness`` and ``findings``.
 
-    ``answer`` is a line; ``coarseness`` one on how fine the measurement is, or empty.
+    ``level`` is ``ok``, ``warn``, ``fail`` or ``not judged``; ``answer`` a line that begins with it; ``coarseness``
+    a line on how fine the measurement is, or empty; ``findings`` a list of texts for people.
     """
     findings = [item.said for item in verdict.findings]
     return {"level": verdict.level, "answer": verdict.answer, "coarseness": verdict.coarseness, "findings": findings}
@@ -79,10 +86,19 @@ def _fabric_json(verdict: FabricVerdict) -> dict[str, Any]:
 def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
     """Return where a workload of a campaign stands, with its figures, runs and reruns, as JSON values.
 
-    Figures that are not known yet are None. ``verdict`` is its answer and ``text`` says it in words; ``performance``
-    and its bounds are relative to the reference: 0.97 means 3 % less work per second; it passes above
-    ``performance_limit``. ``required`` is what the suite asks for, None without a reference; ``more_runs`` and
-    ``further_days`` are what would decide an open answer.
+    ``title``; ``where`` (file and line in the suite); ``prescreen``, ``speed_wanted`` and ``indication``
+    (booleans); ``gpus``; ``verdict`` ("pass", "fail", "open", None while undecided), and ``text``, which says it in
+    words without a period; ``reference`` as ``reference_as_dict`` returns it; ``step_seconds`` (the mean by which
+    it is judged, stalls included); ``performance``, relative to the reference's (0.97: 3 % less work per second),
+    with its bounds ``performance_low`` and ``performance_high`` at ``confidence``, a share; ``performance_limit``,
+    above which it passes; ``required``, what the suite asks for; ``more_runs`` and ``further_days``, what would
+    decide an open answer; ``runs`` and ``reruns``, lists as ``_run_json`` and ``_rerun_json`` make them. Figures
+    that are not known are None, and so is ``required`` without a reference.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     progress = item.progress
     reference = item.workload.reference
@@ -117,9 +133,9 @@ def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
 def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
     """Return a rerun of a workload as JSON values; ``runs``: the workload's runs by number, from 1.
 
-    ``run`` is its own number, and ``run_id`` None where it has not started. ``bad_nodes`` are the nodes that the run
-    that it ``replaces`` (a number, or None) has shown to be bad; empty where it replaces none. ``reason`` says why it
-    is run.
+    ``run`` is the rerun's number, ``run_id`` None where it has not started, ``reason`` a clause that says why it is
+    run. ``replaces`` is the number of the run whose place it takes; None: it is one more. ``bad_nodes`` lists the
+    nodes that the replaced run has shown to be bad; empty where it replaces none.
     """
     # Runs are numbered from 1, so that 0 is none.
     run, replaced = runs.get(rerun.attempt), runs.get(rerun.replaces or 0)
@@ -135,8 +151,15 @@ def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
 def _run_json(run: Run) -> dict[str, Any]:
     """Return a run of a workload as JSON values: number (``run``), id, state, step time, fault, failure and figures.
 
-    ``step_seconds`` and ``result`` are None before the run has ended, or where it has none; ``fault`` (not the
-    workload's, so that the run is replaced) and ``failure`` are empty texts where there is none.
+    The keys are ``run`` (from 1), ``run_id``, ``state``, ``step_seconds``, ``fault``, ``failure`` and ``result``,
+    the figures as ``as_dict`` returns them. ``step_seconds`` and ``result`` are None before the run has ended, or
+    where it has none; ``fault`` (not the workload's, so that the run is replaced) and ``failure`` are texts, empty
+    where there is none.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     attempt = run.attempt
     return {
@@ -153,8 +176,9 @@ def _run_json(run: Run) -> dict[str, Any]:
 def _workload_sentence(item: WorkloadProgress) -> str:
     """Return what is said of a workload of a campaign: its answer, with why or what would decide it.
 
-    A fragment without a period, such as ``open: about 3 more runs would decide``. While it has no answer: ``not
-    started`` or ``not decided yet``.
+    A fragment without a period: ``pass``, ``fail: ...`` with what went wrong, ``indication: open: about 3 more runs
+    would decide`` (where the reference is of other software), ``completed`` or ``completed, no reference`` where no
+    speed is judged. While it has no answer: ``not started`` or ``not decided yet``.
     """
     progress, reference = item.progress, item.workload.reference
     if progress.answer is None:
@@ -170,8 +194,9 @@ def _workload_sentence(item: WorkloadProgress) -> str:
 def _needed_runs_text(item: WorkloadProgress) -> str:
     """Return what it would take to decide a workload whose runs leave the answer open, as the end of a sentence.
 
-    For example ``about 3 more runs would decide``, or why no runs would. What stands in the way of such runs is added.
-    Without a period.
+    Without a period: ``about 3 more runs, on 2 further days, would decide``, with what stands in the way of such
+    runs (too few reruns in the suite, a single evening, no scheduler) behind it; or why no runs would, such as
+    ``too close to the limit to tell``. That the answer is open is not checked.
     """
     progress = item.progress
     if progress.decision is not None and progress.decision.reference_too_uncertain:
@@ -201,13 +226,14 @@ def conclusion(
 ) -> dict[str, Any]:
     """Return how a campaign ends as a whole: ``outcome``, ``accepted``, ``indication``, ``evening`` and ``why``.
 
-    ``workloads`` are as ``outcome`` has them. ``outcome`` is a ``Conclusion``: "under way" while one has no verdict,
-    else "not accepted" if one fails, else "open" if one is open, else "not judged" if the speed of one was wanted and
-    has no reference, or none has a reference at all. A pre-screen that did not pass ends the campaign: "not accepted"
-    if it fails, else "open". ``accepted`` is None while the campaign is under way, else whether ``outcome`` is
-    "accepted"; ``why`` a sentence without a period. ``indication``: a reference was measured with other software, and
-    an acceptance is no more than that; ``evening``: it holds for the day of the runs only. ``slow_nodes``, which slowed
-    down the runs, make it not accepted unless it is under way.
+    ``workloads`` are as ``outcome`` has them. ``outcome`` is a ``Conclusion``. A pre-screen that did not pass ends
+    the campaign: "not accepted" if it fails, else "open". Otherwise it is "under way" while a workload has no
+    verdict, else "not accepted" if one fails, else "open" if one is open, else "not judged" if the speed of one was
+    wanted and has no reference, or none has a reference at all, else "accepted". ``accepted`` is None while the
+    campaign is under way, else whether ``outcome`` is "accepted"; ``why`` a sentence without a period.
+    ``indication``: a reference was measured with other software, and an acceptance is no more than that;
+    ``evening``: as given, it holds for the day of the runs only. ``slow_nodes``, names of nodes that slowed down
+    the runs: with any, it is "not accepted" unless it is under way, and ``why`` names them.
     """
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _overall_conclusion(workloads, main)
@@ -223,9 +249,11 @@ def conclusion(
 
 
 def headline(result: dict[str, Any]) -> str:
-    """Return the outcome of a campaign for its first line: ``ACCEPTED AS AN INDICATION``, or ``under way``.
+    """Return the outcome of a campaign for its first line: ``ACCEPTED FOR ONE EVENING``, or ``under way``.
 
-    In capitals but for the latter; ``result`` is the campaign's, and may be of an earlier release.
+    In capitals but for the latter. An acceptance may add ``AS AN INDICATION``, ``FOR ONE EVENING``, or both in this
+    order. ``result`` is a dict as ``outcome`` or ``conclusion`` returns it, and may be of an earlier release,
+    without ``evening``.
     """
     if result["outcome"] == "under way":
         return "under way"
@@ -237,7 +265,8 @@ def headline(result: dict[str, Any]) -> str:
 def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
     """Return a campaign's ``result`` of any release in this release's words: the same object where nothing changes.
 
-    Earlier releases called an open answer inconclusive, and its campaign not accepted: both are replaced, in a copy.
+    ``result`` is a dict as ``outcome`` returns it. Earlier releases called an open answer inconclusive, and its
+    campaign not accepted: both are replaced, in a copy, whose conclusion is made anew from its workloads alone.
     """
     workloads = result["workloads"]
     if not any(item["verdict"] == "inconclusive" for item in workloads):
@@ -254,8 +283,9 @@ def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
 def _overall_conclusion(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
     """Return the conclusion over all workloads of a campaign, and the sentence that says what it rests on.
 
-    The sentence has no period. ``main`` are those of ``workloads`` that are not part of the pre-screen, which ends the
-    campaign unless it passes.
+    The sentence has no period: ``all 3 workloads pass; ...``, or ``pre-screen: ...; no other workload was
+    started``. ``workloads`` are as ``outcome`` has them, and ``main`` those that are not part of the pre-screen,
+    which ends the campaign if it does not pass. Slow nodes are not considered.
     """
     stopped = [item for item in workloads if item["prescreen"] and item["verdict"] not in (None, "pass")]
     if stopped:
@@ -292,9 +322,9 @@ def _overall_conclusion(workloads: Sequence[dict[str, Any]], main: Sequence[dict
 
 
 def _first_open_workload(undecided: Sequence[dict[str, Any]]) -> str:
-    """Return what would decide the first of the open workloads ``undecided``, behind its title if there are several.
+    """Return what would decide the first of the open workloads ``undecided``, as a clause without a period.
 
-    Empty where its text does not say. There must be at least one.
+    Behind ``TITLE: `` if there are several. Empty where its text does not say. There must be at least one.
     """
     first = undecided[0]
     text: str = first["text"].removeprefix("indication: ").partition(": ")[2]
@@ -302,9 +332,9 @@ def _first_open_workload(undecided: Sequence[dict[str, Any]]) -> str:
 
 
 def _bounds_text(workload: dict[str, Any]) -> str:
-    """Return the bounds of a workload's performance in percent of the reference's: ``96.1 to 98.4``.
+    """Return the bounds of a workload's performance in percent of the reference's, without unit: ``96.1 to 98.4``.
 
-    Empty where one of them is not known.
+    ``workload`` is a dict as ``_workload_json`` returns it. Empty where one of the bounds is not known.
     """
     low, high = workload["performance_low"], workload["performance_high"]
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
@@ -347,9 +377,9 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
 def for_report(result: dict[str, Any]) -> dict[str, Any]:
     """Return what a report on a campaign's runs says of the campaign itself, as JSON values.
 
-    It is what ``as_text`` prints, but for the fabric: ``suite``, ``headline``, ``why``, ``workloads`` with the
-    ``columns`` of their table described, ``reruns``, ``remarks`` and ``references``, and the other keys of its
-    conclusion.
+    ``result`` is a dict as ``outcome`` returns it. The keys: ``suite``, the five of ``conclusion`` and ``reruns``,
+    as there; ``headline`` (text); ``workloads``, a dict by column of ``WORKLOAD`` for each, and ``columns``, which
+    describes those; ``remarks`` and ``references``, lists of lines. The fabric is left out.
     """
     return {
         **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "evening", "why", "reruns")},
@@ -362,14 +392,18 @@ def for_report(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _all_remarks(result: dict[str, Any]) -> list[str]:
-    """Return the remarks on the runs of all workloads of a campaign's ``result``, a line each; empty: none."""
+    """Return the remarks on the runs of all workloads of a campaign's ``result``, a line each; empty: none.
+
+    The lines are as ``_workload_remarks`` returns them, in the order of the workloads.
+    """
     return list(chain.from_iterable(_workload_remarks(item) for item in result["workloads"]))
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """Return the result of a campaign as text for people, with a final newline.
+    """Return the result of a campaign as text for people, with a final newline; ``result`` may be of any release.
 
-    In this order: the fabric, a table of workloads, each rerun with its reason, remarks, references, the conclusion.
+    In this order: the fabric, a table of workloads, each rerun with its reason, remarks, references, and as the
+    last line ``suite NAME, begun TIME: ACCEPTED: ...``, the time being local.
     """
     lines = []
     for fabric in result.get("fabric", ()):  # a result of an earlier release has none
@@ -395,9 +429,10 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def _rerun_text(item: dict[str, Any]) -> str:
-    """Return one line on a rerun: which run it is, whether it replaces another one, and why.
+    """Return one line on a rerun, without newline: which run it is, whether it replaces another one, and why.
 
-    ``item`` is one of ``reruns`` in a campaign's result, of any release.
+    ``item`` is one of ``reruns`` in a campaign's result, of any release. Such as ``TITLE, run 4 (RUN_ID), a
+    replacement (bad: node[3-4]): REASON``; ``not started`` in place of the id where it has none.
     """
     text = f"{item['workload']}, run {item['run']} ({item['run_id'] or 'not started'})"
     if item.get("replaces") is None:  # a result of an earlier release says nothing of it
@@ -409,8 +444,9 @@ def _rerun_text(item: dict[str, Any]) -> str:
 def _workload_remarks(item: dict[str, Any]) -> list[str]:
     """Return what is odd about the runs of a workload, a line each, whatever the verdict is; empty: nothing.
 
-    ``item`` is one of ``workloads`` in a campaign's result. Faults, failures, remarks on the measurement, and findings
-    that are a problem count. A line begins with the workload's title, the run's number and its id.
+    ``item`` is one of ``workloads`` in a campaign's result. Faults, failures, the message of a run that ended badly
+    after its last step, remarks on the measurement, and findings that are a problem count, run by run. A line
+    begins with ``TITLE, run 2 (RUN_ID): ``.
     """
     found = []
     for run in item["runs"]:
@@ -424,9 +460,10 @@ def _workload_remarks(item: dict[str, Any]) -> list[str]:
 
 
 def _reference_lines(result: dict[str, Any]) -> list[str]:
-    """Return lines on what the workloads were compared with, each once, and how sure the intervals are.
+    """Return lines on what the workloads were compared with, each once, and one on how sure the intervals are.
 
-    Empty where no workload has a reference.
+    Such as ``reference 1.25 s (SOURCE; SOFTWARE)``; the last line, which says what the intervals are, is left out
+    while none is known. Empty where no workload has a reference.
     """
     references = [item["reference"] for item in result["workloads"] if item["reference"]]
     other = "; other software than these runs', so an indication, with a wider limit"

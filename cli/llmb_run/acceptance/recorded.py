@@ -25,12 +25,15 @@ MOST_FILES = 200_000
 
 @dataclass(frozen=True)
 class CampaignFiles:
-    """Where the parts of a campaign on disk lie: in its own folder, or in an unpacked evidence pack."""
+    """Where the parts of a campaign on disk lie: in its own folder, or in an unpacked evidence pack.
+
+    ``files_of`` makes it.
+    """
 
     campaign: Path
     """The folder with what the campaign began with."""
     verdicts: Path
-    """The file with its result, which does not exist while it is under way."""
+    """The file with its result, ``verdicts.json`` of a pack, else ``result.json``; not there while it is under way."""
     is_pack: bool
     """Its runs lie beside ``campaign``; else in the installation where they ran."""
 
@@ -41,8 +44,8 @@ def files_of(folder: Path) -> CampaignFiles:
     A pack is first searched for anything unsafe. Whether the result is there is not looked at.
 
     Raises:
-        RequestError: ``folder`` is neither, or a file
-        RecordError: the pack has something in it that ``accept`` never packs, such as a link
+        RequestError: ``folder`` is neither, or is missing, or a file
+        RecordError: the pack has something in it that ``accept`` never packs, such as a link, or is far too large
         OSError: the pack cannot be looked through
     """
     if folder.is_file():
@@ -97,12 +100,16 @@ def _refuse_unsafe(folder: Path) -> None:
 class _PackedPaths(RunPaths, frozen=True):
     """The paths of a run in an unpacked evidence pack, where run folders lie side by side.
 
-    ``folder`` is the run's own, directly below ``experiments``.
+    ``experiments`` is the folder that the pack was unpacked into. The property ``folder`` is the run's own,
+    directly below it, whether it exists or not; all other paths follow from that.
     """
 
     @property
     def folder(self) -> Path:
-        """The run's folder in the unpacked pack, directly below ``experiments``: no folder per experiment there."""
+        """The run's folder in the unpacked pack, ``experiments`` and the run's name: no folder per experiment there.
+
+        Whether it exists is not checked.
+        """
         return self.experiments / self.name
 
 
@@ -110,8 +117,9 @@ class _PackedPaths(RunPaths, frozen=True):
 class RecordedCampaign(Campaign):
     """A campaign that anybody may have carried out, whose runs are only read, to be judged again.
 
-    ``folder`` is the one that ``CampaignFiles.campaign`` names, and ``is_pack`` as there: the runs lie beside it.
-    ``records`` gives the runs' records by arm and attempt.
+    ``folder`` is the one that ``CampaignFiles.campaign`` names, and ``is_pack`` as there: the runs lie beside it;
+    else in the installation where they ran. ``records`` returns the runs' records by the numbers of arm and
+    attempt, from 1, and raises ``RecordError`` for a damaged record or two of the same run.
     """
 
     is_pack: bool = False
@@ -119,8 +127,9 @@ class RecordedCampaign(Campaign):
     def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
         """Return the records of the campaign's runs, by the numbers (from 1) of arm and attempt, whoever owns them.
 
-        ``plans``: those of all arms; runs of something else are left out, and outside a pack those that the campaign's
-        owner does not own. Of a pack the paths are where the runs lie now. Empty where there are none.
+        ``plans``: those of all arms, in their order; they say where runs outside a pack lie. Left out are runs of
+        something else, and outside a pack those that the campaign's owner does not own. In records of a pack,
+        ``paths`` says where the runs lie now. Empty where there are none.
 
         Raises:
             RecordError: a record cannot be read, or two are of the same run
@@ -142,7 +151,10 @@ class RecordedCampaign(Campaign):
         return found
 
     def _folders(self, plans: Sequence[JobPlan]) -> Iterator[Path]:
-        """Yield the folders that may hold runs of the campaign: all of a pack, or its owner's that name it.
+        """Yield the folders that may hold runs of the campaign, sorted: all of a pack, or its owner's that name its id.
+
+        ``plans`` are those of its arms, and say in which experiments to look; not used of a pack. A folder counts
+        only with a ``run.json`` in it.
 
         Raises:
             OSError: the campaign's own file is missing
@@ -159,7 +171,7 @@ class RecordedCampaign(Campaign):
                     yield file.parent
 
     def _names(self, record: Path) -> bool:
-        """Return whether the file ``record`` of a run contains the campaign's id; False where it cannot be read.
+        """Return whether the file ``record``, a run's ``run.json``, contains the campaign's id; False if unreadable.
 
         It is not parsed: it may be the damaged record of a run of something else.
         """

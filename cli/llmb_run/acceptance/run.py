@@ -63,10 +63,12 @@ from llmb_run.under_load import look_at_fabric
 def planned_json(item: SuiteWorkload) -> dict[str, Any]:
     """Return a workload of a campaign's dry run as JSON values: its plan, and what it would be compared with.
 
-    The keys are ``title``, ``where``, ``prescreen``, ``repeats``, ``reruns``, ``speed_wanted``, ``indication``,
-    ``reference``, ``required``, ``limit_seconds``, ``limit_performance`` and ``plan``. ``limit_seconds`` is the step
-    time below which a workload passes, ``limit_performance`` the reference's step time divided by it: ``required``, or
-    less where the reference is only an indication. They and ``required`` are None without a reference.
+    The keys: ``title``; ``where`` (file and line in the suite); ``prescreen``, ``speed_wanted`` (the suite asks for
+    a reference) and ``indication`` (booleans); ``repeats`` and ``reruns`` (numbers); ``reference`` as
+    ``reference_as_dict`` returns it; ``required``; ``limit_seconds``, the step time below which the workload
+    passes; ``limit_performance``, the reference's step time divided by that: ``required``, or less where the
+    reference is only an indication; ``plan`` as ``plan_as_dict`` returns it. ``reference``, ``required`` and both
+    limits are None without a reference.
     """
     entry = item.entry
     reference = item.reference
@@ -88,10 +90,11 @@ def planned_json(item: SuiteWorkload) -> dict[str, Any]:
 
 
 def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
-    """Return the table of a campaign's dry run, with a final newline: a row for each workload.
+    """Return the table of a campaign's dry run, with headings and a final newline: a row for each workload.
 
-    It has GPUs, nodes, runs, reruns, the reference's and the slowest passing step time in seconds, what is required in
-    percent, and the reference's source. Without a reference, cells are empty, and the last says what then counts.
+    It has GPUs, nodes, runs, reruns, the reference's and the slowest passing step time in seconds, the performance
+    that is required in percent (``> 95.0``), and the reference's source. Without a reference, the cells of its
+    figures are empty, and the last says what then counts.
     """
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
     rows = []
@@ -114,7 +117,7 @@ def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, A
     """Return the conclusion that the campaign reaches if every workload passes, as ``outcome.conclusion`` does.
 
     Its keys are ``outcome``, ``accepted``, ``indication``, ``evening`` and ``why``. Passing is not enough for
-    "accepted" where a reference is missing. ``evening``: it judges one evening alone.
+    "accepted" where a reference is missing. ``evening``: the campaign judges one evening alone.
     """
     return conclusion([{**planned_json(item), "verdict": "pass"} for item in workloads], evening=evening)
 
@@ -122,8 +125,8 @@ def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, A
 def foreseen_lines(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     """Return, before anything runs, what keeps the campaign from ending as a full acceptance even if all runs pass.
 
-    That is a missing reference, else one of other software, else ``evening`` (it judges one evening alone). One
-    sentence, without a period; an empty list where nothing does. The pre-screen does not count.
+    That is a missing reference, else one of other software, else ``evening`` (it judges one evening alone). A list
+    with one sentence, without a period; an empty list where nothing does. The pre-screen does not count.
     """
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
@@ -154,14 +157,16 @@ def write_pack(
 ) -> dict[str, Any]:
     """Write the evidence pack and report of a campaign into its folder, secrets masked, replacing earlier ones.
 
-    ``result`` is what ``outcome`` made of ``frozen``, ``standings`` and ``fabrics``; the secrets are those stored in
-    the installation of ``workspace``. Returns ``pack`` and ``report``, the names of the files there, and
-    ``pack_sha256``. The pack is a ``.tar.zst``, without zstd a ``.tar.gz``, named like the suite. Prints a notice on
-    stderr for each file that is left out because secrets in it cannot be masked.
+    ``result`` is what ``outcome`` made of ``frozen``, ``standings`` and ``fabrics``; the secrets are those stored
+    in the installation of ``workspace``. Returns ``pack`` and ``report``, the names of the files there, and
+    ``pack_sha256``. The pack is ``SUITE.tar.zst``, without zstd ``SUITE.tar.gz``, and has the folders of all runs,
+    ended or not; the report is ``report.html``, of the runs that have ended. Prints a notice on stderr for each
+    file that is left out because secrets in it cannot be masked.
 
     Raises:
-        RecordError: the pack cannot be written
-        OSError: a file of the campaign cannot be read, or the report not written
+        RecordError: the pack cannot be written, or the record of a run cannot be read
+        OSError: a file of the campaign or the log of a run cannot be read, or the report not written
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     runs = list(chain.from_iterable(item.runs for item in standings))
     measured = [run.measured for run in runs if run.measured is not None]
@@ -203,15 +208,17 @@ def write_pack(
 def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:
     """Begin, continue or show the campaign of the acceptance suite ``word``, a name or path; return its result.
 
-    Jobs are submitted and followed to their end; a campaign that is over is shown. ``again``: begin another one.
-    ``folder``: where campaigns are kept; None: in the installation. ``dry_run``: only show what would be started, with
-    exit status 0. ``evening``: judge the speed of a single evening, as a campaign of its own. The exit status is 0
-    where it is accepted, 1 where not, 4 where that stays open or was not judged.
+    Jobs are submitted and followed to their end; of a campaign that is over, the result on disk is shown, and
+    nothing is started. ``again``: begin another one instead of continuing or showing the latest. ``folder``: where
+    campaigns are kept; None: ``campaigns`` in the installation. ``dry_run``: only show what would be started, with
+    exit status 0. ``evening``: judge the speed of a single evening, as a campaign of its own. The result's exit
+    status is 0 where it is accepted, 1 where not, 4 where that stays open or was not judged.
 
     Raises:
         ConfigError: there is no such suite, or something in it is wrong or cannot be run
         Interrupted: by the user; the same command continues it
         LLMBError: the campaign cannot be begun or continued for another reason
+        OSError: a file of the campaign or of a run, or one that a submission needs, cannot be read or written
     """
     workspace = Workspace()
     suite = read_suite(*find_suite(word), workspace)
@@ -223,12 +230,14 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
     def conducted(campaign: Campaign) -> dict[str, Any]:
         """Begin the campaign or go on with it, run it to its end, write its pack; return the result as JSON values.
 
-        Where the suite wants it, the nodes are checked first, unless that has been done. In the end, nodes that were
-        found slow are excluded from later jobs. May be called again after any interruption.
+        The result has the keys of ``outcome`` and ``write_pack``; suite, workspace and ``evening`` are those of the
+        enclosing function. Where the suite wants it, the nodes are checked first, unless that has been done. In the
+        end, nodes that were found slow are excluded from later jobs. May be called again after any interruption.
 
         Raises:
+            Interrupted: by the user
             LLMBError: the suite cannot be run, or the campaign not continued
-            OSError: the campaign's files cannot be read or written
+            OSError: a file of the campaign or of a run, or one that a submission needs, cannot be read or written
         """
         workloads = plan_suite(suite, workspace, dry_run=False)
         say_warnings([item.planned for item in workloads if item.planned])
@@ -264,14 +273,16 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
 
 
 def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace, *, fabric: bool) -> None:
-    """Look at the nodes before a campaign's runs, exclude those that fail, and write the findings into its folder.
+    """Look at the nodes before a campaign's runs, exclude those that fail, and write the findings into its health file.
 
-    ``fabric``: also measure between nodes. Where no node can be asked, such as when none is free, that is written and
-    printed on stderr, and is no error: the pre-screen looks at its nodes.
+    ``fabric``: also measure between nodes. Where no node can be asked, such as when none is free, that is written
+    and printed on stderr, and is no error: the pre-screen looks at its nodes. After an error no findings are
+    written; nodes that failed stay excluded.
 
     Raises:
-        LLMBError: a node that a job asks for fails, the fabric as a whole fails, no node is left, or asking fails for
-            another reason than code ``no-nodes``
+        LLMBError: a node that a job asks for fails, the fabric as a whole fails, no node is left, or asking fails
+            for another reason than code ``no-nodes``
+        OSError: the findings cannot be written, or a part of LLMB or a folder of the job not be looked at
     """
     looked: list[Health] = []
     why = ""
@@ -292,11 +303,13 @@ def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspa
 def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
     """Exclude the nodes ``slow`` from later jobs for ``DAYS`` days, and print a notice of each; empty: exclude none.
 
-    ``slow``: by node, what fabric and training showed. Writes the exclusion list of the workspace's installation.
+    ``slow``: by node name, what fabric and training showed, which becomes the reason. Writes the exclusion list of
+    the workspace's installation.
 
     Raises:
         RequestError: there is no installation
         RecordError: the list cannot be read or written
+        OSError: the list cannot be locked
     """
     exclude_unfit(workspace.require_install(), slow)
     for node, why in slow.items():
@@ -305,6 +318,8 @@ def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
 
 def _require_same_suite(result: dict[str, Any], suite: Suite) -> bool:
     """Return True if ``result``, of a campaign that is over, is of the suite as it is now; else raise. Never False.
+
+    ``result`` is as ``outcome`` returns it; the texts' hashes are compared.
 
     Raises:
         RequestError: code ``changed-inputs``: the suite was changed since
@@ -321,7 +336,8 @@ def _require_same_suite(result: dict[str, Any], suite: Suite) -> bool:
 def _shown_result(result: dict[str, Any]) -> Result:
     """Return what ``accept`` shows of a campaign that is over: its text, where its evidence is, and the exit status.
 
-    ``result`` is as ``conducted`` returned it, in any release's words, with the campaign's ``folder``.
+    ``result`` is as ``conducted`` returned it, by any release, with the campaign's ``folder``, a path, added to it.
+    The status is 0, 1 or 4, as of ``accept``.
     """
     result = in_todays_words(result)
     return Result(
@@ -339,7 +355,8 @@ def _shown_result(result: dict[str, Any]) -> Result:
 def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite, *, evening: bool) -> Result:
     """Return what a dry run of ``accept`` shows: the planned workloads, and how the campaign can end at best.
 
-    The exit status is 0.
+    ``workloads`` are those of ``suite``. As JSON: ``dry_run`` (True), ``suite`` (its name), ``suite_sha256``,
+    ``at_best`` and ``workloads``, as ``at_best`` and ``planned_json`` return them. The exit status is 0.
     """
     return Result(
         lambda: {

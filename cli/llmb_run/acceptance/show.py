@@ -52,13 +52,17 @@ _RUN = ("run_id", "state", "step_seconds")
 def show_campaign(folder: Path) -> Result:
     """Judge the campaign in ``folder`` again from its logs, and return what ``accept show`` shows of it.
 
-    ``folder`` is an unpacked evidence pack, or a campaign's own folder. The exit status is the verdict's, as of
-    ``accept``, 4 while it is under way; 1 where the campaign contradicts itself (an error in the result).
+    ``folder`` is an unpacked evidence pack, or a campaign's own folder; nothing in it is changed. The exit status
+    is the verdict's: 0 accepted, 1 not, 4 open, not judged or still under way; 1 where the campaign contradicts
+    itself (an error in the result). As JSON: ``folder``, ``said`` (its own conclusion; empty while under way),
+    ``outcome``, ``problems`` and ``notes`` (lists of lines), ``demanded`` (as ``_demand_json``) and ``judged`` (as
+    ``outcome`` returns it).
 
     Raises:
         RequestError: ``folder`` is neither, or the campaign is of a workload that is not known here
         ConfigError: something in the campaign's suite is wrong
         RecordError: the campaign cannot be judged again: a file is damaged, missing or forged
+        RecipeError: a recipe's files cannot be read
     """
     files = files_of(folder)
     try:
@@ -92,9 +96,9 @@ def show_campaign(folder: Path) -> Result:
 
 
 class _NoInstallation(Workspace):
-    """A workspace without an installation, for judging a campaign again.
+    """A workspace without an installation (``install_or_none`` is None), for judging a campaign again.
 
-    Neither its index of runs nor its baselines have a say then in what a campaign shows.
+    Neither the site's index of runs nor its baselines have a say then in what a campaign shows.
     """
 
     def __init__(self) -> None:
@@ -106,9 +110,10 @@ class _RejudgedCampaign:
     """A campaign, judged again from its logs, with everything in which it contradicts itself.
 
     It is made from the places of its files; making it reads them all, and raises whatever damaged ones cause.
-    ``found``: the outcome, as ``accept`` gives it. ``problems``: where it contradicts itself, a line each, each once,
-    in the order in which they were found. ``notes``: what could not be checked. ``said``: its own conclusion; empty
-    while it is under way. ``workloads`` and ``frozen``: what it began with. ``text`` gives all this for people.
+    ``found``: the outcome, as ``outcome`` returns it. ``problems``: where it contradicts itself, a line each, each
+    once, in the order in which they were found. ``notes``: what could not be checked, a line each. ``said``: its
+    own conclusion, ``ACCEPTED: ...``; empty while it is under way. ``workloads`` and ``frozen``: what it began
+    with. ``text`` returns all this as text for people, with a final newline.
     """
 
     def __init__(self, files: CampaignFiles) -> None:
@@ -133,7 +138,11 @@ class _RejudgedCampaign:
         self.notes = list(dict.fromkeys(self.notes))
 
     def text(self) -> str:
-        """Return the campaign as text for people: verdict, demands, problems and notes, with a final newline."""
+        """Return the campaign as text for people: verdict, demands, problems and notes, with a final newline.
+
+        Where there is no problem, the last line says that the result is the same, and which; while it is under way,
+        that instead.
+        """
         lines = [as_text(self.found).rstrip("\n"), "", "demanded:"]
         lines += [f"  {_demand_line(item)}" for item in self.workloads]
         lines += ["", *(f"problem: {text}" for text in self.problems)]
@@ -145,10 +154,12 @@ class _RejudgedCampaign:
         return "".join(f"{line}\n" for line in lines)
 
     def _standings(self) -> list[WorkloadProgress]:
-        """Return where each workload of the campaign stands, judged again from the logs of its recorded runs.
+        """Return where each workload of the campaign stands, judged again from its runs' logs, in the suite's order.
 
         Raises:
             RecordError: a run's record cannot be read
+            OSError: the campaign's own file is missing
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
         """
         campaign = RecordedCampaign(
             self._files.campaign, self.frozen.id, "accept", self.frozen.began, is_pack=self._files.is_pack
@@ -162,7 +173,9 @@ class _RejudgedCampaign:
     def _compare(self) -> str:
         """Return the campaign's own conclusion, ``ACCEPTED: ...``, as it recorded it; empty while it is under way.
 
-        Adds to ``problems`` each thing in which the logs say something else.
+        Adds to ``problems`` each thing in which the logs say something else, and a note where the verdict is in an
+        earlier release's words. A recorded result of another shape raises whatever follows from that (KeyError,
+        TypeError ...).
 
         Raises:
             RecordError: its verdicts cannot be read
@@ -185,13 +198,18 @@ class _RejudgedCampaign:
         return f"{headline(recorded)}: {recorded['why']}"
 
     def _workloads(self) -> list[SuiteWorkload]:
-        """Return the suite's workloads as the campaign froze them; add to ``notes`` and ``problems``.
+        """Return the suite's workloads as the campaign froze them, in its order; add to ``notes`` and ``problems``.
+
+        A note for each scatter that the site learned; a problem for each reference that the suite does not allow,
+        and as ``_entries`` does.
 
         Raises:
             LookupError: the suite lacks a test that the campaign names
+            ValueError: a test's place in the campaign has no line number
             ConfigError: something in the suite is wrong
             RequestError: a workload of the campaign is not known here
             OSError: the suite's file cannot be read
+            RecipeError: a recipe's catalogue or results cannot be read
         """
         entries = self._entries()
         planned = [
@@ -212,11 +230,12 @@ class _RejudgedCampaign:
     def _entries(self) -> dict[int, SuiteEntry]:
         """Return what the suite demands of each test, by the number of the test's line in the suite's file.
 
-        Adds to ``problems`` where the suite is not the one that the campaign began with (not where secrets in it are
-        masked), or has other tests.
+        Adds to ``problems`` where the suite is not the one that the campaign began with (not where secrets in it
+        are masked), or has other tests.
 
         Raises:
             ConfigError: something in the suite is wrong
+            ValueError: the suite's file is not UTF-8, or a test's place in the campaign has no line number
             OSError: the suite's file cannot be read
         """
         content = read_plain(self._files.campaign / "suite.yaml")
@@ -232,11 +251,13 @@ class _RejudgedCampaign:
     def _other_reference(self, item: SuiteWorkload) -> str:
         """Return why the reference of a workload is none that the suite allows, as a clause; empty: it is allowed.
 
-        A published one must be known to this release. Empty also for a baseline of the site, which cannot be checked:
+        The clause has neither a capital nor a period: ``it has no reference, and the suite requires one``. A
+        published one must be known to this release. Empty also for a baseline of the site, which cannot be checked:
         that is added to ``notes``.
 
         Raises:
             RequestError: the workload is not known here
+            RecipeError: a recipe's catalogue or results cannot be read
         """
         wanted, reference = item.entry.reference, item.reference
         if isinstance(wanted, Stated):
@@ -260,9 +281,9 @@ class _RejudgedCampaign:
     def _check_runs(self, standings: Sequence[WorkloadProgress]) -> None:
         """Add to ``problems`` each run that is not the planned job, or was replaced though its job ended well.
 
-        A job ended well if its exit code is 0: a slow run that is made out to be one that a node ended would be
-        replaced by a faster one. A run is the planned job if its plan, but for the time to begin at, and its training
-        code are the same.
+        ``standings`` are those of all workloads. A job ended well if its exit code is 0: a slow run that is made
+        out to be one that a node ended would be replaced by a faster one. A run is the planned job if its plan, but
+        for the time to begin at, and its training code are the same.
         """
         for item in standings:
             planned = work_of(fixed_values(plan_as_dict(item.workload.plan)))
@@ -281,9 +302,10 @@ class _RejudgedCampaign:
 def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each thing in which two outcomes of a campaign differ: the recorded one, and by its logs.
 
-    ``name: recorded, by the logs found``, in the order of the recorded one, then what only the logs show; what one
-    lacks is ``none``. Figures may differ by 1 % (``SAME``), and the bounds of intervals are not compared. ``recorded``
-    may have any shape: exceptions from a wrong one (KeyError, TypeError ...) are not caught here.
+    ``workload 1 run 2 state: COMPLETED, by the logs FAILED``, in the order of the recorded one, then what only the
+    logs show; what one lacks is ``none``. Figures may differ by 1 % (``SAME``), and the bounds of intervals are not
+    compared. Both are dicts as ``outcome`` returns them, but ``recorded`` may have any shape: exceptions from a
+    wrong one (KeyError, TypeError ...) are not caught here.
     """
     before, after = _verdict_facts(recorded), _verdict_facts(found)
     for name in dict.fromkeys([*before, *after]):
@@ -299,10 +321,11 @@ def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iter
 def _verdict_facts(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the verdict of a campaign rests on, by names that say where to look: ``workload 1 run 2 state``.
 
-    ``result`` is the campaign's answer. A fact that it lacks is None; the verdict in words is under ``outcome``.
+    ``result`` is a dict as ``outcome`` returns it. A fact that it lacks is None; the verdict in words is under
+    ``outcome``. Workloads are numbered from 1 in their order, runs by their own numbers.
 
     Raises:
-        KeyError: it lacks ``workloads``, or one of them ``runs`` or ``reruns``, or a run its number
+        KeyError: it lacks ``outcome`` or ``workloads``, or one of them ``runs`` or ``reruns``, or a run its number
     """
     found: dict[str, Any] = {"outcome": headline({**result})}
     for number, workload in enumerate(result["workloads"], 1):
@@ -319,9 +342,9 @@ def _verdict_facts(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group_figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
-    """Return (nodes, round, bus bandwidth in GB/s) of each group of nodes in a measurement of the fabric.
+    """Return (nodes, round, bus bandwidth in GB/s) of each group of nodes in a measurement of the fabric, in its order.
 
-    These are what was measured; how slow it is depends on the site's expectation and the release, too.
+    These are what was measured; the verdict itself depends on the site's expectation and the release, too.
     """
     return [(group.nodes, group.round, group.busbw_gbps) for group in verdict.groups]
 
@@ -339,7 +362,8 @@ def _value_text(value: Any) -> str:
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:
     """Return a plan's values without the time from which its Slurm job may begin: a rerun may be for another day.
 
-    ``plan`` is not changed; a plan without Slurm is returned as it is.
+    ``plan`` is as ``plan_as_dict`` returns it, and is not changed; one without Slurm is returned itself, else a new
+    dict.
     """
     slurm = plan.get("slurm")
     if not slurm:
@@ -360,9 +384,10 @@ def _line_number(where: str) -> int:
 def _demand_json(item: SuiteWorkload) -> dict[str, Any]:
     """Return what the suite demands of a workload, as JSON values: runs, reruns, performance, reference and limit.
 
-    The keys are ``title``, ``where``, ``repeats``, ``reruns``, ``required``, ``reference`` and ``limit_seconds``.
-    ``reference`` is ``stated``, or whether there must be one. ``limit_seconds``, below which a step passes, is None
-    where no speed is judged.
+    The keys are ``title``, ``where`` (file and line), ``repeats``, ``reruns``, ``required`` (a share of the
+    reference's performance, such as 0.95), ``reference`` and ``limit_seconds``. ``reference`` is "stated",
+    "required", "optional" or "none". ``limit_seconds``, below which a step passes, is None where the workload has
+    no reference.
     """
     wanted = item.entry.reference
     return {
@@ -379,8 +404,9 @@ def _demand_json(item: SuiteWorkload) -> dict[str, Any]:
 def _demand_line(item: SuiteWorkload) -> str:
     """Return what the suite demands of a workload, as one line: title, runs, and the slowest step that passes.
 
-    In place of that step, where there is no reference or no limit: that it only has to complete, or that it is not
-    judged because no reference was known. Never empty.
+    Such as ``TITLE: 3 runs, up to 12 more; more than 95 % of the performance of REFERENCE: a step below 1.234 s``,
+    without a line break. Without a reference, its last part says that it only has to complete, or that it is not
+    judged because no reference was known.
     """
     entry = item.entry
     reference = item.reference

@@ -65,8 +65,8 @@ FILES = Path(__file__).with_name("suites")
 class _PublishedConfiguration:
     """A benchmark configuration of ``recipe``, represented by the best result that is published for it.
 
-    ``same``: that was measured in the recipe's own container. ``rank`` is a sort key: of several results the one with
-    the greatest is the best.
+    The property ``same`` tells whether that was measured in the recipe's own container; the property ``rank`` is a
+    sort key, a tuple: of several results the one with the greatest is the best.
     """
 
     recipe: Recipe
@@ -81,7 +81,8 @@ class _PublishedConfiguration:
     def rank(self) -> tuple[bool, tuple[int, ...]]:
         """The sort key by which the published result to compare with is chosen: the greatest is the best.
 
-        One measured in the recipe's own container comes before others, then the newest container.
+        (measured in the recipe's own container, release of its container as numbers): the former come before
+        others, then the newest container; an unknown one counts as the oldest.
         """
         return self.same, release_order(self.recipe.document(self.result).container or "00.00")
 
@@ -90,8 +91,9 @@ class _PublishedConfiguration:
 def suites() -> dict[str, str]:
     """Return every acceptance suite that comes with LLMB: its YAML text by its name, in the order of listing.
 
-    First those of GPU types and their numbers of GPUs, then NVIDIA's Exemplar Clouds, then further ones. Made from the
-    published results of all recipes at the first call, and kept: not to be changed.
+    First, for each GPU type, ``gb300`` (if anything was measured in a recipe's own container) and, by number of
+    GPUs, ``gb300-64`` and the like; then NVIDIA's Exemplar Clouds, then further ones. Made from the published
+    results of all recipes at the first call, and kept: not to be changed.
 
     Raises:
         RecipeError: a recipe is wrong or cannot be read
@@ -111,8 +113,8 @@ def suites() -> dict[str, str]:
 def _published_configurations() -> list[_PublishedConfiguration]:
     """Return every configuration for which a result is published, once, with its best result, in the recipes' order.
 
-    Best is the greatest ``rank``, of equal ones the first. Unknown GPU types and reduced proxies of models are left
-    out.
+    Best is the greatest ``rank``, of equal ones the first. Unknown GPU types, dtypes that a GPU has no peak for,
+    and reduced proxies of models are left out.
 
     Raises:
         RecipeError: a recipe is wrong or cannot be read
@@ -135,10 +137,10 @@ def _published_configurations() -> list[_PublishedConfiguration]:
 
 
 def _of_one_container(found: Sequence[_PublishedConfiguration]) -> list[_PublishedConfiguration]:
-    """Return those of ``found`` that a suite for one container tests; ``found`` must not be empty.
+    """Return those of ``found`` that a suite for one container tests, in order; ``found`` must not be empty.
 
-    These are the ones whose result was measured in the recipe's own, newest container; where no result was, those of
-    the newest container.
+    These are the ones whose recipe has the newest container among those with a result that was measured in it;
+    where no result was measured in its recipe's container, those with the newest container of a recipe.
     """
     groups: dict[tuple[bool, tuple[int, ...]], list[_PublishedConfiguration]] = defaultdict(list)
     for item in found:
@@ -149,7 +151,11 @@ def _of_one_container(found: Sequence[_PublishedConfiguration]) -> list[_Publish
 def _suite_text(name: str, found: Sequence[_PublishedConfiguration]) -> str:
     """Return the YAML text of the suite ``name`` that tests all of ``found``, at least one, with a final newline.
 
-    They are of one GPU type and container. Its pre-screen runs the smallest model at their largest number of GPUs.
+    They must be of one GPU type and container, and all measured in it, or none. Its pre-screen runs, for 20 steps,
+    the smallest of the models that were measured at their largest number of GPUs.
+
+    Raises:
+        RecipeError: a recipe's catalogue or results cannot be read
     """
     same = found[0].same
     container = f"nemo:{container_release(found[0].recipe.image)}"
@@ -174,7 +180,14 @@ def _suite_text(name: str, found: Sequence[_PublishedConfiguration]) -> str:
 
 
 def _test_keys(item: _PublishedConfiguration) -> str:
-    """Return the YAML keys and values of a suite's test for a published result, separated by commas."""
+    """Return the YAML keys and values of a suite's test for a published result, separated by commas, without braces.
+
+    ``workload: ..., size: ..., dtype: fp8, scale: 64``, with ``variant`` where the recipe has several, and with
+    ``env: {FP8_RECIPE: ...}`` where the result states one for FP8.
+
+    Raises:
+        RecipeError: a recipe's catalogue or results cannot be read
+    """
     result, recipe = item.result, item.recipe
     words = [f"workload: {recipe.workload}", f"size: {result.size}", f"dtype: {result.dtype}", f"scale: {result.gpus}"]
     if len(recipe.variants) > 1:
@@ -192,12 +205,15 @@ Reruns = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A reference step time that the suite itself states, from a contract for instance."""
+    """A reference step time that the suite itself states, from a contract for instance.
+
+    Read from YAML: an unknown key, or a value out of its bounds, is refused.
+    """
 
     seconds: Annotated[float, msgspec.Meta(ge=1e-6, lt=1e6)]
-    """Of one step; at least 1e-6 and below 1e6."""
+    """Seconds of one step; at least 1e-6 and below 1e6."""
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-    """Where it comes from, for people."""
+    """Where it comes from, for people; 1 to 200 characters."""
 
 
 Wanted: TypeAlias = Literal["required", "optional", "none"]
@@ -206,9 +222,12 @@ there is none, it is enough that the runs succeed. ``none``: that is enough in a
 
 
 class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section ``defaults`` of a suite's YAML file: what holds for tests that do not say otherwise.
+    """The section ``defaults`` of a suite's YAML file: what holds for tests that do not say otherwise; None: not given.
 
-    Its fields, beside those of a sweep, are as in ``SuiteTest``. It does not hold for the pre-screen.
+    Beside the fields of a sweep: ``repeats``, runs before the first decision (1 to 100); ``reruns``, how many may
+    be added (0 to 100); ``required``, the share of the reference's performance to exceed (above 0, at most 1);
+    ``reference``, the step time to compare with, or "required", "optional" or "none". It does not hold for the
+    pre-screen. Decoding refuses unknown keys and values out of these bounds.
     """
 
     repeats: Few | None = None
@@ -220,8 +239,9 @@ class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True
 class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One test in a suite's YAML file: a task, which may sweep over several workloads, with how it is judged.
 
-    None: as the defaults say, else 3 ``repeats``, up to 12 ``reruns``, ``required`` 0.95 and a ``required`` reference;
-    in the pre-screen 1, 1 and no reference.
+    None: as the defaults say, else 3 ``repeats``, up to 12 ``reruns``, ``required`` 0.95 and a ``required``
+    reference; in the pre-screen 1, 1 and no reference. Decoding refuses unknown keys and values out of the bounds
+    given below.
     """
 
     repeats: Few | None = None
@@ -235,34 +255,38 @@ class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of an acceptance suite's YAML file, as written; an unknown field in it is refused.
+    """The content of an acceptance suite's YAML file, as written; decoding refuses an unknown key in it.
 
     ``name`` begins with a letter or digit and has at most 64 letters, digits, dots, underscores and hyphens.
+    ``tests`` are in the file's order, and ``defaults`` hold for those.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     tests: tuple[SuiteTest, ...]
     defaults: SuiteDefaults = SuiteDefaults()
     health: bool | Literal["fabric"] = False
-    """Whether nodes are checked before the campaign; ``fabric``: also under load, with the network between them."""
+    """Whether nodes are checked before the campaign; "fabric": also under load, with the network between them."""
     prescreen: tuple[SuiteTest, ...] = ()
     """Short tests that run first; unless they pass, no other is started."""
 
 
 @dataclass(frozen=True)
 class SuiteEntry:
-    """One workload of a suite, complete: what to run, how often, and what it must reach."""
+    """One test of a suite, or one workload of it, complete: what to run, how often, and what it must reach.
+
+    ``read_suite`` makes one for each workload, ``suite_terms`` one for each test.
+    """
 
     spec: JobSpec
     """What to run; empty where only the suite's terms were read."""
     where: str
-    """File and line in the suite."""
+    """File and line in the suite: ``suite.yaml:12``."""
     repeats: int
     """Runs before the first decision."""
     reruns: int
     """How many runs may be added to these, for whatever reason."""
     required: float
-    """The performance that it must exceed, as a share of the reference's."""
+    """The performance that it must exceed, as a share of the reference's: 0.95."""
     reference: Wanted | Stated
     """The reference itself, or whether there must be one: ``required``, ``optional`` or ``none``."""
     prescreen: bool = False
@@ -271,10 +295,10 @@ class SuiteEntry:
 
 @dataclass(frozen=True)
 class Suite:
-    """An acceptance suite, complete: every workload to run, those of the pre-screen first.
+    """An acceptance suite, complete: every workload to run, those of the pre-screen first. ``read_suite`` makes it.
 
-    ``tests`` has all of them, one entry for each workload that a sweep makes; ``sha256`` is that of ``text``, by which
-    a changed suite is noticed.
+    ``tests`` has all of them, one entry for each workload that a sweep makes. The property ``sha256`` is that of
+    ``text`` (hexadecimal digits), by which a changed suite is noticed.
     """
 
     path: Path
@@ -284,7 +308,7 @@ class Suite:
     """The YAML text that it was read from."""
     tests: tuple[SuiteEntry, ...]
     health: bool | Literal["fabric"] = False
-    """As in ``SuiteFile``."""
+    """Whether nodes are checked before the campaign; "fabric": also under load, with the network between them."""
 
     @property
     def sha256(self) -> str:
@@ -295,12 +319,12 @@ class Suite:
 def find_suite(word: str) -> tuple[Path, str]:
     """Return the path and the YAML text of the suite that ``word`` names: a file, or a suite that comes with LLMB.
 
-    A file of that name comes first; its path is made absolute. Of a suite that comes with LLMB the path is just its
-    name; case matters. Where a suite has another name now, the earlier one is taken, too, and a notice on stderr says
-    so.
+    A file of that name comes first; its path is made absolute, links resolved. Of a suite that comes with LLMB the
+    path is just its name; case matters. Where a suite has another name now, the earlier one is taken, too, and a
+    notice on stderr says so; the path is then the present name.
 
     Raises:
-        ConfigError: there is no such suite, or the file cannot be read
+        ConfigError: there is no such suite (code ``unknown-suite``), or the file cannot be read
         RecipeError: a recipe, from which suites are made, is wrong
     """
     path = Path(word)
@@ -323,7 +347,8 @@ def find_suite(word: str) -> tuple[Path, str]:
 def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
     """Return the suite that the YAML ``text`` holds, with defaults filled in and sweeps expanded to workloads.
 
-    ``path``: where it was read, for messages. Repeats of a task count as one workload. Nothing is planned.
+    ``path``: where it was read, for messages and the suite's own ``path``. ``workspace``: whose recipes the tests
+    name. Repeats of a task count as one workload. Nothing is planned.
 
     Raises:
         ConfigError: something in it is wrong, or a workload is profiled; the message has file and line
@@ -340,9 +365,10 @@ def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
 
 
 def suite_terms(text: str, name: str) -> list[SuiteEntry]:
-    """Return what the suite ``text`` demands of its tests: one entry each, however many workloads a test has.
+    """Return what the suite ``text`` (YAML) demands of its tests: one entry each, however many workloads a test has.
 
-    The entries have no job (an empty ``spec``). Those of the pre-screen come first.
+    The entries have no job (an empty ``spec``). Those of the pre-screen come first. ``name``: what messages call
+    the file.
 
     Raises:
         ConfigError: something in it is wrong; the message has ``name`` and line
@@ -353,8 +379,8 @@ def suite_terms(text: str, name: str) -> list[SuiteEntry]:
 def _suite_entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest, str]]:
     """Yield (entry, test, path in the file) for each test of a suite, those of the pre-screen first.
 
-    The entry says what the test demands, and has no job yet; the path is such as ``$.tests[2]``. ``at`` gives file and
-    line of a path.
+    The entry says what the test demands, and has no job yet (an empty ``spec``); the path is ``$.tests[2]`` or
+    ``$.prescreen[0]``. ``at``, called with such a path, gives its file and line.
     """
     # What the tests must reach is nothing to the pre-screen: it only has to run.
     screened = SuiteDefaults(repeats=1, reruns=1, reference="none")

@@ -44,10 +44,11 @@ from llmb_run.starting.requests import PlannedJob, plan_job, refuse_one_folder_f
 class SuiteWorkload:
     """One workload of a suite, planned, with the reference that its step times are compared with.
 
-    ``plan_suite`` makes it, or a recorded campaign, to be judged again. ``arm`` is its plan as an arm of the campaign,
-    ``title`` names it for people, ``limit`` is the step time in seconds below which it passes (None without a
-    reference), and ``indication`` tells whether the reference is of other software. ``decide`` judges the step times of
-    its runs.
+    ``plan_suite`` makes it, or a recorded campaign, to be judged again. Properties: ``arm`` is its plan as an arm
+    of the campaign; ``title`` names it for people; ``limit`` is the step time in seconds below which it passes
+    (None without a reference); ``indication`` tells whether the reference is of other software (False without one).
+    ``decide``, called with the step times of its successful runs, at least one, returns the decision; only with a
+    reference.
     """
 
     entry: SuiteEntry
@@ -61,7 +62,7 @@ class SuiteWorkload:
     earlier: Squares = NOTHING_SEEN
     """What earlier runs of the same configuration have shown of that."""
     evening: bool = False
-    """What is judged is the speed of its own day, and not that of others."""
+    """Only the speed of the day of its runs is judged, not that of other days."""
 
     @property
     def arm(self) -> Arm:
@@ -99,7 +100,8 @@ class SuiteWorkload:
     def decide(self, times: Sequence[StepTime]) -> Decision:
         """Return the decision on the workload by the step times of its runs so far, against its reference.
 
-        ``times`` are those of the successful runs, at least one. It must have a reference.
+        ``times`` are those of the successful runs, at least one (ValueError without). It must have a reference (an
+        assertion).
         """
         assert self.reference is not None
         verdict = judge_runs(
@@ -117,14 +119,16 @@ class SuiteWorkload:
 def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[SuiteWorkload]:
     """Plan every workload of a suite, and return them in order, each with its reference; nothing is started.
 
-    Unless ``dry_run``, what each job needs (images, disk space, checkpoints) is checked, too.
+    Notices say what planning chose. Unless ``dry_run``, what each job needs (images, disk space, checkpoints) is
+    checked, too.
 
     Raises:
-        ConfigError: code ``suite-refused``: some cannot be run, or would be compared with nothing; the message lists
-            all with their lines
+        ConfigError: code ``suite-refused``: some cannot be run, or would be compared with nothing; the message
+            lists all with their lines
         EnvironmentLacks: code ``suite-refused``: the same, where only software or space is lacking
         RequestError: there is no installation, or several jobs would save into one folder
         RecordError: the site's baselines or runs cannot be read
+        OSError: a folder that the executor must examine cannot be
     """
     known = baselines(workspace.require_install()), PastRuns(past_runs(workspace.require_install()))
     refuse_one_folder_for_many([entry.spec for entry in suite.tests])
@@ -150,13 +154,15 @@ def _plan_workload(
 ) -> SuiteWorkload:
     """Plan one workload of a suite, and return it with its reference and how its runs scatter; starts nothing.
 
-    ``known``: the site's baselines, and how its earlier runs scattered. The reference is None where there is nothing to
-    judge its runs by. Unless it is a dry run, what the job needs is checked by ``check_job``.
+    ``known``: the site's baselines, and how its earlier runs scattered. The reference is None where there is
+    nothing to judge its runs by. Notices say what planning chose. Unless ``entry.spec`` is of a dry run, what the
+    job needs is checked by ``check_job``.
 
     Raises:
-        RequestError: the job cannot be planned, is profiled or too short to be judged, has no reference but needs one,
-            or ``DRY_RUN`` is set in the environment
-        LLMBError: something that the job needs is not there
+        RequestError: the job cannot be planned, is slowed down (such as by profiling) or too short to be judged,
+            has no reference but needs one, or ``DRY_RUN`` is set in the environment
+        LLMBError: something that the job needs is not there, or recipe or configuration are wrong
+        OSError: a folder that the executor must examine cannot be
     """
     planned = plan_job(entry.spec, workspace)
     if planned.request.dry_run and not entry.spec.dry_run:
@@ -183,11 +189,13 @@ def _reference_of(
 ) -> Reference | None:
     """Return the step time that the runs of a workload are compared with; None: they only have to succeed.
 
-    That is what the suite states, else the preferred one of the site's baselines, ``known``, and published results.
-    ``past`` tells how sure a baseline is. Of small copies and on CPUs nothing is published.
+    That is what the suite states, else the preferred one of the site's baselines for the same software, from
+    ``known``, and published results; None if the suite wants none, or calls it optional and none is known. ``past``
+    tells how sure a baseline is. Of small copies and on CPUs nothing is published.
 
     Raises:
         RequestError: no reference is known, and the suite requires one
+        RecipeError: a recipe's catalogue or results cannot be read
     """
     if isinstance(entry.reference, Stated):
         stated = entry.reference
@@ -207,11 +215,12 @@ def _reference_of(
 class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One workload of the suite as it was when the campaign began: plan, reference, and how its runs scatter.
 
-    ``scatter`` and ``earlier`` are as in ``SuiteWorkload``.
+    ``scatter`` (how much the site's runs differ) and ``earlier`` (what earlier runs of the same configuration have
+    shown of that) are as in ``SuiteWorkload``. Decoding refuses unknown keys.
     """
 
     where: str
-    """File and line in the suite."""
+    """File and line in the suite: ``suite.yaml:12``."""
     reference: Reference | None
     """None: its runs only had to succeed."""
     scatter: Scatter = STATED
@@ -221,8 +230,9 @@ class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields
 class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a campaign began with, as its file keeps it: the suite and its workloads as they were then.
 
-    ``inputs`` has, by name, what must not change during the campaign; ``frozen`` gives copies of workloads planned now,
-    with the references and scatter of the beginning.
+    ``freeze`` makes it, or reading the file, which refuses unknown keys. The property ``inputs`` has, by name, what
+    must not change during the campaign. ``frozen``, called with the workloads as planned now, returns copies with
+    the references and scatter of the beginning; ValueError if they are not as many.
     """
 
     arm_kind = FrozenWorkload
@@ -240,14 +250,15 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def inputs(self) -> dict[str, Any]:
         """What must not change during the campaign, by name: the suite's SHA-256, and the inputs of every campaign.
 
-        The suite's name begins with ``suite`` and a blank, and has its path behind that.
+        The name of the former is ``suite``, a blank and the suite's path.
         """
         return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
     def frozen(self, workloads: Sequence[SuiteWorkload]) -> list[SuiteWorkload]:
         """Return ``workloads``, as planned now, as copies with the references and scatter of the beginning.
 
-        They must be in the suite's order, and as many. Whether one evening is judged is as it was then, too.
+        They must be in the suite's order, and as many (else ValueError). Whether one evening is judged is as it was
+        then, too.
         """
         return [
             replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier, evening=self.evening)
@@ -258,8 +269,11 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload], *, evening: bool) -> FrozenSuite:
     """Return what a campaign begins with, as of now, to be written to its file or compared; writes nothing.
 
-    ``workloads`` are those of ``suite``, as planned now; references lose the published result behind them. ``evening``:
-    the campaign judges one evening alone.
+    ``workloads`` are those of ``suite``, at least one, as planned now; references lose the published result behind
+    them. ``evening``: the campaign judges one evening alone.
+
+    Raises:
+        EnvironmentLacks: a recipe or the training code cannot be read
     """
     each = [
         {
@@ -279,7 +293,9 @@ def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload],
 class WorkloadProgress:
     """Where one workload of a campaign stands: its runs so far, and what they decide.
 
-    ``progress`` has its answer, and which reruns it needs; ``due`` are those that are not on record yet.
+    ``AcceptanceStrategy.standings`` makes it. ``progress`` has its answer, and which reruns it needs. The property
+    ``due`` yields the runs that it needs and that are not on record yet, in ascending order; none once it has its
+    answer.
     """
 
     number: int
@@ -293,7 +309,8 @@ class WorkloadProgress:
     def due(self) -> Iterator[Due]:
         """The runs that the workload needs and that are not on record yet, by number; none once it has its answer.
 
-        Yielded in ascending order; a rerun says why, and in how many days it is to begin.
+        Yielded in ascending order; a rerun says why (``, a rerun: REASON``, to follow the run's name), and in how
+        many days it is to begin.
         """
         if self.progress.answer is not None:
             return
@@ -313,10 +330,10 @@ class WorkloadProgress:
 class AcceptanceStrategy:
     """Decides which runs an acceptance campaign starts next, until each workload has its answer.
 
-    ``due`` gives the runs to start now; it does not use its ``arms``. ``standings`` gives where each workload stands.
-    Both are in the order of the suite. ``runs`` has those of each workload, by its number from 1. It keeps no state:
-    what it says follows from ``workloads`` and the runs. Where the pre-screen does not pass, no other workload is
-    started.
+    ``due`` returns the runs to start now as a list, maybe empty; it does not use its ``arms``. ``standings``
+    returns where each workload stands, one for each. Both are in the order of the suite. ``runs`` has a list for
+    each workload, by its number from 1, also where that is empty. It keeps no state: what it says follows from
+    ``workloads`` and the runs. Where the pre-screen does not pass, no other workload is started.
     """
 
     workloads: Sequence[SuiteWorkload]
@@ -336,8 +353,8 @@ class AcceptanceStrategy:
     def standings(self, runs: Runs) -> list[WorkloadProgress]:
         """Return where each workload stands by the campaign's runs so far, in the order of the suite.
 
-        ``runs`` has those of each arm, by its number from 1, also for arms without any. Where nothing is queued, a
-        cancelled run uses up no rerun.
+        ``runs`` has those of each arm (which is a workload), by its number from 1, also an empty list for arms
+        without any. Where nothing is queued, a cancelled run uses up no rerun.
         """
         found = []
         for number, workload in enumerate(self.workloads, 1):

@@ -54,23 +54,24 @@ class Difference:
     """
 
     what: str
-    """What differs, as a table calls it."""
+    """What differs, as a table calls it: ``batch script``, ``recipe.yaml``, ``container image``."""
     then: str
     now: str
     detail: str = ""
-    """A unified diff of it, or empty."""
+    """A unified diff of it, of several lines without a final line break; empty but for the batch script."""
 
 
 def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
     """Return what would not be the same if the run of ``record`` were started again today; empty: nothing.
 
-    Compared are the batch script first, then what the run's manifest has: LLMB's version and commit, recipe, training
-    code, supervisor and image. ``recipe_folder`` has the recipe as it is today. Nothing is started or written.
+    Compared are the batch script first, then what the run's manifest has, in this order: LLMB's version and commit,
+    recipe, training code, supervisor and image. ``recipe_folder`` has the recipe as it is today. Nothing is started
+    or written.
 
     Raises:
         ConfigError: the run's batch script cannot be read
         RequestError: the plan on record names a path that cannot be rendered
-        EnvironmentLacks: the recipe or the training code is missing, or cannot be read
+        EnvironmentLacks: the recipe, the training code or the image's receipt is missing, or cannot be read
     """
     found = []
     then = read_text(record.paths.script)
@@ -91,8 +92,8 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
 def _short_value(value: Any) -> str:
     """Return a value of a run's manifest as a short text for a table; ``none`` for None.
 
-    Of a commit or a SHA-256 that is the first twelve digits (behind a commit ``with changes`` where there were any), of
-    an image its path and size in bytes.
+    Of a commit (a dict with ``commit`` and ``dirty``) or a SHA-256, the first twelve digits (behind a commit ``with
+    changes`` where there were any); of an image (a dict) ``path /images/nemo.sqsh, bytes 123``; else all of it.
     """
     if value is None:
         return "none"
@@ -106,7 +107,10 @@ def _short_value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Compared:
-    """A recorded run, and what would differ if it were started again today."""
+    """A recorded run, and what would differ if it were started again today. ``compare`` makes it.
+
+    ``run_id`` is the run's id.
+    """
 
     run_id: str
     differences: Sequence[Difference]
@@ -121,7 +125,6 @@ def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared
     Raises:
         RequestError: the recipe of a run is not there any more
         LLMBError: as ``differences``
-        OSError: as ``differences``
     """
     return [
         Compared(record.paths.run_id, differences(record, workspace.workload(record.plan.workload).folder))
@@ -132,7 +135,8 @@ def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared
 def differences_texts(compared: Sequence[Compared]) -> list[str]:
     """Return texts for people on runs in which something differs: of each a table of the differences, then diffs.
 
-    With several runs in ``compared``, each table is preceded by the run's id. Empty: nothing differs.
+    With several runs in ``compared``, each table is preceded by the run's id and a colon, a text of its own. A diff
+    is between line breaks. Empty: nothing differs.
     """
     texts: list[str] = []
     for item in compared:
@@ -149,7 +153,8 @@ def differences_texts(compared: Sequence[Compared]) -> list[str]:
 def differences_result(compared: Sequence[Compared]) -> Result:
     """Return what ``retry --check`` shows: for each run whether it would be the same today, and what differs.
 
-    As data, under ``runs``, ``run_id``, ``same`` and ``differences`` of each, in order; the tables of what differs are
+    As data, under ``runs``, ``run_id``, ``same`` and ``differences`` (dicts with ``what``, ``then``, ``now`` and
+    ``detail``) of each, in order. The text has a line for each run that is the same; the tables of what differs are
     remarks. The exit status is 1 where something differs, else 0.
     """
     data: list[dict[str, Any]] = []
@@ -167,7 +172,8 @@ def differences_result(compared: Sequence[Compared]) -> Result:
 def differs_error(compared: Sequence[Compared]) -> CheckFailed:
     """Return, not raise, the error of ``retry --exact`` for runs of which at least one would differ today.
 
-    Its code is ``differs``; the message names what differs.
+    Its code is ``differs``; the message names what differs. ``compared`` may have runs without differences, but not
+    only such.
     """
     changed = [item for item in compared if item.differences]
     listed = [", ".join(found.what for found in item.differences) for item in changed]
@@ -198,17 +204,20 @@ def retry(
 ) -> Result:
     """Start recorded runs again with their settings, as ``llmb-run retry`` does: as one job or a round of several.
 
-    ``runs``: ids, names or folders. ``check``: start nothing, only show what differs from then, with exit status 1 if
-    anything does; ``exact``: start only where nothing differs (else an error in the result), ``anyway``: even so.
-    ``resume``: continue from the checkpoint. ``without_failed``: avoid nodes that were bad; ``exclude``: a host list of
-    more. ``repeats``, ``spread``: how many jobs for each run, and over how many days (None: all at once). Runs must
-    have ended, except for ``check`` and ``exact``. Remarks name what differs; bad nodes are printed as notices.
+    ``runs``: ids, names, job ids or folders, at least one (without any it would be all of the installation).
+    ``check``: start nothing, only show what differs from then, with exit status 1 if anything does; ``exact``:
+    start only where nothing differs (else an error in the result), ``anyway``: even so. ``resume``: continue from
+    the checkpoint. ``without_failed``: avoid nodes that were bad; ``exclude``: a host list of more, or None.
+    ``repeats``, ``spread``: how many jobs for each run, and over how many days (None: all at once). ``settings``:
+    the fields of ``StartOptions``. Runs must have ended, except for ``check`` and ``exact``. Remarks name what
+    differs; bad nodes are printed as notices.
 
     Raises:
-        RequestError: options exclude each other, a run has not ended, or a checkpoint cannot be continued or is
-            used by several jobs
+        RequestError: options exclude each other, there is no such run, a run has not ended, or a checkpoint cannot
+            be continued or is used by several jobs
         RecordError: a run is another user's (not for ``check``), or its record cannot be read
         LLMBError: the jobs cannot be started
+        OSError: the folder of checkpoints, or a file that a submission needs, cannot be read
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     check_spread(repeats, options.apart)
@@ -272,7 +281,8 @@ def retry(
 def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
     """Raise if one of the options ``others``, values by name, is given: they ask for other jobs than the runs were.
 
-    ``option``: the one that wants the runs exactly as they were, for the message.
+    ``option``: the one that wants the runs exactly as they were, for the message; names are as users write them,
+    ``--exact``. A value that is None, empty, 0 or False counts as not given.
 
     Raises:
         RequestError: at least one of ``others`` is given
@@ -302,12 +312,14 @@ def _require_ended(records: Sequence[RunRecord]) -> None:
 def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
     """Raise if a run that has not ended saves its checkpoints in the same folder as ``plan``.
 
-    Such a run is the next of a chain, or an earlier retry; only runs of the same workload and model size are looked at.
-    The scheduler is asked for its state.
+    Such a run is the next of a chain, or an earlier retry; only runs of the same workload and model size in the
+    installation of ``workspace`` are looked at. The scheduler is asked for their state, and records are brought up
+    to date.
 
     Raises:
         RequestError: there is such a run
         RecordError: a run's record cannot be read
+        OSError: a run.json that is to be changed fails to be read
     """
     rows = find_runs(
         workspace.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True)
@@ -323,10 +335,10 @@ def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
 
 
 def _failed_nodes(records: Sequence[RunRecord], bad: Sequence[BadNode]) -> dict[str, str]:
-    """Return those nodes of the recorded runs that are down or drained now, each with that as the reason.
+    """Return those nodes of the recorded runs that the scheduler shows as down or drained now, with that as the reason.
 
-    ``bad``: nodes that the runs' own logs have shown to be bad, which are not returned. A run of which one is known
-    need not have others.
+    The reason is ``down or drained`` for each. ``bad``: nodes that the runs' own logs have shown to be bad, which
+    are not looked for here. A run of which one is known need not have others.
 
     Raises:
         RequestError: of some run neither kind of node is known, or there is no scheduler to ask

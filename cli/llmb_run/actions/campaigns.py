@@ -26,7 +26,8 @@ from llmb_run.tuning.run import TuneRequest, tune
 def show_suites(name: str) -> Result:
     """Return what ``llmb-run accept suites`` shows: the YAML text of the suite ``name``; if empty, all names.
 
-    ``name`` may also be a file. The names are those of suites that come with LLMB, a line each.
+    ``name`` may also be the path of a file. The names are those of suites that come with LLMB, a line each. As
+    JSON: ``name`` and ``text``, or ``suites``, a list of names.
 
     Raises:
         ConfigError: there is no such suite, or its file cannot be read
@@ -45,13 +46,14 @@ def show_suites(name: str) -> Result:
 def show_pack_or_campaign(folder: Path) -> Result:
     """Judge the campaign or unpacked evidence pack in ``folder`` again; return what ``llmb-run accept show`` shows.
 
-    The exit status is the verdict's: 0 accepted, 1 not, 4 neither or still under way; 1 where the campaign contradicts
-    itself.
+    The exit status is the verdict's: 0 accepted, 1 not, 4 neither or still under way; 1 where the campaign
+    contradicts itself.
 
     Raises:
         RequestError: ``folder`` is neither, or the campaign is of a workload that is not known here
         ConfigError: something in the campaign's suite is wrong
         RecordError: the campaign cannot be judged again: a file is damaged, missing or forged
+        RecipeError: a recipe's files cannot be read
     """
     return show_campaign(folder)
 
@@ -60,11 +62,12 @@ def run_campaign(suite: str, again: bool, folder: Path | None, evening: bool, dr
     """Begin, continue or show an acceptance campaign, as ``llmb-run accept`` does, and return its result.
 
     ``suite``: a name or a path; ``again``: begin another one; ``folder``: where campaigns are kept, None: in the
-    installation; ``evening``: judge the day of the runs alone; ``dry_run``: only show what would be started. The exit
-    status is 0 where it is accepted, 1 where not, 4 where that stays open or was not judged.
+    installation; ``evening``: judge the day of the runs alone; ``dry_run``: only show what would be started. The
+    exit status is 0 where it is accepted, 1 where not, 4 where that stays open or was not judged.
 
     Raises:
         LLMBError: the campaign cannot be planned, begun or continued
+        OSError: a file of the campaign or of a run, or one that a submission needs, cannot be read or written
     """
     return accept(suite, again=again, folder=folder, dry_run=dry_run, evening=evening)
 
@@ -84,14 +87,17 @@ def compare_sides(
 ) -> Result:
     """Begin, continue or show a comparison of two configurations, A and B, as ``llmb-run ab`` does.
 
-    Side A is the job of the run ``base``, or that of ``workload`` (exactly one is given), with ``settings``; B differs
-    by ``change`` (``NAME=VALUE``, each name once) and the names in ``unset``. ``resolution``, a text, is in percent,
-    ``pairs`` how many pairs of runs at most, ``budget`` in GPU-hours (None: no limit), ``folder`` where campaigns are
-    kept (None: in the installation). ``again``: begin another one; ``dry_run``: start nothing.
+    Side A is the job of the run ``base`` (a word that names one), or that of ``workload`` (exactly one of them is
+    given), with ``settings``, the other options of a job as ``job_spec`` takes them; B differs by ``change``
+    (``NAME=VALUE``, each name once) and by leaving the names in ``unset`` to the recipe; without these, both sides
+    are the same. ``resolution``, a text such as ``1%``, is in percent, ``pairs`` how many pairs of runs at most,
+    ``budget`` in GPU-hours (None: no limit), ``folder`` where campaigns are kept (None: in the installation).
+    ``again``: begin another one; ``dry_run``: start nothing.
 
     Raises:
         RequestError: an option is wrong, options exclude each other, or there is no such run
         LLMBError: the comparison cannot be planned, begun or continued
+        OSError: a file of the campaign or of a run, or one that a submission needs, cannot be read or written
     """
     if base is None and workload is None:
         raise RequestError("no job is given: --base RUN, or -w and its other options", complete={"WORKLOAD": ""})
@@ -132,14 +138,15 @@ def find_fastest(
 ) -> Result:
     """Begin, continue or show a search for faster settings, as ``llmb-run tune`` does.
 
-    ``settings`` are the options of the job to improve. ``vary``: values to try (``NAME=VALUE,VALUE``), and with
-    ``only`` nothing else; ``budget``: in GPU-hours, None or 0: no limit; ``trial_steps``: training steps of a trial;
-    ``set_baseline``: make the result this site's baseline; ``again``: begin another search; ``folder``: where these are
-    kept, None: in the installation; ``dry_run``: start nothing.
+    ``settings`` are the options of the job to improve, as ``one_job`` takes them. ``vary``: values to try
+    (``NAME=VALUE,VALUE``), and with ``only`` nothing else; ``budget``: in GPU-hours, None or 0: no limit;
+    ``trial_steps``: training steps of a trial; ``set_baseline``: make the result this site's baseline; ``again``:
+    begin another search; ``folder``: where these are kept, None: in the installation; ``dry_run``: start nothing.
 
     Raises:
         RequestError: an option is wrong, or ``only`` is given without ``vary``
         LLMBError: the search cannot be planned, begun or continued
+        OSError: a file of the campaign or of a run, or one that a submission needs, cannot be read or written
     """
     spec = one_job(**settings)
     values = dimensions_of(vary, "--vary")

@@ -47,19 +47,20 @@ def health(
 ) -> Result:
     """Check nodes, and say which fail and why, as ``llmb-run health`` does; ``fabric``: also measure under load.
 
-    The nodes are those of ``runs``, or what ``settings`` name (nodes, a partition, or a job), else this machine or the
-    site's default. Left out, with a notice, are those that a job cannot have now and, unless named, excluded ones.
-    ``exclude_failed``: exclude those that fail from later jobs for ``days`` days. ``timeout``: a time span, how long to
-    wait for the nodes. ``sizes``: also measure other message sizes (refused without ``fabric``). The exit status is 1
-    where a node or the fabric fails, or a named node was not checked.
+    The nodes are those that ``runs`` (words that name one run each) ran on, or what ``settings`` name: ``nodes`` (a
+    host list), ``partition``, or ``workload`` and the options of its job; each None if not given. Without any: this
+    machine or the site's default. Left out, with a notice, are those that a job cannot have now and, unless named,
+    excluded ones. ``exclude_failed``: exclude those that fail from later jobs for ``days`` days. ``timeout``: a
+    time span such as ``5m``, how long to wait for the nodes. ``sizes``: also measure other message sizes (refused
+    without ``fabric``). The exit status is 1 where a node or the fabric fails, or a named node was not checked.
 
     Raises:
-        RequestError: options exclude each other or are wrong, there is no installation, or no node can be
-            checked
+        RequestError: options exclude each other or are wrong, there is no installation, or no node can be checked
         SchedulerError: the scheduler does not give the nodes
         CheckFailed: with ``exclude_failed``: all nodes fail of the same, which is the site's fault; none is
             excluded
         LLMBError: the nodes cannot be measured
+        OSError: a part of LLMB cannot be read
     """
     if sizes and not fabric:
         raise RequestError("--sizes needs --fabric", remedy="add --fabric")
@@ -90,12 +91,15 @@ def _nodes_meant(
 ) -> tuple[Executor, Needs, str | None, str | None]:
     """Return which nodes to check: the executor to ask, what nodes must fulfil, a host list, and a partition.
 
-    Host list and partition both None: this machine, or the site's default. ``job``: the options of the job of
-    ``workload``, whose nodes are meant.
+    Host list and partition are None where they are not given and no default of the site applies; both None: this
+    machine, or all nodes of the scheduler's default. ``runs`` are words that name one run each. ``job``: the
+    options of the job of ``workload``, whose nodes are meant; without a workload all of them must be empty or None.
 
     Raises:
-        RequestError: nodes are named in several ways, there are options of a job without a workload, or the job cannot
-            be planned
+        RequestError: nodes are named in several ways, there are options of a job without a workload, the job cannot
+            be planned, or there is no such run
+        RecordError: a run's record cannot be read
+        LLMBError: recipe or configuration are wrong
     """
     if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
@@ -143,8 +147,10 @@ def _nodes_of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor,
 def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
     """Return what ``llmb-run health`` shows of the checked nodes, with the command that excludes failed ones.
 
-    The command is left out where they are ``excluded`` already. ``left``: nodes that were not checked, with why; where
-    the user ``named`` them, the exit status is 1, as where a node or the fabric fails.
+    The command is left out where they are ``excluded`` already. ``left``: nodes that were not checked, with why;
+    where the user ``named`` the nodes, any of these make the exit status 1, as does a node or fabric that fails. As
+    JSON: ``nodes`` (as ``_as_dict``), ``not_asked`` (``left``), ``drift``, ``fabric`` (None if not measured),
+    ``seconds`` and ``excluded`` (names).
     """
     failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
     fabric_fails = found.fabric is not None and found.fabric.verdict.level == "fail"
@@ -174,7 +180,8 @@ def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, na
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
     """Return a checked node's verdict, its remarks and its facts as JSON values.
 
-    The keys are ``node``, ``status``, ``remarks`` and ``facts``.
+    The keys are ``node``, ``status``, ``remarks`` (a list of dicts with ``check``, ``level`` and ``text``, among
+    others) and ``facts``, as ``facts_as_json`` returns them; None where the node did not answer.
     """
     remarks = msgspec.to_builtins(verdict.remarks)
     facts = facts_as_json(found.facts.get(verdict.node))
@@ -182,10 +189,10 @@ def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
 
 
 def _health_text(found: Health) -> str:
-    """Return what was found on the checked nodes, as text for people; empty where there is nothing to say.
+    """Return what was found on the checked nodes, as text for people with a final newline; empty: nothing to say.
 
-    In this order, with blank lines between: the fabric, remarks on single nodes (at most 40), remarks that all nodes
-    share, and in what nodes differ.
+    In this order, with blank lines between: the fabric, a table of remarks on single nodes (at most 40), one of
+    remarks that all nodes share, and one of what nodes differ in.
     """
     remarks = chain.from_iterable(item.remarks for item in found.verdicts)
     everywhere = Counter((it.check, it.level, it.text) for it in remarks)

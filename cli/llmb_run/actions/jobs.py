@@ -56,12 +56,14 @@ def jobs(
 
     ``runs``: words that name some, listed in their order. Without words, those that match the other options, newest
     first: ``limit`` or ``JOBS_LISTED`` (20) of them, or all with ``live`` or ``everything``. ``state``: names of
-    states, of which any will do; it and ``live`` apply to named runs, too. ``filters`` are the other options by which
-    runs are chosen. Records and index are brought up to date; a notice says if nothing matches.
+    states, of which any will do; it and ``live`` apply to named runs, too. ``filters`` are the other options of
+    ``run_filter``. Records and index are brought up to date; a notice says if nothing matches. As JSON: ``runs``,
+    as ``_job_json`` makes them, with ``differing``, ``step`` and ``step_seconds``.
 
     Raises:
         RequestError: a word names no run, an option has a wrong value, or there is no installation
         RecordError: the record of a live run cannot be read
+        OSError: a run.json that is to be changed fails to be read
     """
     workspace = Workspace()
     count = limit or (None if everything or live else options.JOBS_LISTED)
@@ -86,10 +88,11 @@ def jobs(
 
 
 def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
-    """Return ``lines``, the listed runs, for ``jobs --json``, each with its last step and that step's seconds.
+    """Return ``{"runs": lines}`` for ``jobs --json``, each run with its last step and that step's seconds.
 
-    Changes ``lines``: adds ``step`` and ``step_seconds`` where they are lacking, None beyond the first ``MOST_LOGS``
-    lines. ``rows`` has the runs' logs.
+    Changes ``lines``, the listed runs: adds ``step`` and ``step_seconds`` where they are lacking, None beyond the
+    first ``MOST_LOGS`` lines, and where the log has none. ``rows`` are those of the same runs in the index, which
+    name the logs.
     """
     logs = {str(row.folder): row.log for row in rows}
     for at, line in enumerate(lines):
@@ -99,7 +102,7 @@ def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
 
 
 def _last_step(log: Path) -> dict[str, Any]:
-    """Return the last training step in a log as ``step``, and its ``step_seconds``; both None where there is none.
+    """Return the number of the last training step in a log as ``step``, and its ``step_seconds``; None: not there.
 
     A missing log counts as one without steps.
     """
@@ -109,10 +112,11 @@ def _last_step(log: Path) -> dict[str, Any]:
 
 
 def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Workspace) -> str:
-    """Return the listed runs as a table, with the step time of a live run's last step, or of an ended run.
+    """Return the listed runs as a table with a final newline; empty without runs.
 
-    The latter is its measured one. Only the first ``MOST_LOGS`` logs of ended runs are read. ``rows`` are the index's,
-    for ``lines``. Empty without runs.
+    Its step time is a live run's last one, and an ended run's mean over the documented window, where it has one.
+    ``lines`` are as ``_job_json`` makes them, with ``differing``. Only the first ``MOST_LOGS`` logs of ended runs
+    are read. ``rows`` are those of the same runs in the index.
     """
     asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]
@@ -125,10 +129,10 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
 
 
 def _note_differences(lines: list[dict[str, Any]]) -> None:
-    """Add to each of ``lines``, listed runs, the settings in which it differs from the others, as ``differing``.
+    """Add to each of ``lines``, listed runs, the settings in which it differs from others, as ``differing``.
 
-    None where it differs in nothing, its record cannot be read, or beyond the first ``MOST_LOGS`` runs: each costs a
-    look into its folder.
+    Text such as ``tp=2, NCCL_ALGO=Ring``, for runs of the same kind of job. None where it differs in nothing, its
+    record cannot be read, or beyond the first ``MOST_LOGS`` runs: each costs a look into its folder.
     """
     plans: list[JobPlan | None] = [None] * min(len(lines), MOST_LOGS)
     for at, line in enumerate(lines[:MOST_LOGS]):
@@ -141,8 +145,12 @@ def _note_differences(lines: list[dict[str, Any]]) -> None:
 def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
     """Return the runs ``rows`` as they are now, as JSON values, in order; the scheduler is asked about live ones.
 
-    Ended runs are as the index has them; for those among the first ``MOST_LOGS`` (100) that did not complete, the cause
-    is looked up. The result has a run that ended meanwhile, too.
+    Each is as ``_job_json`` makes it. Ended runs are as the index has them; for those among the first ``MOST_LOGS``
+    (100) that did not complete, the cause is looked up. A run that ended meanwhile is in the result, too.
+
+    Raises:
+        RecordError: the record of a live run cannot be read
+        OSError: a run.json that is to be changed fails to be read
     """
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
@@ -156,7 +164,9 @@ def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
 def _job_json(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
     """Return one listed run as JSON values: as observed in ``run``, with its last step; or as the index has it.
 
-    The latter where ``run`` is None, with the cause of its failure from ``why`` (by run id; None where it has none).
+    The latter where ``run`` is None. The keys are those of ``run_as_json``, ``cause`` and ``live``; where it was
+    observed, also ``detail``, ``step`` and ``step_seconds``. ``cause`` is why it failed, from ``why`` (by run id);
+    None where that has none, or the run was observed.
     """
     if run is None:
         cause = why[row.run_id].short if row.run_id in why else None
@@ -168,15 +178,17 @@ def _job_json(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) ->
 def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
     """Wait until runs have ended, as ``llmb-run wait`` does, and print each change of state on stderr.
 
-    Without ``runs``, for all live ones of the user's own. ``timeout``: a time span; None: without limit. The exit
-    status is 1 where one failed or was cancelled, unless every step was trained; the result has an error where some
-    have not ended in time. Then the runs keep running.
+    ``runs``: words that name some; without any, all live ones of the user's own. ``timeout``: a time span such as
+    ``2h``; None: without limit. The exit status is 1 where one failed or was cancelled, unless every step was
+    trained; the result has an error of code ``timeout`` where some have not ended in time. Then the runs keep
+    running. As JSON: ``runs``, as ``LiveRun.as_dict`` returns them.
 
     Raises:
-        RequestError: a word names no run, or ``timeout`` is no time span
+        RequestError: a word names no run, ``timeout`` is no time span, or there is no installation
         RecordError: a run's record cannot be read
         SchedulerError: none of the runs that have not ended will ever start
         AnswerLost: the scheduler did not answer for a long time
+        OSError: a run.json that is to be changed fails to be read
     """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     rows = select_rows(Workspace(), runs, RunFilter(live=True), others="not waited for")
@@ -207,7 +219,8 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
 def _ended_line(run: LiveRun) -> str:
     """Return one line on a run that was waited for: its id, state and name, and whether every step was trained.
 
-    The latter only where the run has not completed; without a line break.
+    ``3f2a9c1e  FAILED  every step was trained  NAME``, the third part only where the run has ended without
+    completing and did train every step; without a line break.
     """
     record = run.record
     trained = "  every step was trained" if record.state != COMPLETED and run.trained else ""
@@ -217,11 +230,14 @@ def _ended_line(run: LiveRun) -> str:
 def cancel(runs: tuple[str, ...], everything: bool) -> Result:
     """Cancel ``runs``, or with ``everything`` all live ones of the user's own, as ``llmb-run cancel`` does.
 
-    Waits up to 10 s for them to end. Runs that could not be cancelled, such as another user's, are in the result with
-    their errors, of which the highest makes its exit status. Named runs that had ended are no error.
+    ``runs`` are words that name some. Waits up to 10 s for them to end. Runs that could not be cancelled, such as
+    another user's, are in the result with their errors (``refused``), of which the highest makes its exit status.
+    Named runs that had ended are no error.
 
     Raises:
-        RequestError: neither or both are asked for, or a word names no run
+        RequestError: neither or both are asked for, a word names no run, or there is no installation
+        RecordError: the list of folders outside the installation cannot be read
+        OSError: a run.json that is to be changed fails to be read
     """
     if bool(runs) == everything:
         raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")
@@ -244,9 +260,10 @@ def cancel(runs: tuple[str, ...], everything: bool) -> Result:
 
 
 def _cancel_note(before: RunRecord, after: RunRecord) -> str:
-    """Return what the state alone does not say of a run that was to be cancelled, behind two blanks; empty: nothing.
+    """Return what the state alone does not say of a run that was to be cancelled; empty: nothing.
 
-    That it was told to end and still lives, or had already ended.
+    ``  was told to end`` where it still lives, ``  had already ended`` where its state was the same ``before``;
+    each begins with two blanks.
     """
     if is_live(after.state):
         return "  was told to end"

@@ -24,10 +24,10 @@ _BLOCK = 1 << 16
 
 
 def last_lines(path: Path, count: int) -> int:
-    """Return the offset in bytes at which the last ``count`` lines of a file begin.
+    """Return the offset in bytes at which the last ``count`` lines of a file begin; ``count`` must not be negative.
 
-    What follows the last line break is a line, too, unless it is empty. 0 where the file has no more lines than that;
-    its size for a ``count`` of 0.
+    What follows the last line break is a line, too, unless it is empty. 0 where the file has no more lines than
+    that; its size for a ``count`` of 0.
 
     Raises:
         OSError: the file cannot be read
@@ -102,7 +102,7 @@ def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[
 def text_of(line: bytes) -> str:
     """Return what a terminal still shows of a line with carriage returns (a progress bar): its last part, as text.
 
-    A line break at its end is left out; what is not UTF-8 is replaced.
+    Any line is taken. A line break at its end is left out; what is not UTF-8 is replaced.
     """
     return line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
 
@@ -129,15 +129,16 @@ def logs(
 ) -> Result:
     """Print the log of a run (None: of the newest), as ``llmb-run logs`` does; ``goes_on``: follow it to the end.
 
-    ``batch``: the log of the batch script. ``lines``: only so many last ones (of those that match, unless it follows);
-    None: all, or when it follows, from the last 20 on. ``rank``, ``grep``: only lines of that rank, and in which the
-    regular expression is found. ``raw``: control characters too. Lines go to stdout, notices to stderr, also that no
-    line matches or the log is empty. Returns an empty result.
+    ``run`` is a word that names one. ``batch``: the log of the batch script instead. ``lines``: only so many last
+    ones (of those that match, unless it follows: then of all); None: all, or when it follows, from the last 20 on.
+    ``rank``, ``grep``: only lines of that rank, and in which the regular expression is found. ``raw``: control
+    characters too. Lines go to stdout, notices to stderr, also that no line matches or the log is empty. Returns an
+    empty result.
 
     Raises:
-        RequestError: there is no such run, or ``grep`` is not a regular expression
+        RequestError: there is no such run or no installation, or ``grep`` is not a regular expression
         RecordError: there is no log (unless it follows), or the run's record cannot be read
-        OSError: the log cannot be read
+        OSError: the log, or a run.json that is to be changed, cannot be read
     """
     wanted = _line_filter(grep, rank)
     record = load_record(one_folder(Workspace(), run))
@@ -166,9 +167,12 @@ def logs(
 
 
 def _no_log(record: RunRecord, path: Path) -> RecordError:
-    """Return, not raise, the error that the log ``path`` does not exist, with the run's state.
+    """Return, not raise, the error that the log ``path`` does not exist, with the run's state and what to do.
 
     The scheduler is asked for the state, and the record brought up to date.
+
+    Raises:
+        OSError: a run.json that is to be changed fails to be read
     """
     (now,) = refresh([record])
     run = now.paths.run_id
@@ -200,17 +204,22 @@ def _line_filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
 
 
 def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
-    """Return a function that tells whether the run has ended, for ``follow``.
+    """Return a function without arguments that tells whether the run has ended, for ``follow``.
 
     It asks the scheduler at most every 5 seconds, and says no in between. It prints notices: why there is no log
-    ``path`` yet, and in the end how the run ended.
+    ``path`` yet, and in the end how the run ended. The run's record on disk is brought up to date, which raises
+    OSError where it fails to be read.
     """
     last_query = float("-inf")
 
     def ended() -> bool:
         """Return whether the run has ended; False without asking within 5 seconds of the last question.
 
-        The question goes to the scheduler. Prints a notice on how the run ended, or why there is no log yet.
+        The question goes to the scheduler, about ``record`` of the enclosing function, which is replaced by the
+        answer. Prints a notice on how the run ended, or why there is no log ``path`` yet.
+
+        Raises:
+            OSError: a run.json that is to be changed fails to be read
         """
         nonlocal last_query, record
         if time.monotonic() - last_query < _ASK_SECONDS:

@@ -30,8 +30,10 @@ _NODES = 3
 class Outlook:
     """What a planned job is expected to take: memory, time and GPU-hours, and where its settings come from.
 
-    It is made from the planned job and the workspace whose site configuration counts. ``as_dict`` is for programs,
-    ``text`` for people.
+    It is made from the planned job and the workspace whose site configuration counts. ``as_dict`` returns it as
+    JSON values for programs. ``text`` returns it as text for people, wrapped at the terminal's width, with a final
+    line break; its flags add the parts of each pipeline stage (``memory``), where each value comes from
+    (``origin``), and which ranks are on which node (``ranks``).
     """
 
     def __init__(self, planned: PlannedJob, workspace: Workspace) -> None:
@@ -41,10 +43,11 @@ class Outlook:
     def as_dict(self) -> dict[str, Any]:
         """Return what the job is expected to take as JSON values, for ``plan --json``.
 
-        The keys are ``plan``, ``sources``, ``time_from``, ``job_seconds``, ``gpu_hours``, ``most_gpu_hours``,
-        ``rank_order``, ``groups`` and ``ranks``. ``job_seconds`` and ``gpu_hours`` are pairs, lowest and highest; None
-        where they are not known. ``most_gpu_hours`` is what the time limit allows. ``sources`` says where each setting
-        comes from; ``ranks`` has the place of each rank, by number, in the ``groups``.
+        The keys are ``plan`` (as ``plan_as_dict``), ``sources``, ``time_from``, ``job_seconds``, ``gpu_hours``,
+        ``most_gpu_hours``, ``rank_order``, ``groups`` and ``ranks``. ``job_seconds`` and ``gpu_hours`` are pairs,
+        lowest and highest; None where they are not known, and so is ``time_from``, a text on what they are known
+        from. ``most_gpu_hours`` is what the time limit allows. ``sources`` is a list with a dict for each setting,
+        which says where it comes from; ``ranks`` has the place of each rank, by number from 0, in the ``groups``.
         """
         return {
             "plan": plan_as_dict(self.plan),
@@ -61,9 +64,9 @@ class Outlook:
     def text(self, *, memory: bool = False, origin: bool = False, ranks: bool = False) -> str:
         """Return what the job is expected to take as text: whether it fits, how long it takes, what that costs.
 
-        Then what that is known from, and what the job is. ``memory`` adds the parts of each pipeline stage, ``origin``
-        where each value comes from, ``ranks`` which ranks are on which node; without them a line names the options.
-        Wrapped at the terminal's width, with a final line break.
+        Then, below headings, what that is known from, and what the job is. ``memory`` adds the parts of each
+        pipeline stage, ``origin`` where each value comes from, ``ranks`` which ranks are on which node; without
+        them a last line names the options. Wrapped at the terminal's width, with a final line break.
         """
         parts = {"memory": self._memory_lines, "time": self._time_lines, "job": self._job_lines}
         if memory:
@@ -92,9 +95,9 @@ class Outlook:
         yield f"{', '.join(layout)}; {counted(plan.trained_steps, 'step')}"
 
     def _source_lines(self) -> Iterator[str]:
-        """Yield a line for each source of the job's settings, with the settings that come from there.
+        """Yield a line for each source of the job's settings: ``SOURCE: NAME VALUE, NAME VALUE``.
 
-        Each setting is followed by its value.
+        Sources and settings are in the order in which the settings are known.
         """
         together: dict[str, list[str]] = {}
         for name, value, source in self.sources:
@@ -123,7 +126,8 @@ class Outlook:
     def _rank_lines(self) -> Iterator[str]:
         """Yield lines on the groups of ranks (TP, PP ...), and on which ranks each node has.
 
-        Of more than three nodes only the first three and, behind a line of dots, the last are shown.
+        First the groups' sizes in their order, maybe a line on cores, then ``node 0: ranks 0-7, TP 0-7, PP 0`` for
+        each node. Of more than three nodes only the first three and, behind a line of dots, the last are shown.
         """
         plan = self.plan
         known = groups(plan)
@@ -153,10 +157,10 @@ class Outlook:
 
 
 def _memory_bar(stage: StageMemory, memory: MemoryEstimate) -> str:
-    """Return the memory of a pipeline stage's rank as a line: ``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``.
+    """Return the memory of a pipeline stage's rank as a line: ``PP 0-6     54.3 WWWGGGGGGOOAAAAAAAAA..     |``.
 
-    The number is in GiB. Each letter stands for one part, dots for the reserve, and the bar for where the GPU's memory
-    ends.
+    The number is in GiB. Each letter is the first of one part's name, as wide as its share; dots are the reserve,
+    and the bar is where the GPU's memory ends. What does not fit stands behind the bar. No line break.
     """
     scale = _BAR / max(memory.limit, memory.peak + memory.reserve)
     drawn, end = "", 0.0
@@ -170,16 +174,20 @@ def _memory_bar(stage: StageMemory, memory: MemoryEstimate) -> str:
 
 
 def _range_text(values: list[int]) -> str:
-    """Return the smallest and largest of ``values``, ``0-7``; one number where they are the same. Not for none."""
+    """Return the smallest and largest of ``values``, ``0-7``; one number where they are the same.
+
+    ``values`` must not be empty; that they are consecutive is not checked.
+    """
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low}-{high}"
 
 
 def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
-    """Show what a job will take, as ``llmb-run plan`` does; ``settings`` are the job's options. Starts nothing.
+    """Show what a job will take, as ``llmb-run plan`` does. Starts nothing.
 
-    A job that does not fit into memory is shown, too, with that error in the result, which decides the exit status.
-    ``memory``, ``origin``, ``ranks``: add these parts to the text. Warnings are printed on stderr.
+    ``settings`` are the job's options, as ``one_job`` takes them, without ``dry_run``. A job that does not fit into
+    memory is shown, too, with that error in the result, which decides the exit status. ``memory``, ``origin``,
+    ``ranks``: add these parts to the text. Warnings are printed on stderr.
 
     Raises:
         RequestError: the job cannot be planned for another reason

@@ -38,13 +38,18 @@ def report(
 ) -> Result:
     """Write a report on runs, as ``llmb-run report`` does: on those named, or all that match ``filters``.
 
-    ``html``, ``markdown``, ``junit``: files to write, which replace earlier ones, or ``-`` for standard output, which
-    gets Markdown where none is asked for. ``title``: the report's heading. ``fabric``: files with measurements of the
-    fabric to add. The exit status is 1 where runs were chosen by name or filter and one of them failed.
+    ``runs`` are words that name some; ``filters`` are the options of ``run_filter``. ``html``, ``markdown``,
+    ``junit``: files to write, which replace earlier ones, ``-`` for standard output, None: not this form; where
+    none is asked for, standard output gets Markdown. ``title``: the report's heading. ``fabric``: files with
+    measurements of the fabric to add. The exit status is 1 where runs were chosen by name or filter and one of them
+    failed.
 
     Raises:
-        RequestError: two forms go to standard output, no run is found, or a file holds no measurement
-        RecordError: a file cannot be written or read
+        RequestError: two forms go to standard output, one goes there beside ``--json``, no run is found, or a file
+            holds no measurement
+        RecordError: a file cannot be written or read, or the record of a run not be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     asked = {"html": html, "markdown": markdown, "junit": junit}
     # Before the runs are measured, which may take long.
@@ -93,14 +98,18 @@ def archive(
 ) -> Result:
     """Pack runs into one file, as ``llmb-run archive`` does: those named, or the user's own that match ``filters``.
 
-    Without names and filters, all of the user's own. ``output``: the file; None: ``llmb-TIME.tar.zst`` in the working
-    folder. ``profiles``: pack these too; ``unmasked``: also pack what is not text, in which secrets cannot be masked;
-    ``overwrite``: replace an existing file. Prints notices on stderr on what was masked or left out.
+    ``filters`` are the options of ``run_filter``; without names and filters, all of the user's own. ``output``: the
+    file; None: ``llmb-TIME.tar.zst`` in the working folder. ``profiles``: pack these too; ``unmasked``: also pack
+    what is not text, in which secrets cannot be masked; ``overwrite``: replace an existing file. Prints notices on
+    stderr on what was masked or left out. As JSON: ``path`` (absolute), ``bytes``, ``runs`` (how many), ``sha256``
+    (by file) and ``left_out``.
 
     Raises:
         RequestError: no run matches, a word names none, or the file exists or cannot be an archive
         EnvironmentLacks: zstd is missing
-        RecordError: the file cannot be written
+        RecordError: the file cannot be written, or a record not be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
     check_archive(path, overwrite=overwrite)  # before the runs are measured

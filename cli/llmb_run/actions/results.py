@@ -56,15 +56,19 @@ def results(
 ) -> Result:
     """Measure how fast runs are, as ``llmb-run results`` does: those named, or all that match ``filters``.
 
-    ``output``: ``table`` (also None), ``csv`` or ``json``. ``iterations``, ``group``, ``rank``, ``scaling``,
-    ``history``, ``alarm``: another view, at most one (``history`` and ``alarm`` together: the alarm); ``window``: the
-    iterations to measure, None: each run's own. ``last``, ``everything``: how many runs the table has; ``single_runs``,
-    ``timing``, ``notes``, ``full_names``: what it shows of them. Outputs of nccl-tests may be named instead of runs.
-    The exit status is 1 where a run failed; with ``rank`` or ``alarm`` as these views define it.
+    ``filters`` are the options of ``run_filter``; ``limit`` must be among them. ``output``: ``table`` (also None),
+    ``csv`` or ``json``. ``iterations``, ``group``, ``rank``, ``scaling``, ``history``, ``alarm``: another view, at
+    most one (``history`` and ``alarm`` together: the alarm); ``window``: the iterations to measure, None: each
+    run's own. ``last``, ``everything``: how many runs the table has; ``single_runs``, ``timing``, ``notes``,
+    ``full_names``: what it shows of them. Outputs of nccl-tests may be named instead of runs. The exit status is 1
+    where a run failed; with ``rank`` where a ranking has no time and none to come, with ``alarm`` where there is
+    one.
 
     Raises:
         RequestError: options exclude each other or are wrong, or no run is found
-        RecordError: the list of folders outside the installation cannot be read
+        RecordError: the list of folders outside the installation, or the record of a run, cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     if output not in (None, "json"):
         refuse_beside_json("--format", output)
@@ -108,15 +112,28 @@ def results(
 def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
     """Return a result with every training step of the measured runs, in the form ``output``; as a table it is CSV.
 
-    ``status``: the result's exit status.
+    ``output`` is as for ``_in_output_form``; as JSON the steps are a list under ``steps``. ``status``: the result's
+    exit status.
     """
 
     def csv() -> str:
-        """Return every training step of the measured runs as CSV text."""
+        """Return every training step of the measured runs as CSV text, with a line of column names.
+
+        The runs are ``found`` of the enclosing function.
+
+        Raises:
+            OSError: a log that was read before cannot be read any more
+        """
         return columns.csv_of(STEP, measured_steps(found))
 
     def data() -> dict[str, Any]:
-        """Return every training step of the measured runs as JSON values, under ``steps``."""
+        """Return every training step of the measured runs ``found`` as a dict with one key, ``steps``: a list of dicts.
+
+        Each has the keys of ``STEP``. ``found`` is the enclosing function's.
+
+        Raises:
+            OSError: a log that was read before cannot be read any more
+        """
         return {"steps": [columns.as_dict(STEP, step) for step in measured_steps(found)]}
 
     return _in_output_form(output, data, csv, csv, status)
@@ -125,12 +142,16 @@ def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
 def _ranking_result(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
     """Return a result with the runs' configurations ranked by speed, in the form ``output``.
 
-    There is a ranking for each kind of work. A failed run is a valid outcome, as long as another one in its ranking has
-    a time. The exit status is 1 where a ranking has no time, and no run that may yet have one.
+    There is a ranking for each kind of work; as JSON they are a list under ``boards``. ``output`` is as for
+    ``_in_output_form``. A failed run is a valid outcome, as long as another one in its ranking has a time. The exit
+    status is 1 where a ranking has no time, and no run that may yet have one, else 0.
 
     Raises:
         RequestError: the fastest configuration is of a workload that is not known here
         ConfigError: the site's configuration is wrong, or not trusted
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError: a recipe's catalogue cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     made = rank_runs(found, workspace)
     # What has not ended may yet have a time.
@@ -149,11 +170,15 @@ def _alarm_result(
 ) -> Result:
     """Return a result with a line for each configuration that became slower, and still is; empty where none did.
 
-    Nothing else is printed then, because cron mails whatever is: what measuring says on stderr is dropped. ``window``:
-    the iterations to measure, None: each run's own. The exit status is 1 with a line, else 0.
+    Nothing else is printed then, because cron mails whatever is: what measuring says on stderr is dropped.
+    ``runs``: words that name some; ``filters``: options of ``run_filter``, by name, if there are no words.
+    ``window``: the iterations to measure, None: each run's own. ``output`` is as for ``_in_output_form``; as JSON
+    the lines are under ``alarms``. The exit status is 1 with a line, else 0.
 
     Raises:
         RequestError: no run is found
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected_runs(workspace, runs, filters, window)
@@ -168,10 +193,11 @@ def _alarm_result(
 def _in_output_form(
     output: str, data: Callable[[], Any], table: Callable[[], str], csv: Callable[[], str], status: int
 ) -> Result:
-    """Return a result with what was measured, in the form ``output``: ``table``, ``csv`` or ``json``.
+    """Return a result with what was measured, in the form ``output``, which must be ``table``, ``csv`` or ``json``.
 
-    ``data``, ``table`` and ``csv`` give those forms; ``json`` is ``data`` in the envelope of every command, as with
-    ``--json``. Of the functions, only that of the printed form is called. ``status``: the exit status.
+    ``data``, ``table`` and ``csv``, without arguments, give those forms; ``json`` is ``data`` in the envelope of
+    every command, as with ``--json``. Of the functions, only that of the printed form is called, when the result is
+    printed. ``status``: the exit status.
     """
     result = Result(data, status=status)
     texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.recorded_notices) + "\n"}
@@ -181,9 +207,15 @@ def _in_output_form(
 def _view_functions(
     found: list[MeasuredRun], workspace: Workspace, *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
-    """Return three functions that give a view of the runs: as data, as a table, and as CSV.
+    """Return three functions without arguments that give a view of the runs: as data, as a table, and as CSV.
 
-    The view is their groups with ``group``, how they scale with ``scaling``, else their history.
+    The view is their groups with ``group``, how they scale with ``scaling``, else their history. The data is a dict
+    with the view's rows under its name. That for the table also prints notices, of groups.
+
+    Raises:
+        RecordError: a record that is needed is gone or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     together = groups.group_runs(found) if group else []
     view: columns.View[Any]
@@ -195,7 +227,15 @@ def _view_functions(
         view = series.history_view(series.history_lines(found))
 
     def table() -> str:
-        """Return the view as the text of a table; of groups, also print what a reader must know of them as notices."""
+        """Return the enclosing function's view as the text of a table; of groups, also print what readers must know.
+
+        That is printed as notices, each time.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+            OSError: the log of a run is to be read again for its steps, and cannot be
+        """
         for line in (*group_remarks(together), *reference_lines(found)) if group else ():
             notice(line)
         return view.table()
@@ -206,12 +246,17 @@ def _view_functions(
 def compare(first: str, second: str) -> Result:
     """Compare the runs of two sides, ``first`` (A) and ``second`` (B), as ``llmb-run compare`` does.
 
-    Each side is words that name one run each, with commas between. Two files with measurements of a fabric are compared
-    as such. The exit status is 0 where step times are compared, whatever the answer; 1 where none are, 4 where that is
-    because a side has not ended.
+    Each side is words that name one run each, with commas between. Two files with measurements of a fabric are
+    compared as such. As JSON: ``first`` and ``second`` (as ``_Side.as_dict``), ``answer`` ("faster" or "slower" of
+    B, "open", None), ``ratio`` (B's step time to A's) with ``ratio_low`` and ``ratio_high``, ``loss``,
+    ``unequal_work`` and ``differences``. The exit status is 0 where step times are compared, whatever the answer; 1
+    where none are, 4 where that is because a side has not ended.
 
     Raises:
         RequestError: a word names no recorded run, or a run is on both sides
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     from llmb_run.comparing.fabrics import are_fabrics, compare_fabric_files  # most ask for results
 
@@ -254,10 +299,11 @@ def compare(first: str, second: str) -> Result:
 
 
 def _change_answer(change: Change | None) -> str | None:
-    """Return whether the second side's steps are ``faster`` or ``slower``, or ``open``: no clear difference.
+    """Return whether the second side is ``faster`` or ``slower`` than the first, or ``open``: no clear difference.
 
-    Clear is a difference that the interval of the ratio of step times confirms. ``change`` is the second side's step
-    time against the first's; None, which gives None: no step times are compared.
+    Clear is a difference that the interval of the ratio of step times confirms; faster means shorter steps.
+    ``change`` is the second side's step time against the first's; None, which gives None: no step times are
+    compared.
     """
     if change is None:
         return None
@@ -269,13 +315,16 @@ def _change_answer(change: Change | None) -> str | None:
 class _Side:
     """One side of ``compare``: the recorded runs that it names, at least one, measured, with their mean step time.
 
-    It is made from the words, with commas between, and the workspace. A run that is named twice counts once; what is no
-    recorded run of LLMB is left out. ``times`` has the step time of each successful run. ``seconds`` (mean step time,
-    stalls included) and ``steady`` (without) are None where no run has one; ``live``: a run has not ended. ``as_dict``
-    gives the side as JSON values, ``row`` as a row of the table, whose first cell is the side's ``name``, A or B.
+    It is made from the words, with commas between, and the workspace. A run that is named twice counts once; what
+    is no recorded run of LLMB is left out. ``runs``, ``records`` and ``run_ids`` are in the order of the words;
+    ``times`` has the step time of each successful run. ``seconds`` (mean step time, stalls included) and ``steady``
+    (without) are None where no run has one; ``live``: a run has not ended. ``as_dict`` returns the side as JSON
+    values, ``row`` a list of six cells for the table, of which the first is the side's ``name``, A or B.
 
     Raises:
         RequestError: a word names no run, or none of them is a recorded one
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
 
     def __init__(self, words: str, workspace: Workspace) -> None:
@@ -310,8 +359,13 @@ class _Side:
     def row(self, name: str) -> list[str]:
         """Return the side's row in the table of ``compare``; ``name`` is A or B. Unknown values are empty cells.
 
-        The cells are the name, its first run, successful of all runs, step and steady seconds, and tokens/s at that
-        step time.
+        The six cells are the name, its first run's name, ``2 of 3`` (successful of all runs), step and steady
+        seconds, and tokens/s at that step time, by the first run's figures.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+            OSError: the log of a run is to be read again for its steps, and cannot be
         """
         seconds, figures = self.seconds, self.runs[0].figures
         tokens = figures.tokens_per_second * figures.step_seconds / seconds if figures and seconds else None
@@ -325,9 +379,10 @@ _STALLS_SHOWN = 0.001
 
 
 def _stalls_line(one: _Side, other: _Side) -> str:
-    """Return a line on how the sides' steps compare without stalls, beginning with a line break.
+    """Return a line on how the sides' steps compare without stalls, with a line break before it and none behind.
 
-    Empty where stalls are below 0.1 % of the step time on both sides, or a side has no step time.
+    ``stalls are included; without them, a step of B against one of A is -1.2 %``. Empty where stalls are below 0.1
+    % of the step time on both sides, or a side has no step time. ``one`` is A.
     """
     if not (one.seconds and one.steady and other.seconds and other.steady):
         return ""
@@ -364,8 +419,8 @@ _TELLING = 3
 def _change_sentence(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
     """Return one sentence on B's step time against A's, or that none are compared (``change`` None).
 
-    Without a period; it may have a line break in it. ``first`` and ``second``: the step times of the runs of A and of
-    B.
+    ``B's steps take 2.1 % less time than A's (97.7 % interval: -2.9 % to -1.3 %)``, or from ``open: `` on. Without
+    a period; it may have a line break in it. ``first`` and ``second``: the step times of the runs of A and of B.
     """
     if change is None:
         return "no times are compared: a side has no successful run with steady steps"
@@ -393,9 +448,9 @@ def _change_sentence(change: Change | None, first: Sequence[StepTime], second: S
 
 
 def _ranges_disjoint(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
-    """Return whether every run of one side, whichever it is, took longer than every run of the other.
+    """Return whether every run of one side, whichever it is, took longer than every run of the other, by its step time.
 
-    Equal times do not count as longer. Both sides need at least one run.
+    Step times are means with stalls. Equal times do not count as longer. Both sides need at least one run.
     """
     one = [time.mean_log for time in first]
     other = [time.mean_log for time in second]

@@ -29,13 +29,17 @@ from llmb_run.terminal import duration_text, local_time_text, next_command, with
 def show(run: str | None, script: bool) -> Result:
     """Show one run, as ``llmb-run show`` does (``run`` None: the newest); with ``script``, its batch script instead.
 
-    The scheduler is asked for the run's state, and record and index are brought up to date; where it does not answer, a
-    notice says so, and the last known state is shown. With ``script`` it is not asked. The exit status is 0, whatever
-    the run's state.
+    ``run`` is a word that names one. The scheduler is asked for the run's state, and record and index are brought
+    up to date; where it does not answer, a notice says so, and the last known state is shown. With ``script`` it is
+    not asked. The exit status is 0, whatever the run's state. As JSON: ``record``, ``nodes``, ``reason`` (of
+    waiting), ``start`` (Unix time, or None), ``evidence``, ``straggler`` (None: none stands out) and ``result``; of
+    the script ``run_id``, ``path`` and ``script``.
 
     Raises:
         RequestError: there is no such run, or no installation
         RecordError: the run's record or script cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: a run.json that is to be changed, or a log that is read again for its steps, cannot be read
     """
     workspace = Workspace()
     record = load_record(one_folder(workspace, run))
@@ -69,7 +73,13 @@ def show(run: str | None, script: bool) -> Result:
 def _run_text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> str:
     """Return everything known of a run as text for people, with a final newline: headings, each with its lines.
 
-    Headings without lines are left out. ``slow``: the rank for which the others waited; None: none stands out.
+    ``seen`` is the run as observed, ``measured`` its figures. Headings without lines are left out. ``slow``: the
+    rank for which the others waited; None: none stands out.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     record, plan = seen.record, seen.record.plan
     names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
@@ -107,13 +117,20 @@ def _run_text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) 
 
 
 def _attempt_line(attempt: Attempt) -> str:
-    """Return an earlier start of the run's job as one line, behind the time at which it ended or began, if known."""
+    """Return an earlier start of the run's job as one line: when it ended, else began, two blanks, and what it was.
+
+    The local time; without it where neither is known.
+    """
     when = attempt.ended or attempt.started
     return f"{local_time_text(when)}  {attempt}" if when is not None else str(attempt)
 
 
 def _why_lines(measured: MeasuredRun) -> list[str]:
-    """Return lines on why the run failed, and on what to do; empty where it has not failed."""
+    """Return lines on why the run failed, and on what to do; empty where it has not failed.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+    """
     if not measured.why:
         return []
     from llmb_run.actions.why import cause_lines  # here: most runs have not failed, and these patterns take a while
@@ -124,7 +141,7 @@ def _why_lines(measured: MeasuredRun) -> list[str]:
 def _state_line(seen: Observation) -> str:
     """Return the run's state and since when it has it, as one line; of a waiting run also what it waits for.
 
-    Of a live run also for how long.
+    ``RUNNING since TIME (12 min)`` of a live run, ``COMPLETED at TIME`` of one that has ended; times are local.
     """
     record = seen.record
     since = f"at {local_time_text(record.state_time)}"
@@ -134,7 +151,11 @@ def _state_line(seen: Observation) -> str:
 
 
 def _job_line(seen: Observation) -> str:
-    """Return where the run is, as one line: its job id and nodes, or, without a scheduler, its host and process."""
+    """Return where the run is, as one line: its job id and nodes, or, without a scheduler, its host and process.
+
+    ``4711 on n[1-4]``; ``no job id yet`` where it has none. Without a scheduler ``on HOST, process 4711``, or ``on
+    this machine`` where the process is not known.
+    """
     record = seen.record
     if not record.plan.traits.queued:
         return (
@@ -151,7 +172,13 @@ _STALLS_SHOWN = 0.001
 def _stall_text(measured: MeasuredRun) -> str:
     """Return what share of the step time stalls are, as a clause; only for a time that is compared with a reference.
 
-    Empty otherwise, and where stalls are below 0.1 % of it.
+    ``stalls are 2.1 % of it: a steady step takes 1.234 s``, without a period. Empty otherwise, and where stalls are
+    below 0.1 % of it.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     time = measured.steps.time
     if measured.verdict is None or measured.verdict.reference is None or time is None:
@@ -165,7 +192,11 @@ def _stall_text(measured: MeasuredRun) -> str:
 def _memory_text(measured: MeasuredRun) -> str:
     """Return the run's measured and predicted peak of GPU memory, in GiB, whichever are known; empty without both.
 
-    On a CPU it is the memory of a rank.
+    ``61.2 GiB at most on a GPU, 70.1 reserved, predicted 58.0 of 79.1 GiB (...)``. On a CPU it is the memory of a
+    rank.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     plan = measured.record.plan.preflight.memory if measured.record else None
     parts = []

@@ -40,13 +40,16 @@ def list_baselines() -> Result:
 def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     """Make runs this site's baselines, as ``llmb-run baseline set`` does: those named, or that match ``filters``.
 
-    Several runs of one configuration and software make one baseline, which replaces an earlier one of these. Writes the
-    installation's list, and prints remarks on the runs as notices. Shows the new baselines.
+    ``filters`` are the options of ``run_filter``, which do not apply to named runs. Several runs of one
+    configuration and software make one baseline, which replaces an earlier one of these. Writes the installation's
+    list, and prints remarks on the runs as notices. Shows the new baselines.
 
     Raises:
-        RequestError: no run is named or matches, a run has no step time that counts, or repeats had several images of
-            one name; nothing is written
-        RecordError: the list cannot be read or written
+        RequestError: no run is named or matches, a run has no step time that counts, or repeats had several images
+            of one name, or there is no installation; nothing is written
+        RecordError: the list cannot be read or written, or the record of a run not be read
+        OSError: the list cannot be locked, or the log of a run not be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     workspace = Workspace()
     install = workspace.require_install()
@@ -71,11 +74,13 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 def remove_baseline(keys: tuple[str, ...]) -> Result:
     """Remove the baselines with ``keys`` from the installation's list, as ``llmb-run baseline remove`` does.
 
-    The result names those removed.
+    Keys are given in full, as ``baseline list`` shows them. The result names those removed; as JSON their keys,
+    under ``removed``.
 
     Raises:
         RequestError: a key is that of no baseline, and nothing is removed; or there is no installation
         RecordError: the list cannot be read or written
+        OSError: the list cannot be locked
     """
     gone = remove_baselines(Workspace().require_install(), keys)
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
@@ -84,7 +89,9 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
 def _baselines_result(found: list[Baseline], install: Path) -> Result:
     """Return the baselines ``found`` as data and as a table, each with the relative error of its step time.
 
-    In their order. The error is estimated by the past runs of ``install``, and is in percent in the table only.
+    In their order. The error is estimated by the past runs of ``install``; it is in percent in the table, a share
+    in the data. That has, under ``baselines``, ``key``, ``title``, ``software``, ``added`` (Unix time),
+    ``seconds``, ``relative_error``, ``setup`` and ``runs`` (``run_id``, ``seconds``, ``error``) of each.
     """
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]
@@ -128,13 +135,15 @@ def list_nodes() -> Result:
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
     """Exclude the nodes of the host list ``hosts`` from jobs, as ``llmb-run exclude add`` does.
 
-    All excluded nodes are shown. ``days``: for how long, at most 3650; None: until they are removed. A node that is
-    excluded already gets the new reason and end.
+    All nodes that are excluded then are shown. ``days``: for how long, above 0 and at most 3650; None: until they
+    are removed. A node that is excluded already gets the new reason and end. Whether there are such nodes is not
+    checked.
 
     Raises:
-        RequestError: the host list cannot be read, ``reason`` is blank or not one line, there is no installation, or
-            ``days`` is no such period
+        RequestError: the host list cannot be read, ``reason`` is blank or not one line, there is no installation,
+            or ``days`` is no such period; nothing is written
         RecordError: the exclusion list cannot be read or written
+        OSError: the list cannot be locked
     """
     return _exclusions_result(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
 
@@ -142,11 +151,13 @@ def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
 def remove_nodes(hosts: str) -> Result:
     """Put the nodes of the host list ``hosts`` back into use, as ``llmb-run exclude remove`` does.
 
-    What runs have shown of them no longer counts. Nodes that were not excluded are no error; a notice says if none was.
+    What runs have shown of them no longer counts. Nodes that were not excluded are no error; a notice says if none
+    was. As JSON, ``removed`` lists those that were excluded.
 
     Raises:
         RequestError: the host list cannot be read, or there is no installation
         RecordError: the exclusion list cannot be read or written
+        OSError: the list cannot be locked
     """
     removed = include_nodes(Workspace().require_install(), hosts)
     if not removed:
@@ -157,7 +168,8 @@ def remove_nodes(hosts: str) -> Result:
 def _exclusions_result(found: list[Exclusion]) -> Result:
     """Return what ``llmb-run exclude`` shows of the excluded nodes ``found``: table and data, in their order.
 
-    A notice says if there is none.
+    As JSON, under ``nodes``, ``node``, ``reason``, ``added`` and ``expires`` of each: Unix times, None: until it is
+    removed. A notice says if there is none.
     """
     if not found:
         notice("no node is excluded")
@@ -179,6 +191,8 @@ def _exclusions_result(found: list[Exclusion]) -> Result:
 
 def rebuild_index() -> Result:
     """Build the index of runs again from the run folders, as ``llmb-run rebuild`` does; show how many runs it has.
+
+    It replaces the present index. As JSON the number is under ``runs``.
 
     Raises:
         RequestError: there is no installation

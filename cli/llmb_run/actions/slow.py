@@ -21,12 +21,16 @@ from llmb_run.terminal import with_label
 def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
     """Return why runs are slow, as ``llmb-run why --slow`` shows it: a rank that others wait for, and what differs.
 
-    Each run is compared with the site's best one of the same work. The runs are those that ``names`` name, or that
-    match ``filters``; without either the newest with a step time. Runs whose record cannot be read are left out. The
-    exit status is 0.
+    Each run is compared with the site's best one of the same work. The runs are those that ``names`` name (words as
+    ``select_rows`` takes them), or that match ``filters``, options of ``run_filter``; without either the newest
+    with a step time. Runs whose record cannot be read are left out. As JSON, under ``runs``, ``run`` (its id),
+    ``straggler`` (None: none stands out) and ``gap`` of each. The exit status is 0.
 
     Raises:
-        RequestError: a name is that of no run, none of the newest runs has a step time, or there is no installation
+        RequestError: a name is that of no run, a filter is wrong, none of the newest runs has a step time, or there
+            is no installation
+        LLMBError: no job can be planned here at all
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     found, text = [], ""
     if names or any(filters.values()):
@@ -53,10 +57,12 @@ _MOST_LOOKED_AT = 20
 def _newest_timed(workspace: Workspace) -> RunRow:
     """Return the newest run that has a step time, which a run that failed or still runs has not.
 
-    Only the newest 20 are looked at.
+    Only the newest 20 of the installation are looked at, whoever owns them.
 
     Raises:
         RequestError: none of these has one, or there is no installation
+        RecordError: the list of folders outside the installation, or the record of a run, cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     for row in select_rows(workspace, [], RunFilter(limit=_MOST_LOOKED_AT)):
         if any(item.good for item in measure([row], workspace)):

@@ -27,11 +27,13 @@ from llmb_run.terminal import next_command, say, table
 def single(**settings: Any) -> Result:
     """Start one job with the options ``settings``, as ``llmb-run single`` does.
 
-    Where it was followed to its end, its step time is shown, too. A dry run only shows the plan. An equal submission
-    that was interrupted within the last day is continued.
+    ``settings`` are those of ``one_job`` and the fields of ``StartOptions``. Where it was followed to its end, its
+    step time is shown, too. A dry run only shows the plan. An equal submission that was interrupted within the last
+    day is continued.
 
     Raises:
         LLMBError: it cannot be planned or started, or its run failed while it was followed
+        OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     requested = plan_specs([one_job(**settings)], workspace, dry_run=options.dry_run)
@@ -41,11 +43,12 @@ def single(**settings: Any) -> Result:
 def submit(**settings: Any) -> Result:
     """Start every job that the options ``settings`` ask for, as ``llmb-run submit`` does; show what became of each.
 
-    The exit status is the greatest of the errors' where some jobs could not be started. The same command goes on with
-    what was interrupted.
+    ``settings`` are those of ``plan_options`` and the fields of ``StartOptions``. The exit status is the greatest
+    of the errors' where some jobs could not be started, else 0. The same command goes on with what was interrupted.
 
     Raises:
-        LLMBError: a job cannot be planned, or none could be started
+        LLMBError: a job cannot be planned (unless those are skipped), or none could be started
+        OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     return add_figures(start("submit", plan_options(workspace, options, **settings), workspace, options), workspace)
@@ -54,13 +57,14 @@ def submit(**settings: Any) -> Result:
 def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOptions) -> Result:
     """Show which jobs of a sweep can run and which cannot, and start the former; in a dry run nothing is started.
 
-    ``requested`` has the planned jobs and the refused ones, ``how`` the options for starting them. The first repeats of
-    all combinations start before the second ones. What is shown is printed before anything starts; the result's data
-    has it under ``planned`` and ``refused``, too.
+    ``requested`` has the planned jobs and the refused ones, ``how`` the options for starting them; it is a dry run
+    if the first planned job says so. The first repeats of all combinations start before the second ones. What is
+    shown is printed before anything starts; the result's data has it under ``planned`` and ``refused``, too.
 
     Raises:
-        RequestError: no combination can be planned
+        RequestError: no combination can be planned (if a single one was asked for, its own error)
         LLMBError: no job could be started
+        OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     planned, refused = requested.planned, requested.refused
     if not planned:
@@ -102,15 +106,16 @@ def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOption
 
 
 def _without_repeats(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
-    """Return those of the planned jobs that are first repeats, so that each combination is there once."""
+    """Return those of the planned jobs that are first repeats, in order, so that each combination is there once."""
     return [item for item in planned if item.spec.repeat == 1]
 
 
 def _sweep_table(planned: Sequence[PlannedJob]) -> str:
-    """Return the combinations of a sweep as a table: values, number of runs, and expected memory and step time.
+    """Return the combinations of a sweep as a table with a final newline: values, number of runs, memory, step time.
 
-    A row for each combination, in the order of its first repeat in ``planned``. Columns without any value are left out;
-    GPUs also where the scale is varied.
+    A column for each varied dimension, then ``runs``, ``GPUs``, ``memory GiB``, ``step s`` and ``known from``, the
+    last ones expected. A row for each combination, in the order of its first repeat in ``planned``. Columns without
+    any value are left out; GPUs also where the scale is varied.
     """
     runs = Counter(item.spec.combination for item in planned)
     names = list(dict.fromkeys(chain.from_iterable(item.spec.varied for item in planned)))
@@ -134,8 +139,8 @@ def _sweep_table(planned: Sequence[PlannedJob]) -> str:
 def _outlook_cells(plan: JobPlan) -> list[str]:
     """Return four cells on a planned job: GPUs, memory in GiB, step time in seconds, and what that is known from.
 
-    Memory is what a rank is likely to need of what its GPU has, with the verdict unless it fits. A cell is empty where
-    nothing is known.
+    Memory is ``61 of 79``: what a rank is likely to need, reserve included, of what its GPU has, with ``, `` and
+    the verdict unless it fits. The step time may be a range. A cell is empty where nothing is known.
     """
     memory, step = plan.preflight.memory, step_seconds(plan)
     room = "" if memory is None else f"{memory.likely + memory.reserve:.0f} of {memory.limit:.0f}"
@@ -146,8 +151,8 @@ def _outlook_cells(plan: JobPlan) -> list[str]:
 def _refusal_lines(refused: Sequence[Refused]) -> str:
     """Return one line, with its line break, for each reason why combinations are refused, with the first of these.
 
-    The reason is the error's message. Reasons are in the order in which ``refused`` first has them; empty where none is
-    refused.
+    ``not run: tp=8, pp=3; tp=8, pp=5: REASON``; the reason is the error's message. Reasons are in the order in
+    which ``refused`` first has them; empty where none is refused.
     """
     together: dict[str, dict[str, None]] = {}
     for item in refused:
@@ -160,13 +165,15 @@ def _refusal_lines(refused: Sequence[Refused]) -> str:
 
 
 def sweep(**settings: Any) -> Result:
-    """Start every combination of settings that can run, as ``llmb-run sweep`` does; ``settings``: the options.
+    """Start every combination of settings that can run, as ``llmb-run sweep`` does.
 
-    Those that cannot be planned are shown, with why.
+    ``settings`` are those of ``plan_options`` and the fields of ``StartOptions``. Combinations that cannot be
+    planned are shown, with why.
 
     Raises:
         RequestError: nothing is varied, or no combination can be planned
         LLMBError: no job could be started
+        OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     requested = plan_options(workspace, options, **settings)
@@ -180,12 +187,14 @@ def sweep(**settings: Any) -> Result:
 def bulk(file: Path, **settings: Any) -> Result:
     """Start the jobs of the task file ``file``, as ``llmb-run bulk`` does; those on record are not started again.
 
-    On record is a job that an earlier ``bulk`` of this file has submitted, however its run ended; the file is known by
-    its resolved path, whatever it contains. ``settings``: the options; ``again`` among them starts all anew.
+    On record is a job that an earlier ``bulk`` of this file has submitted, however its run ended; the file is known
+    by its resolved path, whatever it contains. ``settings``: the fields of ``StartOptions``; ``again`` among them
+    starts all anew.
 
     Raises:
         ConfigError: something in the file is wrong, or it cannot be read
-        LLMBError: a job cannot be planned, or none could be started
+        LLMBError: a job cannot be planned (unless those are skipped), or none could be started
+        OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     requested = plan_specs(read_tasks(file, workspace), workspace, dry_run=options.dry_run)

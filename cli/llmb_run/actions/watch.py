@@ -62,8 +62,9 @@ _DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "rema
 def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
     """Return the columns of ``LIVE`` that fit into ``width`` characters, dropping the least important ones first.
 
-    ``lines``: the headings, then the cells of each run. Columns keep their order. The last column, which has no
-    heading, may be cut; if even the indispensable ones are too wide, those are returned.
+    ``lines``: the headings of all columns, then the cells of each run. Columns keep their order. The last column,
+    which has no heading, may be cut, and does not count; if even the indispensable ones are too wide, those are
+    returned.
     """
     widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
     kept = list(zip(LIVE, widths, strict=True))
@@ -77,13 +78,15 @@ def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]
 def watch(runs: tuple[str, ...]) -> Result:
     """Follow runs until all have ended, as ``llmb-run watch`` does; without ``runs``, all that are live now.
 
-    Other users' runs are among these. Draws a screen that renews itself on a terminal, else prints lines. The exit
-    status is 1 where a run did not end well: it neither completed nor had trained every step.
+    ``runs`` are words that name some; without any, other users' runs are among those followed. Draws a screen that
+    renews itself on a terminal, else prints lines. The exit status is 1 where a run did not end well: it neither
+    completed nor had trained every step. Where no run is followed, a notice says so.
 
     Raises:
         RequestError: there is no installation, or a word names no run
         RecordError: a run's record cannot be read
         SchedulerError: none of the runs that have not ended will ever start
+        OSError: a run.json that is to be changed fails to be read
     """
     rows = select_rows(Workspace(), runs, RunFilter(live=True))
     if not rows:
@@ -103,11 +106,12 @@ def watch(runs: tuple[str, ...]) -> Result:
 def _updates(followed: list[LiveRun]) -> Iterator[None]:
     """Yield after each update of the runs ``followed``, about once a second, until all have ended; changes them.
 
-    Their logs are read each time, the scheduler is asked less and less often while nothing changes. The last state is
-    yielded, too.
+    Their logs are read each time, the scheduler is asked less and less often while nothing changes. The last state
+    is yielded, too.
 
     Raises:
         SchedulerError: none of the runs that have not ended will ever start
+        OSError: a run.json that is to be changed fails to be read
     """
     delay = FIRST_DELAY
     due = time.monotonic() + delay
@@ -134,10 +138,11 @@ def _updates(followed: list[LiveRun]) -> Iterator[None]:
 def _follow_on_screen(followed: list[LiveRun]) -> None:
     """Show the runs on the terminal's alternate screen until all have ended, then print a table of the last state.
 
-    The table is printed, too, where an error or Ctrl-C ends this.
+    The table is printed, too, where an error or Ctrl-C ends this. Changes the runs ``followed``.
 
     Raises:
         SchedulerError: none of the runs that have not ended will ever start
+        OSError: a run.json that is to be changed fails to be read
     """
     console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
     try:
@@ -173,10 +178,12 @@ def _render_screen(followed: list[LiveRun], width: int, height: int) -> Text:
 def _follow_as_lines(followed: list[LiveRun]) -> None:
     """Print a line whenever the state of a run changes, and at every tenth training step, until all runs have ended.
 
-    The lines go to stdout, and begin with the run's id; each run has one at once.
+    The lines go to stdout: ``RUN_ID  RUNNING  step 20 of 50  REMARK``; each run has one at once. Changes the runs
+    ``followed``.
 
     Raises:
         SchedulerError: none of the runs that have not ended will ever start
+        OSError: a run.json that is to be changed fails to be read
     """
     last_shown: dict[str, tuple[str, int]] = {}
     for _ in _updates(followed):

@@ -27,8 +27,9 @@ from llmb_run.terminal import table, with_label
 def cause_lines(found: Diagnosis) -> list[str]:
     """Return lines on what a failure began with: the summary, its cause, the log line that shows it, and a remedy.
 
-    The remedy is behind ``-> ``. Of an unknown cause only the summary and, where one is suspected, the log line and
-    what is known to help against its like. The summary says how sure the cause is, unless it is certain.
+    The log line is as ``log-x.out:12: TEXT`` and may be missing; the remedy is behind ``-> ``. Of an unknown cause
+    only the summary and, where one is suspected, the log line and what is known to help against its like. The
+    summary says how sure the cause is, unless it is certain.
     """
     cause = found.cause
     if cause is None:
@@ -64,7 +65,10 @@ def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
 
 
 def _witness_line(item: Symptom) -> str:
-    """Return one line on a complaint in a run's logs: its role, how many ranks and lines, where it is, and its text."""
+    """Return one line on a complaint in a run's logs: its role, how many ranks and lines, where it is, and its text.
+
+    ``[ROLE, rank 3, 12 lines] log-x.out:12: TEXT``; without the brackets where it is of no known kind.
+    """
     ranks = f", rank {item.ranks[0]}" if item.ranks else ""
     if len(item.ranks) > 1:
         ranks = f", {counted(len(item.ranks), 'rank')}"
@@ -87,12 +91,15 @@ def _location_prefix(file: str, number: int | None) -> str:
 def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Explain why runs failed, as ``llmb-run why`` does; with ``slow``, why they are slow instead.
 
-    ``runs``: words that name runs, logs or folders of logs; a file, or a folder that is no run's, is taken for logs
-    even where a run has that name. Logs come first in the result. Without words, the runs that match ``filters``, as a
-    summary; without either the newest run. A run that has not failed is no error, and the exit status is 0.
+    ``runs``: words that name runs, logs or folders of logs; a file, or a folder without ``run.json``, is taken for
+    logs even where a run has that name. Logs come first in the result. Without words, the runs that match
+    ``filters``, options of ``run_filter``, as a summary; without either the newest run. With ``slow``, words name
+    runs only. A run that has not failed is no error, and the exit status is 0.
 
     Raises:
         RequestError: a word names no run, a filter is wrong, no run is recorded yet, or a folder holds no log
+        RecordError: the record of a failed run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     if slow:
         from llmb_run.actions.slow import slow_runs
@@ -112,12 +119,12 @@ def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
 
 class _Explained(msgspec.Struct):
-    """A run, or logs of one, with the diagnosis of its failure."""
+    """A run, or logs of one, with the diagnosis of its failure; ``_explain_runs`` and ``_explain_logs`` make it."""
 
     run: str
     """Its id, or the path of its log or folder."""
     status: str
-    """State and message of its results, ``Failed: ...``; empty for logs that LLMB did not write."""
+    """State and message of its results, ``Failed: ...``; empty of logs that LLMB did not write."""
     why: Diagnosis | None
     """None: it has not failed."""
     outcome: str = ""
@@ -127,8 +134,8 @@ class _Explained(msgspec.Struct):
 def _explain_logs(path: Path) -> _Explained:
     """Return the diagnosis of a run that LLMB did not start, by its log ``path``, or by the logs in that folder.
 
-    A folder's logs are its ``*.out*``, or if there are none its ``*.log*``. There is a diagnosis even where nothing
-    failed.
+    A folder's logs are its ``*.out*``, or if there are none its ``*.log*``, not those of folders in it. There is a
+    diagnosis even where nothing failed.
 
     Raises:
         RequestError: the folder holds no log
@@ -142,11 +149,12 @@ def _explain_logs(path: Path) -> _Explained:
 def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
     """Return the runs that ``names`` name, else those that match ``filters``; without either the newest run.
 
-    Named runs are in the order of ``names``, each once, and filters do not apply to them; others newest first. Empty
-    where no run matches the filters.
+    ``filters`` are the options of ``run_filter``. Named runs are in the order of ``names``, each once, and filters
+    do not apply to them; others newest first. Empty where no run matches the filters.
 
     Raises:
         RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
+        RecordError: the list of folders outside the installation cannot be read
     """
     wanted = names or ([] if any(filters.values()) else [str(one_folder(workspace, None))])
     return select_rows(workspace, wanted, run_filter(workspace, **filters))
@@ -155,11 +163,13 @@ def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, 
 def _explain_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
     """Return the runs that ``names`` name or that match ``filters``, each with why it failed (None: it did not).
 
-    Where there are names, filters do not apply; without either it is the newest run. In the order of ``_chosen_rows``:
-    that of ``names``, else newest first.
+    Where there are names, filters do not apply; without either it is the newest run. In the order of
+    ``_chosen_rows``: that of ``names``, else newest first.
 
     Raises:
         RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
+        RecordError: the record of a failed run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     measured = measure(_chosen_rows(workspace, names, filters), workspace)
     explain(measured)
@@ -181,7 +191,7 @@ _SOUND = {"not training": "it did not fail: llmb-run show says how its work diff
 def _detailed_result(found: Sequence[_Explained]) -> Result:
     """Return what ``llmb-run why`` shows of a few runs: each with everything that was found on its failure.
 
-    A run that has not failed says so. The exit status is 0.
+    A run that has not failed says so. As JSON, ``runs`` has the fields of each. The exit status is 0.
     """
     text = ""
     for item in found:
@@ -196,7 +206,8 @@ def _detailed_result(found: Sequence[_Explained]) -> Result:
 def _summary_result(found: Sequence[_Explained]) -> Result:
     """Return what ``llmb-run why`` shows of many runs: how many failed, of which causes, where, and what to do.
 
-    A run that had trained every step before its job failed is listed, but not counted as failed. The exit status is 0.
+    A run that had trained every step before its job failed is listed, but not counted as failed. As JSON: ``runs``
+    with the fields of each, and ``causes``, ``nodes`` and ``keep_out``. The exit status is 0.
     """
     badly = {item.run: item.why for item in found if item.why is not None}
     counted = count_causes([*badly.values()])

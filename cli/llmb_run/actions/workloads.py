@@ -25,13 +25,15 @@ from llmb_run.terminal import next_command, split_values, table
 def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
     """Return what ``llmb-run list`` shows: a table of workloads and their configurations. Needs no installation.
 
-    ``workload``: only these; ``size``: only sizes whose names contain one of these (a value of either may be several
-    with commas between); ``installed``: only the installation's own workloads; ``gpu_type``: of which GPU the
-    configurations are, None: the cluster's, if it is known, else all. Case does not matter in sizes and GPU types.
-    Notices go to stderr.
+    ``workload``: only these; ``size``: only sizes whose names contain one of these (a value of either may be
+    several with commas between; empty: all); ``installed``: only the installation's own workloads; ``gpu_type``: of
+    which GPU the configurations are, None: the cluster's, if it is known, else all. Case does not matter in sizes
+    and GPU types. Notices go to stderr. As JSON, a list as ``_workload_json`` makes its items.
 
     Raises:
-        RequestError: no workload, size or GPU type has that name
+        RequestError: no workload, size or GPU type has that name, or ``LLMB_REPO`` is set and contains no recipe
+        ConfigError: ``cluster_config.yaml`` is wrong or not trusted
+        RecipeError: a recipe's catalogue cannot be read
     """
     if gpu_type and gpu_type.lower() not in gpus.gpu_types():
         near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)
@@ -97,7 +99,10 @@ Listed: TypeAlias = tuple[Configuration, Row]
 def _functions_of(recipe: Recipe) -> list[Listed]:
     """Return every configuration in the catalogue of ``recipe``, as (configuration with the release, its row).
 
-    The recipe must have a catalogue.
+    In the catalogue's order. The recipe must have a catalogue (an assertion).
+
+    Raises:
+        RecipeError: the catalogue cannot be read, or a line of it is damaged
     """
     catalogue = recipe.catalogue
     assert catalogue is not None
@@ -106,9 +111,9 @@ def _functions_of(recipe: Recipe) -> list[Listed]:
 
 
 def _without_listed(listed: Sequence[Listed], more: Sequence[Listed]) -> list[Listed]:
-    """Return those of ``more`` whose function is not in ``listed`` yet; both are (configuration, row).
+    """Return those of ``more`` whose function is not in ``listed`` yet, in order; both are (configuration, row).
 
-    A small copy of a function for CPUs does not count as listed.
+    A small copy of a function for CPUs (GPU type ``any``) in ``listed`` does not count.
     """
     names = {row.function for known, row in listed if known.gpu != "any"}
     return [(known, row) for known, row in more if row.function not in names]
@@ -118,9 +123,9 @@ def _without_listed(listed: Sequence[Listed], more: Sequence[Listed]) -> list[Li
 class Listing:
     """One workload as ``llmb-run list`` shows it: its recipe, and each configuration with its row.
 
-    A function is listed once: as the workload's image has it, else as a release that the site has adopted, else as the
-    newest shipped catalogue. ``folder`` is the recipe's; ``of`` makes the listing. ``sizes`` are the model sizes, in
-    the recipe's order.
+    A function is listed once: as the workload's image has it, else as a release that the site has adopted, else as
+    the newest shipped catalogue. ``folder`` is the recipe's. The class method ``of`` makes the listing from the
+    catalog's entry and the workspace. The property ``sizes`` is the list of model sizes, in the recipe's order.
     """
 
     folder: Path
@@ -133,6 +138,10 @@ class Listing:
         """Return the listing of a workload: its own configurations, and those of images that the site has adopted.
 
         ``entry`` is the workload in the workspace's catalog.
+
+        Raises:
+            RecipeError: a catalogue cannot be read
+            ConfigError: ``cluster_config.yaml`` is wrong or not trusted
         """
         recipe = entry.recipe
         rows = chain.from_iterable([row] * len(row.dtypes) for row in recipe.rows)
@@ -148,16 +157,20 @@ class Listing:
 
     @property
     def sizes(self) -> list[str]:
-        """The workload's model sizes in the recipe's order; those that only adopted releases have come last."""
+        """The workload's model sizes in the recipe's order; those that only adopted releases have come last.
+
+        Raises:
+            RecipeError: the recipe's catalogue cannot be read
+        """
         return list(dict.fromkeys([*self.recipe.sizes, *(known.size for known, _ in self.rows)]))
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
-    """Return a hint with the command, a dry run, that plans the first listed configuration.
+    """Return the hint ``next: llmb-run single ... --dry-run``, which plans the first listed configuration.
 
     ``data``: the listed workloads as JSON values. Empty where the first of them lists no configuration of its own
     image, or nothing is listed. ``wanted``: the GPU type that was listed, None: all; ``site``: the site's own, for
-    which the command needs no option.
+    which the command needs no option; None: not known.
     """
     known = data[0]["configurations"] if data else []
     first = next((one for one in known if not one["release"]), None)
@@ -200,8 +213,11 @@ def _workload_json(listing: Listing, gpu_type: str | None, words: Sequence[str],
     """Return a workload as JSON values, with its configurations for ``gpu_type`` and sizes that match ``words``.
 
     The keys are ``workload``, ``title``, ``installed``, ``recipe`` (its folder), ``sizes``, ``variants`` and
-    ``configurations``; sizes and variants are all of the workload's. ``gpu_type`` None: all types. ``words``: parts of
-    sizes in lower case, any of which will do; empty: all sizes. ``installed``: whether the installation has it.
+    ``configurations``; sizes and variants are all of the workload's. ``gpu_type`` None: all types. ``words``: parts
+    of sizes in lower case, any of which will do; empty: all sizes. ``installed``: whether the installation has it.
+
+    Raises:
+        RecipeError: a recipe's catalogue or results cannot be read
     """
     recipe = listing.recipe
     return {
@@ -220,9 +236,13 @@ def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence
 
     ``gpu_type`` None: all types; ``words``: parts of sizes in lower case, any of which will do; empty: all sizes.
     Sorted by size (the listing's order), GPU type, dtype, FP8 scaling, variant and release. The keys are ``size``,
-    ``gpu_type``, ``dtype``, ``fp8_recipe``, ``variant``, ``release`` (None: the image has it), ``scales`` (numbers of
-    GPUs) and ``layouts``: each with its ``scales``, its ``layout`` as text and ``published_step_seconds``, the range,
-    None where none is published.
+    ``gpu_type``, ``dtype``, ``fp8_recipe`` (None: no FP8), ``variant``, ``release`` (None: the image has it),
+    ``scales`` (numbers of GPUs) and ``layouts``: each with its ``scales``, its ``layout`` as text (empty:
+    data-parallel only) and ``published_step_seconds``, (lowest, highest), None where none is published. Empty:
+    nothing matches.
+
+    Raises:
+        RecipeError: a recipe's catalogue or results cannot be read
     """
     wanted = gpus.row_types(gpu_type) if gpu_type else None
     together: dict[Configuration, list[dict[str, Any]]] = {}
@@ -264,8 +284,12 @@ def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence
 def _published_seconds(recipe: Recipe) -> dict[tuple[object, ...], float]:
     """Return published step times in seconds, by (size, GPU type, dtype, FP8 scaling, variant, number of GPUs).
 
-    Those measured in the recipe's own container, else in the newest; of several results there, the first. FP8 scaling
-    is None for other dtypes. Empty: none is published.
+    Those measured in the recipe's own container, else in the newest; of several results there, the first of the
+    recipe. Results that name a release of their own are left out. FP8 scaling is None for other dtypes. Empty: none
+    is published.
+
+    Raises:
+        RecipeError: a recipe's catalogue or results cannot be read
     """
     own = release_order(container_release(recipe.image) or "0")
     found: dict[tuple[object, ...], float] = {}
@@ -322,11 +346,10 @@ def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
 
 
 def _seconds_range(layouts: Sequence[dict[str, Any]]) -> str:
-    """Return the range of the step times published for ``layouts``, as text without a unit: ``9.86-10.2``, in
-    seconds.
+    """Return the range of the step times published for ``layouts``, as text without a unit: ``9.86-10.2``, in seconds.
 
-    They stand in a list under ``published_step_seconds`` of each layout, which must have that key; None or an empty
-    list: none published. One number if the smallest and the largest read the same with three digits; empty where no
+    They stand as (lowest, highest) under ``published_step_seconds`` of each layout, which must have that key; None:
+    none published. One number if the smallest and the largest read the same with three digits; empty where no
     layout has any.
     """
     known = list(chain.from_iterable(layout["published_step_seconds"] or () for layout in layouts))

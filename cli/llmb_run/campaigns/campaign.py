@@ -47,9 +47,9 @@ from llmb_common.runs.record import RunRecord, load_record
 class Arm:
     """One configuration on trial in a campaign of benchmark runs; a campaign numbers its arms from 1.
 
-    ``title`` is what messages call it; ``recipe_folder`` is where its recipe is. ``timed``: the step time of its runs
-    counts, else it is enough that they succeed. ``strict``: of runs that are not timed, problems that their nodes
-    report, and a bad end after the last step, are failures.
+    ``plan`` is the job of its runs; ``title`` is what messages call it; ``recipe_folder`` is where its recipe is.
+    ``timed``: the step time of its runs counts, else it is enough that they succeed. ``strict``: of runs that are
+    not timed, problems that their nodes report, and a bad end after the last step, are failures.
     """
 
     plan: JobPlan
@@ -71,9 +71,11 @@ class Campaign:
 
     ``open_campaign`` makes it; it starts no runs itself, but finds them again by their keys. ``folder`` is the
     campaign's own, called by its number. ``id`` is random, and part of its runs' keys. ``purpose`` is the command's
-    name. ``began`` is Unix time. ``key`` makes the key of a run, and ``numbers`` reads (arm, attempt) from one of this
-    campaign, None from another. ``records`` returns the runs' records by (arm, attempt). ``frozen_file`` is the path of
-    the inputs it began with, ``result_file`` that of its answer, which ``result`` reads; None: it is not over.
+    name. ``began`` is Unix time. ``key`` returns the key of a run, a text, and ``numbers`` reads (arm, attempt)
+    from one of this campaign, None from another. ``records`` returns the runs' records by (arm, attempt), in no
+    order, and raises ``RecordError`` for a damaged one. The property ``frozen_file`` is the path of the inputs it
+    began with, the property ``result_file`` that of its answer. ``result`` returns the answer, a dict, from there;
+    None: it is not over.
     """
 
     folder: Path
@@ -154,9 +156,10 @@ class Campaign:
 
 
 def _read_json(file: Path, **known: type) -> dict[str, Any]:
-    """Return the object in a campaign's JSON file, after checking its fields.
+    """Return the object in a campaign's JSON file, a dict, after checking its fields.
 
-    It has an integer ``schema`` and fields of the ``known`` types, by name; further fields are not checked, and stay.
+    It has an integer ``schema`` and fields of the ``known`` types, by name; further fields are not checked, and
+    stay.
 
     Raises:
         RecordError: the file is missing, cannot be read, or lacks one of these fields
@@ -184,24 +187,26 @@ def answered(
 ) -> Result:
     """Begin a campaign or continue it, and return its result as ``show`` makes it.
 
-    A campaign that is over is only looked up, and a notice says so. The campaign is locked until ``show`` has returned.
-    What ``find`` returns is written into the campaign's folder as ``result.json``.
+    A campaign that is over is only looked up, and a notice says so. The campaign is locked until ``show`` has
+    returned. What ``find`` returns is written into the campaign's folder as ``result.json``.
 
     Args:
-        campaigns: the folder of all campaigns
+        campaigns: the folder of all campaigns; made if missing
         purpose: the command's name
         name: what the campaign's folder begins with
         about: tells it from others of this name, see ``open_campaign``
-        find: carries the campaign out, and returns its result; may be called again after any crash
-        show: makes the printable result; gets what ``find`` returned, with the campaign's folder, a text, as ``folder``
+        find: carries the campaign out, and returns its result, JSON values; may be called again after any crash
+        show: makes the printable result; gets what ``find`` returned, with the campaign's folder, a text, as
+            ``folder``
         again: begin a new campaign even where one is on disk
-        is_over: whether nothing is left to do for a result that is on disk; else ``find`` is called again
+        is_over: gets a result that is on disk, and returns whether nothing is left to do; else ``find`` is called
+            again. What it raises passes, but for errors of a wrong shape (KeyError, TypeError ...).
 
     Raises:
         Interrupted: by the user; the same command resumes it
         EnvironmentLacks: code ``busy``: another process is working on it
         RecordError: its files cannot be read or written, or its result was changed since
-        LLMBError: whatever ``find`` raises
+        LLMBError: whatever ``find`` or ``is_over`` raises
         OSError: likewise
     """
     with open_campaign(campaigns, purpose, name, about, again=again) as campaign:
@@ -229,12 +234,13 @@ def answered(
 
 @contextlib.contextmanager
 def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again: bool) -> Iterator[Campaign]:
-    """Open the newest campaign of this name, or a new one, and hold its lock while the context lasts.
+    """Open the newest campaign of this name, or a new one, and hold its lock while the context (``with``) lasts.
 
-    Makes its folder ``NAME-HASH/NUMBER`` in ``campaigns``; the hash is of the user and ``about``, which tells campaigns
-    of one name apart: the path of a suite file, or what was asked for. The newest has the greatest number. With
-    ``again``, a campaign that has begun (it has a ``campaign.json``) is left alone, and a new one gets the next number.
-    Never waits for the lock.
+    Makes its folder ``NAME-HASH/NUMBER`` in ``campaigns``; the hash is of the user and ``about``, which tells
+    campaigns of one name apart: the path of a suite file, or what was asked for. The newest has the greatest
+    number. With ``again``, a campaign that has begun (it has a ``campaign.json``) is left alone, and a new one gets
+    the next number. A new campaign has a random ``id`` and begins now; one that has begun has those of its file.
+    ``purpose`` is the command's name. Never waits for the lock.
 
     Raises:
         EnvironmentLacks: code ``busy``: another process is working on a campaign of this name
@@ -292,10 +298,11 @@ def _lock_campaign(descriptor: int) -> None:
 class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One arm of a campaign as ``campaign.json`` keeps it, to see later whether anything has changed.
 
-    ``title`` is what messages call it. ``plan`` is without predictions and warnings. ``recipe_sha256`` is the hash of
-    ``recipe.yaml``. ``image``: path, size and the installer's receipt with the digest; None outside containers.
-    ``inputs`` are the values that must not change, by the names that messages use; ``arm`` is the arm made from the
-    saved plan again, to start runs of.
+    ``title`` is what messages call it. ``plan`` is as ``fixed_values`` returns it, without predictions and
+    warnings. ``recipe_folder`` is a path, ``recipe_sha256`` the hash of ``recipe.yaml``. ``image``: path, size and
+    the installer's receipt with the digest; None outside containers. The property ``inputs`` has the values that
+    must not change, by the names that messages use; the property ``arm`` is the arm made from the saved plan again,
+    to start runs of (``msgspec.ValidationError`` if that is no plan). Decoding refuses unknown keys.
     """
 
     title: str
@@ -308,7 +315,8 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def inputs(self) -> dict[str, Any]:
         """The values of this arm that must not change in a campaign, by the names that messages use.
 
-        They are the hash of ``recipe.yaml``, the ``image file`` ({} outside containers), and the plan's fields.
+        They are the hash of ``recipe.yaml`` (under that name), ``image file`` (a dict; {} outside containers), and
+        the plan's fields.
         """
         return {"recipe.yaml": self.recipe_sha256, "image file": self.image or {}, **self.plan}
 
@@ -326,12 +334,13 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a campaign began with, the content of its ``campaign.json``.
+    """What a campaign began with, the content of its ``campaign.json``. ``frozen_now`` makes it.
 
-    ``id`` is part of its runs' keys. ``began`` is Unix time. ``user`` is a login name, ``llmb`` LLMB's version, ``git``
-    the commit (None outside a clone), ``code_sha256`` the hash of the training code. ``arm_kind`` is the class of
-    ``arms``, for commands that keep more of each arm. ``inputs`` are the values, beside those of the arms, that must
-    not change; ``changes`` returns a line for each input, of the arms too, that differs from ``now``.
+    ``id`` is part of its runs' keys. ``began`` is Unix time. ``user`` is a login name, ``llmb`` LLMB's version,
+    ``git`` the commit (None outside a clone), ``code_sha256`` the hash of the training code. ``arm_kind`` is the
+    class of ``arms``, for commands that keep more of each arm. The property ``inputs`` has the values, beside those
+    of the arms, that must not change, by name; ``changes`` returns a line for each input, of the arms too, that
+    differs from ``now``, and an empty list if none does. Decoding refuses unknown keys.
     """
 
     arm_kind: ClassVar[type[FrozenArm]] = FrozenArm
@@ -348,8 +357,8 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def inputs(self) -> dict[str, Any]:
         """The values, beside those of the arms, that must not change in a campaign, by the names that messages use.
 
-        They are LLMB's version (``version of LLMB``), the hash of the training code, and the number of arms, which
-        messages call the number of workloads.
+        They are LLMB's version (``version of LLMB``), the hash of the training code (``training code``), and the
+        number of arms (``number of workloads``).
         """
         known = {"version of LLMB": self.llmb, "training code": self.code_sha256}
         return {**known, "number of workloads": len(self.arms)}
@@ -357,8 +366,9 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def changes(self, now: Frozen) -> list[str]:
         """Return a line ``name: before -> after`` for each input of the campaign that is different in ``now``.
 
-        A line about an arm begins with the title that the arm had before; arms are compared by their place. Equal lines
-        are one. Empty: nothing has changed. If the number of arms has, the arms themselves are not compared.
+        A line about an arm begins with the title that the arm had before and ``: ``; arms are compared by their
+        place. Equal lines are one. Empty: nothing has changed. If the number of arms has, the arms themselves are
+        not compared.
         """
         found = [*changed_values(self.inputs, now.inputs)]
         if len(self.arms) == len(now.arms):
@@ -375,11 +385,11 @@ def frozen_now(
 ) -> F:
     """Return the inputs that a campaign would begin with now: software, and each arm with recipe and image.
 
-    Writes nothing. There is at least one arm. ``kind`` is the class to return. ``each`` holds further fields of every
-    arm, in the order of ``arms``, or is empty; ``more`` further fields of the campaign.
+    Writes nothing. There is at least one arm. ``kind`` is the class to return. ``each`` holds further fields of
+    every arm by name, in the order of ``arms`` and as many, or is empty; ``more`` further fields of the campaign.
 
     Raises:
-        EnvironmentLacks: a recipe or the training code cannot be read
+        EnvironmentLacks: a recipe, the training code or the receipt of an image cannot be read
     """
     folder = training_code()
     origins = {arm.recipe_folder: origin_of(arm.recipe_folder, folder) for arm in arms}
@@ -407,7 +417,8 @@ def frozen_now(
 def fixed_values(plan: dict[str, Any]) -> dict[str, Any]:
     """Return the values of ``plan`` that must not change during a campaign: all but ``preflight``, its predictions.
 
-    A deep copy, with lists in place of tuples, as they come back from JSON.
+    ``plan`` is as ``plan_as_dict`` returns it. A deep copy, with lists in place of tuples, as they come back from
+    JSON.
     """
     # As JSON gives it back: lists, not tuples.
     kept = {name: value for name, value in plan.items() if name != "preflight"}
@@ -417,6 +428,8 @@ def fixed_values(plan: dict[str, Any]) -> dict[str, Any]:
 
 def began_with(campaign: Campaign, kind: type[F]) -> F | None:
     """Return the inputs that the campaign began with, from its ``campaign.json``; None: it has not begun.
+
+    ``kind`` is the class to return, one for which that file was written.
 
     Raises:
         RecordError: the file cannot be read, or is not of ``kind``
@@ -435,11 +448,12 @@ def began_with(campaign: Campaign, kind: type[F]) -> F | None:
 def begin_or_go_on(campaign: Campaign, now: F) -> F:
     """Return the inputs that the campaign began with, after checking that they are still the same in ``now``.
 
-    A campaign that has not begun begins here: ``now`` is written into its ``campaign.json``, and returned.
+    A campaign that has not begun begins here: ``now`` is written into its ``campaign.json``, and returned. The
+    inputs of one that has begun must be of the class of ``now``.
 
     Raises:
         RequestError: code ``changed-inputs``: inputs have changed; the message lists all of them
-        RecordError: the file cannot be read or written
+        RecordError: the file cannot be read or written, or is not of that class
     """
     then = began_with(campaign, type(now))
     if then is None:
@@ -457,9 +471,9 @@ def begin_or_go_on(campaign: Campaign, now: F) -> F:
 def changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line, ``name: before -> after``, for each value in which two mappings, such as plans, differ.
 
-    A value inside a nested mapping is called by both keys: ``image digest``. A value that is missing shows as ``none``,
-    and is equal to None. The lines are in the order of ``earlier``, then what only ``now`` has. Long values are
-    shortened.
+    A value inside a nested mapping is called by both keys: ``image digest``; deeper ones are compared as a whole. A
+    value that is missing shows as ``none``, and is equal to None. The lines are in the order of ``earlier``, then
+    what only ``now`` has. Long values are shortened.
     """
     before, after = _flatten(earlier), _flatten(now)
     for name in dict.fromkeys([*before, *after]):
@@ -468,9 +482,10 @@ def changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterat
 
 
 def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with each dictionary in them replaced by its items, one level deep.
+    """Return ``values`` with each dictionary in them replaced by its items, one level deep, as a new dictionary.
 
-    The name of such an item is both keys, with a blank between them. An empty dictionary leaves nothing.
+    The name of such an item is both keys, with a blank between them. An empty dictionary leaves nothing; deeper
+    ones stay.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():

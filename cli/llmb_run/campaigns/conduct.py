@@ -47,16 +47,23 @@ def attempt_of(
 ) -> SuiteAttempt:
     """Return how an ended run of a campaign counts: as a step time, a fault not its own, or a failure.
 
-    Faults are the scheduler's, a node's, or an incomplete log's: such a run may be repeated. An attempt with neither
-    time, fault nor failure is the success of a run that is not ``timed``. A run that did not train the planned work is
-    a failure whatever its step time. Reads the run's log to say why it failed.
+    Faults are the scheduler's, a node's, or an incomplete log's: such a run may be repeated. Of ``time``, ``fault``
+    and ``failure`` at most one is set; none: the success of a run that is not ``timed``. Faults and failures are
+    clauses for people. A run that did not train the planned work is a failure whatever its step time. Reads the
+    run's log to say why it failed.
 
     Args:
         item: the run's figures
         record: the run's record as it is now
         timed: the step time counts, whatever ``strict`` says; else it is enough that the run succeeded
-        strict: where not ``timed``, problems that its nodes report are a failure, as is a bad end after its last step
-        trained_counts: a bad end after the last step does no harm to a ``timed`` run, nor to another if not ``strict``
+        strict: where not ``timed``, problems that its nodes report are a failure, as is a bad end after its last
+            step
+        trained_counts: a bad end after the last step does no harm to a ``timed`` run, nor to another if not
+            ``strict``
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     status = item.timing.status
     # Such a run has a step time, but of other work than planned.
@@ -97,12 +104,13 @@ def attempt_of(
 
 @dataclass(frozen=True)
 class Run:
-    """One run of an arm, as a campaign knows it.
+    """One run of an arm, as a campaign knows it; ``Conduct`` makes it.
 
     ``number`` counts the arm's runs from 1; it is the attempt in the run's key. ``measured`` (its figures) and
     ``attempt`` (how it counts) are None before its end. ``began``: when it started, as Unix time, 0 before its end;
-    runs of one allocation take turns. ``hours``: the GPU-hours that it held, 0 before its end. ``unsettled``: its
-    submission was interrupted, so that it has no job, or nobody knows. ``live``: it is unsettled, queued or running.
+    runs of one allocation take turns. ``hours``: the GPU-hours that it held, 0 before its end. The property
+    ``unsettled`` tells whether its submission was interrupted, so that it has no job, or nobody knows; the property
+    ``live`` whether it is unsettled, queued or running.
     """
 
     number: int
@@ -127,7 +135,7 @@ class Run:
 
 
 def refuse_slowed(plan: JobPlan, *, saving: bool = False) -> None:
-    """Refuse a plan whose jobs are profiled or traced, and with ``saving`` also one that saves checkpoints.
+    """Raise if a plan's jobs are profiled or traced, or with ``saving`` also if it saves checkpoints.
 
     Such jobs are slower than the benchmark, so that their step times prove nothing. Any other plan passes.
 
@@ -154,15 +162,15 @@ def with_arms(runs: Runs) -> Iterator[tuple[int, Run]]:
 class Due:
     """A run of a campaign that is to start now: the ``attempt`` of an ``arm``, both numbers from 1.
 
-    It may be on record already, with a submission that was interrupted. With ``cancel`` it is such a one, has no job,
-    and is not to get one any more.
+    It may be on record already, with a submission that was interrupted. With ``cancel`` it is such a one, has no
+    job, and is not to get one any more.
 
-    ``days``: how many days from now it may begin; 0: at once. ``plan``: another one than the arm's; None: the arm's.
-    ``called`` and ``why``: what the user reads about it, as ``called`` followed by ``why``, which brings its own
-    punctuation; an empty ``called`` is ``run`` and its number.
+    ``days``: how many days from now it may begin; 0: at once. ``plan``: another one than the arm's; None: the
+    arm's. ``called`` and ``why``: what the user reads about it, as ``called`` followed by ``why``, which brings its
+    own punctuation (``, a rerun: ...``); an empty ``called`` is ``run`` and its number.
 
-    Runs of one ``block``, a number, share an allocation, in their order. Where that cannot be, they follow each other,
-    on ``nodes``, a host list, if those are known. None: a job of its own.
+    Runs of one ``block``, a number, share an allocation, in their order. Where that cannot be, they follow each
+    other, on ``nodes``, a host list, if those are known (empty: not). A ``block`` of None: a job of its own.
     """
 
     arm: int
@@ -179,23 +187,27 @@ class Due:
 class Strategy(Protocol):
     """The rule by which a campaign chooses its next runs, from the runs on record alone and without side effects.
 
-    ``due`` returns the runs to start or cancel now. A campaign is over when nothing is due and no run is live.
+    ``due``, called with all arms and the runs of each by its number from 1, returns the runs to start or cancel
+    now, maybe none. A campaign is over when nothing is due and no run is live.
     """
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> Sequence[Due]:
-        """Return the runs to start or to cancel next, given all runs on record, by arm.
+        """Return the runs to start or to cancel next, given all runs on record, by number of the arm from 1.
 
-        Empty: none for now; if no run is live either, the campaign is over.
+        ``arms`` are all of the campaign, in order; an arm without runs has an empty list. Empty: none for now; if
+        no run is live either, the campaign is over.
         """
 
 
 class Conduct:
     """One process's work on a campaign: starts the runs that a strategy wants, waits for them and measures them.
 
-    It is made from the ``campaign``, its ``arms``, the ``strategy`` that chooses runs, and the ``workspace`` in which
-    they run. ``say`` is called with each line that tells the user what is going on. ``attempt_of`` decides how an ended
-    run counts, in place of the function of that name. ``to_the_end`` starts and waits for runs until the campaign is
-    over; ``recorded_runs`` only looks at what is on record. Both return all runs by the number of their arm.
+    It is made from the ``campaign``, its ``arms``, the ``strategy`` that chooses runs, and the ``workspace`` in
+    which they run. ``say`` is called with each line (without line break) that tells the user what is going on.
+    ``attempt_of`` decides how an ended run counts, in place of the function of that name, and is called like it,
+    but without ``trained_counts``. ``to_the_end`` starts and waits for runs until the campaign is over, and raises
+    ``LLMBError`` where a run is refused or the scheduler does not answer; ``recorded_runs`` only looks at what is
+    on record. Both return all runs by the number of their arm, from 1: a list for each, in order of attempt.
     """
 
     def __init__(
@@ -222,12 +234,13 @@ class Conduct:
     def to_the_end(self) -> Runs:
         """Carry the campaign out until its strategy wants no more runs and none is live.
 
-        Returns all runs, by number of the arm. Submits and cancels jobs as the strategy asks, and waits for them, for
-        hours or days. A run that fails raises nothing: the strategy decides what follows.
+        Returns all runs, by number of the arm. Submits and cancels jobs as the strategy asks, and waits for them,
+        for hours or days. A run that fails raises nothing: the strategy decides what follows.
 
         Raises:
             LLMBError: a run was refused or cannot be cancelled, a record cannot be read, or the scheduler does not
                 answer. Runs stay on record, so that a later call continues with them.
+            OSError: a run.json, or a file that a submission needs, cannot be read
         """
         while True:
             runs = self.recorded_runs()
@@ -253,11 +266,12 @@ class Conduct:
     def recorded_runs(self) -> Runs:
         """Return the campaign's runs on record by the number of their arm, each arm's in order of attempt.
 
-        States are those on record; the scheduler is not asked. Runs that have ended are measured by their logs. An arm
-        without runs has an empty list. A run whose training is unlike that of its repeats counts as failed.
+        States are those on record; the scheduler is not asked. Runs that have ended are measured by their logs. An
+        arm without runs has an empty list. A run whose training is unlike that of its repeats counts as failed.
 
         Raises:
             RecordError: a record cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
         """
         found = self._campaign.records([arm.plan for arm in self._arms])
         runs = {}
@@ -274,9 +288,13 @@ class Conduct:
         return runs
 
     def _as_run(self, arm: Arm, number: int, record: RunRecord) -> Run:
-        """Return the run of ``record``, which is the arm's ``number``-th, with its figures if it has ended.
+        """Return the run of ``record``, which is the arm's ``number``-th (from 1), with its figures if it has ended.
 
         The figures of an ended run are read once and kept, as are the nodes that it has shown bad.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
         """
         if (run := Run(number, record)).live:
             return run
@@ -292,10 +310,12 @@ class Conduct:
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
         """Settle the ``unsettled`` submissions of the campaign by adopting their job or submitting again.
 
-        Then submits what is ``due``. A run that was followed here and failed is no refusal.
+        Then submits what is ``due``, of which none may be a ``cancel``. A run that was followed here and failed is
+        no refusal.
 
         Raises:
             LLMBError: the first refusal, after all others were tried; its message says how many runs were refused
+            OSError: a file of the training code, or another that a submission needs, cannot be read
         """
         results: list[RunRecord | LLMBError] = []
         for record in unsettled:
@@ -332,11 +352,13 @@ class Conduct:
     def _submit(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Submit the runs that are ``due``, those of one block as one job where that is possible.
 
-        Returns a record or a refusal for each run that it submits, first of those without a block. Where runs cannot
-        share an allocation, only the first run of one block is submitted; the others wait for its end.
+        Returns a record or a refusal for each run that it submits, first of those without a block. Where runs are
+        known not to share an allocation, only the first run of one block is submitted; the others wait for its end.
+        A block that turns out not to be able to is not submitted now, nor are later ones.
 
         Raises:
             LLMBError: nothing can be submitted at all
+            OSError: a file of the training code, or another that a submission needs, cannot be read
         """
         results = self._submit_each([item for item in due if item.block is None])
         blocks: dict[int, list[Due]] = {}
@@ -357,6 +379,7 @@ class Conduct:
         Raises:
             EnvironmentLacks: without the bad nodes, a job's would be too few
             LLMBError: nothing can be submitted at all
+            OSError: a file of the training code, or another that a submission needs, cannot be read
         """
         jobs = keep_off([self._job_to_submit(item) for item in due], self._bad)
         self._report_starts(due)
@@ -386,8 +409,8 @@ class Conduct:
     def _job_to_submit(self, due: Due) -> JobToSubmit:
         """Return the job to submit for a due run, with the days and nodes asked for and its key.
 
-        The nodes of ``due`` are asked for only where runs cannot share an allocation, their number fits and none is
-        bad.
+        The nodes of ``due`` are asked for only where runs are known not to be able to share an allocation, their
+        number fits the plan and none is bad.
 
         Raises:
             RequestError: the scheduler cannot delay jobs or choose nodes, or ``due.nodes`` is no host list
@@ -406,7 +429,7 @@ class Conduct:
     def _report_starts(self, due: Sequence[Due]) -> None:
         """Tell the user, a line for each run of ``due``, in order, which runs start, and why.
 
-        A line goes to ``say``; it has the arm's title, what the run is called, and the reason.
+        A line goes to ``say``: ``TITLE: run 4, a rerun: REASON``, with the arm's title, ``called`` and ``why``.
         """
         for item in due:
             called = item.called or f"run {item.attempt}"

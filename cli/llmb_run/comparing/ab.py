@@ -49,15 +49,19 @@ CONFIDENCE = 0.95
 def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the content of ``result.json`` for a comparison of sides A and B that has stopped.
 
-    Its keys: ``schema``, ``rule``, ``a`` and ``b`` (titles), ``changes`` (those of B, by dimension), ``answer``,
-    ``why``, ``difference``, ``per_token`` (times are compared per token), ``equal_work``, ``unequal_work`` (names of
-    settings that differ in work), ``loss``, ``gpu_hours`` and ``blocks``.
+    Its keys: ``schema`` (1), ``rule`` (its fields), ``a`` and ``b`` (titles, ``A (...)``), ``changes`` (those of B,
+    by dimension), ``answer``, ``why``, ``difference``, ``per_token`` (times are compared per token),
+    ``equal_work``, ``unequal_work`` (a list of settings that differ in work), ``loss``, ``gpu_hours`` and
+    ``blocks`` (as ``_block_as_dict``).
 
-    ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``; ``why`` says
-    why it failed or stopped without an answer, else it is empty. Changes of time are in per cent of A's: -6.1 is B 6.1
-    % faster. ``difference`` is None where too few runs were compared, ``loss`` where the settings differ in work or no
-    iteration is in both logs. ``equal_work`` is false where settings differ in work, or losses by more than
-    ``SAME_LOSS``.
+    ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``; ``why``
+    says why it failed or stopped without an answer, else it is empty. ``difference`` is as ``_as_dict`` returns it,
+    in per cent of A's time: -6.1 means that B takes 6.1 % less; None where too few runs were compared. ``loss`` has
+    ``iteration`` and ``relative_difference``, a share; None where the settings differ in work or no iteration is in
+    both logs. ``equal_work`` is false where settings differ in work, or losses by more than ``SAME_LOSS``.
+
+    Raises:
+        OSError: the log of a run that was read before cannot be read any more
     """
     one, other = (arm.plan for arm in standing.arms)
     work, loss = list(unequal_work(one, other)), None
@@ -88,9 +92,10 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
 def _as_dict(found: Comparison) -> dict[str, Any]:
     """Return the statistics of a comparison for ``result.json``, by names such as ``noise_percent``.
 
-    ``difference_percent``, ``low_percent`` and ``high_percent`` (its bounds), ``stalls_percent`` and ``drift_percent``
-    are changes of B's step time against A's, negative where B is faster. The other keys are ``noise_percent``,
-    ``pairs`` (a number), ``confidence`` and ``error_rate_each_look`` (shares).
+    ``difference_percent``, ``low_percent`` and ``high_percent`` (its bounds), ``stalls_percent`` and
+    ``drift_percent`` are changes of B's step time against A's, negative where B takes less time; ``drift`` is from
+    one run of a block to the next. The other keys are ``noise_percent`` (how pairs scatter), ``pairs`` (a number),
+    ``confidence`` and ``error_rate_each_look`` (shares).
     """
     percent = {
         name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
@@ -107,9 +112,10 @@ def _as_dict(found: Comparison) -> dict[str, Any]:
 def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
     """Return a block of runs of sides A and B for ``result.json``, as a dictionary.
 
-    Its keys: ``block`` (number), ``order`` (of the sides, as letters), ``counts`` (``good``), ``nodes``,
-    ``one_allocation``, ``runs`` (the ids of all its runs on record, in their order) and ``lost`` (the ids of those that
-    do not count). ``good``: whether the block counts for the answer; if not, all of its runs are lost.
+    Its keys: ``block`` (number from 1), ``order`` (of the sides: ``ABBA``), ``counts`` (``good``), ``nodes`` (a
+    host list, empty if not known), ``one_allocation``, ``runs`` (the ids of all its runs on record, in their order)
+    and ``lost`` (the ids of those that do not count). ``good``: whether the block counts for the answer; if not,
+    all of its runs are lost.
     """
     runs = [run.record for run in block.runs if run is not None]
     counted = [run.record for run in block.counted if run is not None] if good else []
@@ -127,7 +133,8 @@ def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
 def status_of(result: Mapping[str, Any]) -> int:
     """Return the exit status for a comparison: 0 answered, 1 a side failed or unequal work, 4 open.
 
-    ``no difference`` is an answer, too. An open answer is 4 also with unequal work.
+    ``result`` is as ``outcome`` returns it. ``no difference`` is an answer, too. An open answer is 4 also with
+    unequal work.
     """
     if result["answer"] == "failed":
         return 1
@@ -139,8 +146,8 @@ def status_of(result: Mapping[str, Any]) -> int:
 def as_text(result: Mapping[str, Any]) -> str:
     """Return the ``result`` of a comparison, made by ``outcome``, as lines of text for people.
 
-    First the two sides A and B, then the answer, then what it rests on: work, runs, nodes, GPU-hours. The text ends
-    with a newline.
+    First the two sides A and B, then, below an empty line, the answer, then what it rests on: work, runs, nodes,
+    GPU-hours. The text ends with a newline.
     """
     lines = [
         # Titles are ``A (...)`` and ``B (...)``.
@@ -180,7 +187,8 @@ def signed(percent: float) -> str:
 def _answer_sentence(result: Mapping[str, Any]) -> str:
     """Return the line that says which of the sides A and B is faster and by how much, or why there is no answer.
 
-    With the confidence interval of the difference, where there is one. It has no full stop.
+    ``B takes 6.1 % less time than A (95 % interval: -7.0 to -5.2 %)``, or from ``no answer: ``, ``open: `` or ``no
+    difference larger than`` on. ``result`` is as ``outcome`` returns it. It has no full stop and no line break.
     """
     resolution = 100 * result["rule"]["resolution"]
     if result["answer"] == "failed":
@@ -205,7 +213,7 @@ def _answer_sentence(result: Mapping[str, Any]) -> str:
 def _same_work_line(result: Mapping[str, Any]) -> list[str]:
     """Return one line on whether sides A and B did the same work, by their settings and losses, in a list.
 
-    Empty list: too few runs ended to compare the sides.
+    ``result`` is as ``outcome`` returns it. Empty list: too few runs ended to compare the sides.
     """
     if result["difference"] is None:
         return []
@@ -233,12 +241,14 @@ def ab(
 ) -> Result:
     """Begin, continue or show a comparison of the job ``base`` (side A) with the same job and ``changes`` (side B).
 
-    Submits jobs and waits for their end. Without ``changes``, both sides are the same job. A comparison that is over
-    under the same ``rule`` is only shown; under another rule it goes on.
+    Submits jobs and waits for their end. Without ``changes``, both sides are the same job. A comparison that is
+    over under the same ``rule`` is only shown; under another rule it goes on. The exit status is as ``status_of``
+    says.
 
     Args:
         base: the job of side A
-        changes: new values by dimension, such as ``tp`` or ``NCCL_ALGO``; None leaves to the recipe what ``base`` sets
+        changes: new values by dimension, such as ``tp`` or ``NCCL_ALGO``; None leaves to the recipe what ``base``
+            sets, and is refused where ``base`` does not set it
         rule: when to stop
         workspace: the installation to run in
         again: begin a new comparison beside one that is on disk
@@ -246,8 +256,10 @@ def ab(
         dry_run: start nothing, and return the plans of both sides
 
     Raises:
+        Interrupted: by the user; the same command continues it
         LLMBError: a change is impossible, a side cannot be planned or timed, or the comparison cannot go on
         EnvironmentLacks: a recipe or the training code cannot be read
+        OSError: a file of the campaign or of a run, or one that a submission needs, cannot be read or written
     """
     if unknown := [name for name, value in changes.items() if value is None and name not in base.settings]:
         raise RequestError(f"--unset {unknown[0]}: side A does not set it", remedy="leave it out")
@@ -267,11 +279,13 @@ def ab(
     def compared(campaign: Campaign) -> dict[str, Any]:
         """Carry out the comparison in ``campaign`` to its end, and return the content of ``result.json``.
 
-        Submits jobs and waits for them, for hours or days. The caller writes the file.
+        That is as ``outcome`` makes it; the caller writes the file. Submits jobs and waits for them, for hours or
+        days. Arms, rule, changes and workspace are the enclosing function's.
 
         Raises:
             LLMBError: something that jobs need is missing, inputs have changed since, or a run was refused
             EnvironmentLacks: a recipe or the training code cannot be read
+            OSError: a file of a run, or one that a submission needs, cannot be read
         """
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
             check_job(plan)
@@ -296,8 +310,9 @@ def ab(
 def _as_arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:
     """Return the two sides of a comparison as arms of a campaign, A first; their titles say what they run.
 
-    ``planned`` are their jobs, in this order. ``changes`` are those of B, by dimension, None for one that is unset;
-    without any, a notice says that both sides are the same.
+    The titles are ``A (CONFIGURATION)`` and ``B (tp=4 NCCL_ALGO unset)``; without changes ``B (the same)``, and a
+    notice says that both sides are the same. ``planned`` are their two jobs, in this order. ``changes`` are those
+    of B, by dimension, None for one that is unset.
 
     Raises:
         RequestError: code ``same-job``: the changes leave the job of side A as it is
@@ -318,10 +333,10 @@ def _as_arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> li
 
 
 def refuse_untimed(plan: JobPlan, title: str) -> None:
-    """Refuse a plan whose runs would have no step time to judge.
+    """Raise if the runs of a plan would have no step time to judge; any other plan passes.
 
-    Such a plan is profiled or traced, or ends before the last step that is measured. ``title`` names the plan in the
-    message of the latter; that of a profiled or traced plan does not have it.
+    Such a plan is profiled or traced, or ends before the last step that is measured. ``title`` names the plan in
+    the message of the latter; that of a profiled or traced plan does not have it.
 
     Raises:
         RequestError: the plan is such a one

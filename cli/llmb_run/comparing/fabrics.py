@@ -20,7 +20,7 @@ HOW = "llmb-run health --fabric --json > FILE writes such a file"
 
 
 def are_fabrics(words: list[str]) -> bool:
-    """Return whether every word names an existing file that looks like a measurement of a network fabric.
+    """Return whether every word is the path of an existing file that looks like a measurement of a network fabric.
 
     Those are ``*.json`` (in small letters), by the name alone, and outputs of nccl-tests, by the first bytes. True
     without words. ``read_fabric`` finds out whether such a file really holds a measurement.
@@ -33,14 +33,15 @@ def are_fabrics(words: list[str]) -> bool:
 def compare_fabric_files(first: str, second: str) -> Result:
     """Return how the fabric measured in the file ``second`` compares with that in ``first``, as data and as text.
 
-    Of a file with several measurements the first counts. The data has ``answer``, ``ratio`` (of the first change; None:
-    there is none), all changes in ``fabric``, and the two files as ``first`` and ``second``; its other keys, those of a
-    comparison of runs, are None or empty. The exit status of the result is 1 where the second is slower, or they have
-    nothing in common, else 0.
+    Of a file with several measurements the first counts. The data has ``answer`` ("slower" or "faster", of the
+    second's bandwidths and speeds, "no difference" or "nothing in common"), ``ratio`` (of the first change; None:
+    there is none), all changes in ``fabric``, and the two files as ``first`` and ``second``; its other keys, those
+    of a comparison of runs, are None or empty. The exit status of the result is 1 where the second is slower, or
+    they have nothing in common, else 0.
 
     Raises:
-        RequestError: a file cannot be read, is not JSON, or is output of nccl-tests that does not say which GPUs were
-            measured
+        RequestError: a file cannot be read, is not JSON, or is output of nccl-tests that does not say which GPUs
+            were measured
         RecordError: a file holds no measurement
     """
     found = compare_fabrics(read_fabric(Path(first)), read_fabric(Path(second)))
@@ -81,7 +82,8 @@ def recorded_fabrics(file: Path) -> list[Any]:
     """Return the fabric measurements in a JSON file as plain values, in order, at least one; they are not checked.
 
     The file is what ``health --fabric --json`` printed, a campaign's ``health.json``, which may hold several, or a
-    measurement alone. Of any other JSON the whole content is returned, as the only item unless it is a list.
+    measurement alone. Of any other JSON the whole content is returned, as the only item unless it is a list with
+    items.
 
     Raises:
         RequestError: the file cannot be read, or is not JSON
@@ -99,13 +101,13 @@ def recorded_fabrics(file: Path) -> list[Any]:
 
 
 def _of_nccl_tests(file: Path) -> FabricMeasurement:
-    """Return the first test in an output of nccl-tests as a fabric measurement.
+    """Return the first test in the output of nccl-tests in ``file`` as a fabric measurement.
 
-    The largest message size stands for it. Prints a notice where there are further tests, or where the values of this
-    one are wrong.
+    The largest message size stands for it. Prints a notice where there are further tests, or where the values of
+    this one are wrong.
 
     Raises:
-        RequestError: the file cannot be read, or does not say which GPUs were measured
+        RequestError: the file cannot be read, has no test, or does not say which GPUs were measured
     """
     tests = read_nccl_tests(file)
     if len(tests) > 1:

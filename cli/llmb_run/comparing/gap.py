@@ -52,9 +52,10 @@ NAMED = ("dtype", "variant", "engine", "image")
 class Other:
     """The other side of a slow run's comparison: this site's fastest run of the same work, or a published result.
 
-    ``spec`` is the request for its job, ``facts`` what is on record of it, by name. ``change``: its step time over the
-    slow run's, below 1 where it is the faster one. ``run_id``: None for a published result. ``software``: where LLMB
-    cannot plan a job in the software of a published result, (that software, what it is worth or None); else None.
+    ``spec`` is the request for its job, ``facts`` what is on record of it, by name (such as ``env NCCL_ALGO``), as
+    text. ``change``: its step time over the slow run's, below 1 where it is the faster one. ``run_id``: None for a
+    published result. ``software``: where LLMB cannot plan a job in the software of a published result, (that
+    software, what it is worth or None); else None.
     """
 
     spec: JobSpec
@@ -67,13 +68,15 @@ class Other:
 def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
     """Return (own, best): the run of ``record`` as measured, and this site's fastest run of the same work.
 
-    The same work is on as many GPUs of the same type. Only the ``MOST`` newest runs of that workload, size and number
-    of GPUs are searched; those of other users are among them. ``own`` is None where the run has left nothing to
-    measure; ``best`` where no run has a step time that counts, or ``own`` is the fastest itself.
+    Fastest by the steady step time, without stalls. The same work is on as many GPUs of the same type. Only the
+    ``MOST`` newest runs of that workload, size and number of GPUs are searched; those of other users are among
+    them. ``own`` is None where the run has left nothing to measure; ``best`` where no run has a step time that
+    counts, or ``own`` is the fastest itself.
 
     Raises:
         RequestError: there is no installation
-        RecordError: the list of folders outside the installation cannot be read
+        RecordError: the list of folders outside the installation, or the record of a run, cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     plan = record.plan
     wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
@@ -91,9 +94,13 @@ def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun 
 def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> Other | None:
     """Return this site's ``best`` run as the other side of a comparison with the run ``own``.
 
-    Stalled steps do not count. ``today``: the job of ``own``, planned as it would be now; None: it cannot be planned,
-    and the request of the answer has the workload alone. Returns None where one of the two runs has no step time that
-    counts, or ``best`` no record.
+    Stalled steps do not count. ``today``: the job of ``own``, planned as it would be now; None: it cannot be
+    planned, and the request of the answer has the workload alone. Returns None where one of the two runs has no
+    step time that counts, or ``best`` no record.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     if best.record is None or best.good is None or own.good is None:
         return None
@@ -113,12 +120,12 @@ def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> 
 def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> Other | None:
     """Return the job behind the published result for this run's size, GPUs and dtype, to compare with.
 
-    It is planned in the software of that result if LLMB can plan it there, else in the run's own. ``here`` is the run's
-    job as planned today. None: nothing was published for such a job, it cannot be planned, or the run has no step time
-    that counts.
+    It is planned in the software of that result if LLMB can plan it there, else in the run's own. ``here`` is the
+    run's job as planned today, ``own`` the run as measured. None: nothing was published for such a job, it cannot
+    be planned, or the run has no step time that counts.
 
     Raises:
-        LLMBError: no job can be planned here at all
+        LLMBError: no job can be planned here at all, or what it needs of a recipe cannot be read
     """
     recipe = here.entry.recipe
     kept = {name: value for name, value in here.spec.environment.items() if name.startswith("SBATCH_")}
@@ -151,8 +158,9 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
 def _image_of(reference: Reference, recipe: Recipe) -> str | None:
     """Return the name of the container image in which the published result of ``reference`` was measured.
 
-    It is the recipe's image of that release, else NVIDIA's public one. None: the result was not measured with
-    Megatron-Bridge. ``reference`` is of a published result, not of a baseline.
+    It is the recipe's image of that release, else NVIDIA's public one (``nvcr.io#nvidia/nemo:25.09``). None: the
+    result was not measured with Megatron-Bridge. ``reference`` must be of a published result, not of a baseline (an
+    assertion).
     """
     assert reference.result is not None
     document = recipe.document(reference.result)
@@ -162,7 +170,9 @@ def _image_of(reference: Reference, recipe: Recipe) -> str | None:
 
 
 def _planned_or_none(spec: JobSpec, workspace: Workspace) -> PlannedJob | None:
-    """Return the job of ``spec``, planned as it would be today; None where this one cannot be planned.
+    """Return the job of ``spec``, planned as it would be today; None where its request is refused.
+
+    Notices say what planning chose.
 
     Raises:
         LLMBError: no job can be planned here, or planning failed otherwise than by the request
@@ -172,9 +182,10 @@ def _planned_or_none(spec: JobSpec, workspace: Workspace) -> PlannedJob | None:
 
 
 def _fact_of(name: str) -> str:
-    """Return the name that ``comparison.facts`` uses for the job setting ``name``, such as ``env NCCL_ALGO``.
+    """Return the name that ``comparison.facts`` uses for the job setting ``name``: of ``NCCL_ALGO`` ``env NCCL_ALGO``.
 
-    Empty for a setting that is never compared: the workload, and options such as the size.
+    A column keeps its name; a setting of Megatron-Bridge gets ``megatron.`` before it. Empty for a setting that is
+    never compared: the workload, and options such as the size.
     """
     if name in COLUMNS.values() or name in NAMED:
         return name
@@ -187,7 +198,8 @@ def _fact_of(name: str) -> str:
 def _spec_with_settings_of(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
     """Return a copy of ``spec`` with the settings that decide the facts ``names`` taken from ``other``.
 
-    Such settings that ``other`` does not set are dropped.
+    ``names`` are facts as ``_fact_of`` names them, and are gone through several times, so no iterator. Such
+    settings that ``other`` does not set are dropped.
     """
     kept = {name: value for name, value in spec.settings.items() if _fact_of(name) not in names}
     return replace(spec, settings=kept).with_settings({n: v for n, v in other.settings.items() if _fact_of(n) in names})
@@ -218,11 +230,12 @@ NOBODY = "no setting of a job changes it"
 class GapDifference(msgspec.Struct, frozen=True):
     """One difference between a slow run and the run or published job that it is compared with.
 
-    ``name`` is the fact that differs, or several that only change together, joined with commas; ``here`` its value in
-    the slow run, ``there`` in the other. Of something that the run's own nodes show, ``name`` is the kind of finding,
-    ``here`` its text, and ``there`` empty. ``worth``: how published step times changed with it, None where they do not
-    say. ``test``: the ``llmb-run ab`` command that measures it; empty where there is none, and then ``why`` says why.
-    As text it is a line for people, without ``worth`` and ``test``.
+    ``kind`` is "software", "nodes", "setting" or "launch". ``name`` is the fact that differs, or several that only
+    change together, joined with commas; ``here`` its value in the slow run, ``there`` in the other (``-``: none).
+    Of something that the run's own nodes show, ``name`` is the kind of finding, ``here`` its text, and ``there``
+    empty. ``worth``: how published step times changed with it, None where they do not say. ``test``: the ``llmb-run
+    ab`` command that measures it; empty where there is none, and then ``why`` says why, as a clause. ``str`` of it
+    is a line for people, without ``worth`` and ``test``.
     """
 
     kind: DifferenceKind
@@ -241,23 +254,23 @@ class GapDifference(msgspec.Struct, frozen=True):
 
 
 def _short_value(value: str) -> str:
-    """Return ``value`` shortened for a line.
+    """Return ``value`` shortened for a line: of a path above 20 characters its last part, else the first 40 characters.
 
-    Of a path above 20 characters it is the last part, else the first 40 characters.
+    A path is any text with a slash. There are no dots where something is left out.
     """
     return value.rpartition("/")[2] if value.count("/") and len(value) > 20 else value[:40]
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """How much slower a run is than this site's best, and what differs between the two.
+    """How much slower a run is than this site's best, and what differs between the two. ``find_gap`` makes it.
 
-    ``published``: how its step time compares with its reference, as text; empty without a verdict. ``best``: run id of
-    the fastest other run of the same work. None: this one is the fastest, or has no step time that counts; then
+    ``published``: how its step time compares with its reference, as text; empty without a verdict. ``best``: run id
+    of the fastest other run of the same work. None: this one is the fastest, or has no step time that counts; then
     ``differences`` are from the published job, or only what its own nodes have shown.
 
-    ``slower``: how much longer this run's steps take, as a share; negative where they are faster than the published
-    job's. ``change``: the other's step time over this run's. Both are None where nothing was compared. ``unfit``: why
-    this run has no step time to compare; empty: it has one.
+    ``slower``: how much longer this run's steps take, as a share; negative where they take less time than the
+    published job's. ``change``: the other's step time over this run's. Both are None where nothing was compared.
+    ``unfit``: why this run has no step time to compare; empty: it has one.
     """
 
     published: str
@@ -271,12 +284,15 @@ class Gap(msgspec.Struct, frozen=True):
 def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
     """Return how the run of ``record`` differs from this site's fastest run of the same work.
 
-    Each difference comes with what it is worth. If it is the fastest itself, it is compared with the published job. Of
-    a run without a step time that counts only ``unfit`` and what its nodes have shown are set. Differences are sorted
-    by what they are worth in time, what saves the most first; an unknown worth counts as none. Starts no job.
+    Each difference comes with what it is worth. If it is the fastest itself, it is compared with the published job.
+    Of a run without a step time that counts only ``unfit`` and what its nodes have shown are set. Differences are
+    sorted by what they are worth in time, what saves the most first; an unknown worth counts as none. Starts no
+    job.
 
     Raises:
+        RecordError: the list of folders outside the installation cannot be read
         LLMBError: there is no installation, or no job can be planned here at all
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     own, best = _own_and_best(record, workspace)
     if own is None:
@@ -310,10 +326,15 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
 
 
 def _published_text(own: MeasuredRun) -> str:
-    """Return how a run's step time compares with its reference, as text, above 0 slower: ``+4.0 % against ...``.
+    """Return how a run's step time compares with its reference, as text: ``+4.0 % against ...``, above 0 longer.
 
     Empty without a verdict or a reference. Where the reference is of other software, the text also says how far
-    releases are apart in published results.
+    releases are apart in published results. Without a period.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     verdict = own.verdict
     if verdict is None or verdict.reference is None or verdict.difference is None or own.record is None:
@@ -329,9 +350,10 @@ def _published_text(own: MeasuredRun) -> str:
 class _Sides:
     """The two sides of a slow run's comparison: the run, and the run or published job it is held against.
 
-    Made from the run's ``record``, its job as planned today (``here``, None where it cannot be planned), the ``other``
-    side and the ``workspace`` to plan in. ``differences`` returns what differs between them, with the command that
-    measures each difference; it plans jobs and starts none.
+    Made from the run's ``record``, its job as planned today (``here``, None where it cannot be planned), the
+    ``other`` side and the ``workspace`` to plan in. ``differences`` returns a list of what differs between them,
+    with the command that measures each difference; it plans jobs and starts none, and raises ``LLMBError`` where
+    none can be planned at all.
     """
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:
@@ -349,7 +371,7 @@ class _Sides:
         record does. Differences that merely follow from another are left out.
 
         Raises:
-            LLMBError: no job can be planned here at all
+            LLMBError: no job can be planned here at all, or a recipe's results cannot be read
         """
         differing = dict(_differing_facts(self._own, self._other.facts))
         groups: list[tuple[str, ...]] = []
@@ -379,7 +401,8 @@ class _Sides:
     def _requests_differ(self, fact: str) -> bool:
         """Return whether the requests for the two compared jobs give ``fact`` different values.
 
-        A request that does not set it differs from one that does. The run's own job can be planned.
+        ``fact`` is a name as ``_fact_of`` returns it. A request that does not set it differs from one that does.
+        The run's own job must be one that can be planned (an assertion).
         """
         assert self._here is not None
         own_settings = {_fact_of(name): value for name, value in self._here.spec.settings.items()}
@@ -389,7 +412,8 @@ class _Sides:
     def _plan_with(self, names: Sequence[str]) -> PlannedJob | Refused:
         """Return the slow run's job, planned with the other side's values of the facts ``names``.
 
-        Where the plan is refused, the answer holds the error.
+        Where the plan is refused, the answer holds the error. The run's own job must be one that can be planned (an
+        assertion).
 
         Raises:
             LLMBError: no job can be planned here at all
@@ -402,7 +426,7 @@ class _Sides:
         """Return the facts ``names`` in groups of those that can only be changed together; most are alone.
 
         An image goes with its engine, and columns that are not legal one by one go together; these two groups come
-        first.
+        first. Every name is in one group; an empty list for none.
 
         Raises:
             LLMBError: no job can be planned here at all
@@ -418,11 +442,12 @@ class _Sides:
     def _difference(self, facts: Mapping[str, tuple[str, str]]) -> GapDifference:
         """Return ``facts``, each with (the slow run's value, the other side's), as one difference.
 
-        With the ``llmb-run ab`` command that measures it and what it is worth in published results, as far as known.
-        Where there is no such command, the difference says why.
+        At least one, by name; several are joined with commas, and the first decides the kind. With the ``llmb-run
+        ab`` command that measures it and what it is worth in published results, as far as known. Where there is no
+        such command, the difference says why.
 
         Raises:
-            LLMBError: no job can be planned here at all
+            LLMBError: no job can be planned here at all, or a recipe's results cannot be read
         """
         before = ", ".join(pair[0] for pair in facts.values())
         after = ", ".join(pair[1] for pair in facts.values())
@@ -512,6 +537,9 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
 
 
 def _difference_lines(item: GapDifference) -> Iterator[str]:
-    """Yield two lines on one difference: what differs, and the command that measures it or why there is none."""
+    """Yield two lines on one difference: what differs, and the command that measures it or why there is none.
+
+    The second begins with two blanks; neither has a line break.
+    """
     yield f"{item}{f'; time {item.worth}' if item.worth else ''}"
     yield f"  {item.test}" if item.test else f"  ab cannot measure it: {item.why}"

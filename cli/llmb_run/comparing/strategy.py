@@ -32,11 +32,12 @@ BROKEN = 4
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule for when a comparison of two configurations stops.
+    """The rule for when a comparison of two configurations stops. ``rule_of`` makes it.
 
     ``resolution``: the smallest change of the step time that matters, as a share. ``most``: how many blocks of four
-    runs may count. ``budget``: in GPU-hours; None: no limit. ``is_met`` tells whether statistics answer by this rule,
-    False for None; ``is_that_of`` whether a saved result was found under an equal rule.
+    runs may count. ``budget``: in GPU-hours; None: no limit. ``is_met`` returns whether statistics answer by this
+    rule, False for None; ``is_that_of`` whether a saved result was found under an equal rule (``LookupError`` if it
+    has none).
     """
 
     resolution: float
@@ -66,7 +67,8 @@ def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
     """Return the rule for when to stop a comparison, from the command line's values.
 
     ``resolution`` is a text in per cent: ``1%``, ``0.5 %`` or ``1``. ``pairs`` is the most pairs of runs, two to a
-    block; an odd one does not count. ``budget`` is in GPU-hours; None: no limit.
+    block; an odd one does not count, and whether there are any is not checked. ``budget`` is in GPU-hours; None: no
+    limit.
 
     Raises:
         RequestError: the resolution is no number of per cent above 0 and below 100
@@ -84,12 +86,13 @@ def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
 class RunBlock:
     """A block of a comparison: two runs of side A and two of side B that share nodes.
 
-    ``number`` counts from 1; ``letters`` is the order of the sides, such as ``ABBA``. ``runs`` are in that order; None:
-    not on record. A block is good, and counts for the answer, when it has ``ended`` and is not ``lost`` (too few runs
-    with a step time).
+    ``number`` counts from 1; ``letters`` is the order of the sides, such as ``ABBA``. ``runs`` are in that order;
+    None: not on record. A block is good, and counts for the answer, when it has ``ended`` and is not ``lost`` (too
+    few runs with a step time).
 
-    ``waits``: one of its runs has a job that has not ended. ``counted``: the runs that count, in their places, None in
-    the others. ``nodes``: a host list, empty if not known. ``due`` yields the runs to start or cancel; ``timed``
+    Properties: ``ended``; ``lost``; ``waits``: one of its runs has a job that has not ended; ``counted``: the runs
+    that count, in their places, None in the others; ``nodes``: a host list, empty if not known. ``due`` yields the
+    runs to start, or, of a block that is lost or not ``wanted``, to cancel; ``timed``, called with sides A and B,
     returns the block as the statistics take it.
     """
 
@@ -159,10 +162,10 @@ class RunBlock:
                 yield Due(arm, attempt, block=self.number, nodes=self.nodes, why=f", block {self.number}")
 
     def timed(self, arms: Sequence[Arm]) -> paired.Block:
-        """Return the block as the statistics take it: the order of the sides, and each run's time.
+        """Return the block as the statistics take it: the order of the sides, each run's time, and the ratio of work.
 
-        The time is the step time after warm-up, None for a run that does not count. ``arms`` are sides A and B: if they
-        train different numbers of tokens per GPU, times are compared per token.
+        The time is the step time after warm-up, None for a run that does not count. ``arms`` are sides A and B, in
+        this order: if they train different numbers of tokens per GPU, times are compared per token.
         """
         work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
         times = (step_time_after_warm_up(run.measured.timing) if run and run.measured else None for run in self.counted)
@@ -170,10 +173,10 @@ class RunBlock:
 
 
 def _allocation_id(run: Run) -> str:
-    """Return which allocation a run had: job id and nodes, with a blank between.
+    """Return which allocation a run had: job id and nodes (a host list), with a blank between.
 
-    Empty for a run that was submitted by itself. The nodes tell a job that was queued again, and got others, from its
-    first start.
+    Empty for a run that was submitted by itself. The nodes, empty while they are not known, tell a job that was
+    queued again, and got others, from its first start.
     """
     nodes = run.record.manifest.get("job", {}).get("nodes", "")
     return f"{run.record.job_id} {nodes}" if run.record.submission.in_series else ""
@@ -200,11 +203,13 @@ _compared = lru_cache(maxsize=64)(compare_blocks)
 class ComparisonProgress:
     """Where a comparison of two configurations stands, by the runs of its blocks on record.
 
-    ``arms`` are side A and side B; ``blocks`` are in order of their number. It does not change: newer runs need another
-    one. ``good`` blocks have ended and count; ``broken`` ones have ended and are lost. ``comparison`` is the statistics
-    at the last look, ``answer`` how B compares with A by them. ``failure`` says why a side cannot be timed, and
-    ``stopped`` why no more blocks are begun; each is empty where that is not so. ``lacks`` tells whether to begin one
-    more block; ``hours`` are the GPU-hours held.
+    ``InTurns.standing`` makes it. ``arms`` are side A and side B; ``blocks`` are in order of their number. It does
+    not change: newer runs need another one. All but ``lacks`` are properties. ``good``, a list, are the blocks that
+    have ended and count; ``broken`` those that have ended and are lost. ``comparison`` is the statistics at the
+    last look, None before the first; ``answer`` how B compares with A by them (``faster``, ``slower``, ``no
+    difference`` or ``open``). ``failure`` says why a side cannot be timed, and ``stopped`` why no more blocks are
+    begun; each is empty where that is not so. ``hours`` are the GPU-hours held. ``lacks``, called with the new
+    blocks that are about to be begun, returns whether to begin one more.
     """
 
     arms: Sequence[Arm]
@@ -273,9 +278,9 @@ class ComparisonProgress:
     def stopped(self) -> str:
         """Why no more blocks of runs are begun though there is no answer: faults, or a limit.
 
-        A fragment. Faults are more than ``BROKEN`` lost blocks. The limit is of pairs, or of the budget where the
-        blocks until the next look would exceed it. Empty: there is an answer, or more may be begun; a failed side is
-        not looked at.
+        A clause: ``8 pairs were the limit (--pairs)``. Faults are more than ``BROKEN`` lost blocks. The limit is of
+        pairs, or of the budget where the blocks until the next look would exceed it. Empty: there is an answer, or
+        more may be begun; a failed side is not looked at.
         """
         if self.rule.is_met(self.comparison):
             return ""
@@ -301,9 +306,9 @@ class ComparisonProgress:
 class InTurns:
     """The strategy of a comparison: blocks of four runs, until a look at them answers.
 
-    The order of a block is drawn by chance from ``seed``, the same again for the same seed and number. ``rule`` says
-    when to stop. ``due`` returns the runs to start or cancel next, ``standing`` where the comparison is, both by the
-    runs on record.
+    The order of a block is drawn by chance from ``seed``, the same again for the same seed and number. ``rule``
+    says when to stop. ``due`` returns a list of the runs to start or cancel next, ``standing`` where the comparison
+    is, both by the runs on record, which are by number of the side (1 is A, 2 is B).
     """
 
     seed: str
@@ -312,9 +317,9 @@ class InTurns:
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
         """Return the runs to start: of new blocks until the next look, and what is missing of begun ones.
 
-        Those of begun blocks come first. A block of which a run has a job that has not ended gets nothing now. Where a
-        side has failed, runs of the begun blocks that have no job are returned instead: they are to be cancelled.
-        Empty: nothing to do now.
+        Those of begun blocks come first. A block of which a run has a job that has not ended gets nothing now.
+        Where a side has failed, or a block is lost, its runs whose job was never submitted are returned to be
+        cancelled, and nothing of it is started. Empty: nothing to do now.
         """
         standing = self.standing(arms, runs)
         open_ = [block for block in standing.blocks if not (block.ended or block.waits)]
@@ -329,7 +334,7 @@ class InTurns:
     def standing(self, arms: Sequence[Arm], runs: Runs) -> ComparisonProgress:
         """Return where the comparison stands, by the runs on record.
 
-        ``runs`` holds those of every arm, by its number.
+        ``arms`` are sides A and B, in this order. ``runs`` holds those of every arm, by its number from 1.
         """
         known = {(arm, run.number): run for arm, run in with_arms(runs)}
         # Each side has two attempts in a block.

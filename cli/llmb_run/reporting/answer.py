@@ -52,8 +52,8 @@ _MOST_ALSO = 3
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The first screen of a report: how the runs did, and what to do.
 
-    ``word`` is PASS, FAIL, OPEN or FASTEST; ``text`` one sentence. Any other field is empty where there is nothing to
-    say. ``conclude``, ``of_campaign`` and ``of_tuning`` make it.
+    ``word`` is PASS, FAIL, OPEN or FASTEST; ``text`` one sentence. Any other field is empty where there is nothing
+    to say. ``conclude``, ``of_campaign`` and ``of_tuning`` make it.
     """
 
     word: Word
@@ -78,7 +78,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How many runs a report has, and how they ended.
 
     ``runs``: all. ``failed``: ended without a result, the cancelled, preempted and never submitted ones too.
-    ``unsuccessful``: ended without success; these, and those whose steps did not suffice. ``live``: have not ended.
+    ``unsuccessful``: ended without success: these, and those whose steps did not suffice. ``live``: have not ended.
     """
 
     runs: int
@@ -92,11 +92,11 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deciding(NamedTuple):
-    """The configuration that decides the answer of a report, the worst one, as JSON in ``group``.
+    """The configuration that decides the answer of a report, the worst one, as JSON (by ``GROUP``) in ``group``.
 
-    ``todo`` and ``command``: what ``results`` says is next, as a sentence and as a command. ``without``: the
-    configuration's mean step time in seconds, stalls included, over the runs that had no slow node; None where all runs
-    or none had one.
+    ``todo`` and ``command``: what ``results`` says is next, as a sentence and as a command line; empty: nothing.
+    ``without``: the configuration's mean step time in seconds, stalls included, over the runs that had no slow
+    node; None where all of its timed runs or none had no slow node.
     """
 
     group: Mapping[str, Any]
@@ -108,17 +108,24 @@ class Deciding(NamedTuple):
 
 
 def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the positions of ``groups``, configurations as JSON, the one with the worst verdict first.
+    """Return the positions of ``groups``, configurations as JSON by ``GROUP``, the one with the worst verdict first.
 
-    Verdicts are in the order of ``WORST_FIRST``. Among equal ones, those that were compared with other software come
-    last, and the slowest against its reference first; equals stay in their order.
+    Verdicts (``word``) are in the order of ``WORST_FIRST``. Among equal ones, those that were compared with other
+    software come last, and the slowest against its reference first; equals stay in their order. Positions count
+    from 0.
 
     Raises:
         ValueError: the ``word`` of a group is none of ``WORST_FIRST``
     """
 
     def order(at: int) -> tuple[int, bool, float]:
-        """Return the sort key of the configuration at a position, by its verdict; the worst sorts first."""
+        """Return the sort key of the configuration at the position ``at``, by its verdict; the worst sorts first.
+
+        Positions are those in ``groups`` of the enclosing function.
+
+        Raises:
+            ValueError: the ``word`` of the group is none of ``WORST_FIRST``
+        """
         group = groups[at]
         return standing(group["word"], group["difference"], indication=bool(group["indication"]))
 
@@ -137,11 +144,12 @@ def conclude(
     The worst configuration decides; a slow node that is not excluded is what to do first.
 
     Args:
-        groups: the configurations, as JSON by ``GROUP``
+        groups: the configurations, as JSON by ``GROUP``, in any order
         counts: how many runs there are, and how they ended
         hosts: what ran on which nodes, and which of them are slow
         deciding: the worst configuration; None: no run was recorded by LLMB, and the answer is OPEN
-        sweeps: rankings; the largest one is the answer where nothing has a verdict, else an addition to it
+        sweeps: rankings, each with a step time; the one with most configurations is the answer where nothing has a
+            verdict, else an addition to it
     """
     slow = [line for line in hosts if line.slower is not None]
     board = max(sweeps, key=lambda item: len(item.configurations), default=None)
@@ -192,7 +200,8 @@ def of_campaign(campaign: Mapping[str, Any]) -> Answer:
 def of_tuning(tuning: Mapping[str, Any]) -> Answer:
     """Return the answer of a tuning for a report: its conclusion, and the winner's command if a winner was found.
 
-    ``tuning`` is its result as JSON values. The word is FASTEST with a winner, else OPEN.
+    ``tuning`` is its result as JSON values, of which ``conclusion`` (text), ``found`` (boolean) and, if that is
+    true, ``winner`` with its ``command`` count. The word is FASTEST with a winner, else OPEN.
     """
     text = plain(tuning["conclusion"])
     found: bool = tuning["found"]
@@ -207,8 +216,8 @@ def of_tuning(tuning: Mapping[str, Any]) -> Answer:
 def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return a configuration's name for people: ``llama3.1 70b mbridge fp8 on 64 H100``.
 
-    Where several of ``others``, the configuration itself among them, have that name, it is the whole title with
-    software.
+    ``group`` is the configuration as JSON by ``GROUP``. Where several of ``others``, the configuration itself among
+    them, have that name, it is the whole title with the software instead: ``TITLE with SOFTWARE``.
     """
     name = _short_title(group["title"])
     same = [other for other in others if _short_title(other["title"]) == name]
@@ -216,13 +225,19 @@ def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) ->
 
 
 def _short_title(title: str) -> str:
-    """Return a configuration's title without its FP8 scaling, and with the GPU type in capitals."""
+    """Return a configuration's title without what stands in parentheses, and with the GPU type in capitals.
+
+    ``llama3.1 70b mbridge fp8 (mx) on 64 h100`` becomes ``llama3.1 70b mbridge fp8 on 64 H100``.
+    """
     without_scaling = re.sub(r" \([^()]*\)", "", title)
     return re.sub(r"(?<= on )\d+ [a-z]+\d+", lambda found: found[0].upper(), plain(without_scaling))
 
 
 def plain(text: str) -> str:
-    """Return ``text`` without parentheses: what stands in them is set off by a comma before it, in nested ones, too."""
+    """Return ``text`` without parentheses: what stands in them is set off by a comma before it, in nested ones, too.
+
+    ``a (b) c`` becomes ``a, b c``. A parenthesis without a partner is dropped.
+    """
     innermost = re.compile(r" ?\(([^()]*)\)")
     while innermost.search(text):
         text = innermost.sub(r", \1", text)
@@ -230,7 +245,7 @@ def plain(text: str) -> str:
 
 
 def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
-    """Return the name to show for each node, by its whole name: without the domain where that is unique."""
+    """Return the name to show for each node of ``hosts``, by whole name: where that is unique, without the domain."""
     firsts = {line.host: line.host.partition(".")[0] for line in hosts}
     counts = Counter(firsts[line.host] for line in hosts)
     return {host: first if counts[first] == 1 else host for host, first in firsts.items()}
@@ -239,8 +254,8 @@ def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
 def _verdict_counts(groups: Sequence[Mapping[str, Any]]) -> str:
     """Return the beginning of a sentence that counts configurations by verdict, the worst first, ending in ``: ``.
 
-    ``1 of 7 configurations fails, 5 are open: ``; where all agree, ``Both configurations ...`` or ``All 3 ...``. Empty
-    for a single one, which needs no count.
+    ``groups`` are all of them, at least one, as JSON. ``1 of 7 configurations fails, 5 are open: ``; where all
+    agree, ``Both configurations ...`` or ``All 3 ...``. Empty for a single one, which needs no count.
     """
     if len(groups) == 1:
         return ""
@@ -265,7 +280,7 @@ def _deciding_sentence(
 ) -> str:
     """Return the sentence on the configuration that decides: its speed against the reference, or why there is none.
 
-    It ends with a full stop.
+    ``NAME is 4.1 % slower than NVIDIA's result; up to 3 % slower would pass.`` It ends with a full stop.
 
     Args:
         kind: how it stands, as one of ``WORST_FIRST``
@@ -295,8 +310,9 @@ def _deciding_sentence(
 def _uncompared_sentence(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
     """Return what to say of a configuration that was compared with nothing: ``has failed: out of memory``.
 
-    It goes behind the configuration's name. ``kind``: how it stands, as one of ``WORST_FIRST``. The text has no full
-    stop.
+    It goes behind the configuration's name. ``kind``: how it stands, as one of ``WORST_FIRST``; ``group``: the
+    configuration as JSON; ``counts``: how all runs ended, whose commonest cause is taken for its own. The text has
+    no full stop.
     """
     text, _ = _SAID[kind]
     if kind == "failed" and counts.causes:
@@ -311,8 +327,8 @@ def _uncompared_sentence(kind: str, group: Mapping[str, Any], counts: Counts) ->
 def _reference_owner(group: Mapping[str, Any]) -> str:
     """Return whose result a configuration is compared with, for a sentence: ``NVIDIA's result``.
 
-    It may also be ``this site's baseline``. The text names the reference's software where that is another than the
-    configuration's.
+    It may also be ``this site's baseline`` or ``its reference``, with ``with SOFTWARE`` behind it where that is
+    another than the configuration's. ``group`` is the configuration as JSON, and must have a reference.
     """
     reference = group["reference"]
     owner = {"published": "NVIDIA's result", "baseline": "this site's baseline"}.get(reference["kind"], "its reference")
@@ -320,9 +336,10 @@ def _reference_owner(group: Mapping[str, Any]) -> str:
 
 
 def _figures_text(group: Mapping[str, Any]) -> tuple[str, str]:
-    """Return (step time, reference) as texts: ``5.74 s a step``, stalls included, and ``5.51 s`` with its source.
+    """Return (step time, reference) as texts: ``5.74 s a step``, stalls included, and ``5.51 s, SOURCE``.
 
-    Either is empty where there is none; where nothing was compared, the step time is without stalls.
+    ``group`` is the configuration as JSON. Either is empty where there is none; where nothing was compared, the
+    step time is without stalls, and the reference is empty.
     """
     if group["difference"] is None:
         return (f"{_seconds_text(group['step_seconds'])} a step" if group["step_seconds"] else ""), ""
@@ -349,8 +366,9 @@ def _node_names(slow: Sequence[HostLine]) -> list[str]:
 def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     """Return (sentence, command) on what to do next; each is empty where there is none.
 
-    Slow nodes that are not excluded yet outrank all else, a pass too: whatever they slow down proves nothing. ``kind``
-    is how the deciding configuration stands; ``hosts`` are all nodes, ``slow`` the slow ones.
+    Slow nodes that are not excluded yet outrank all else, a pass too: whatever they slow down proves nothing.
+    ``kind`` is how the deciding configuration stands, one of ``WORST_FIRST``; ``hosts`` are all nodes, ``slow`` the
+    slow ones.
     """
     within = [line for line in slow if line.host not in deciding.excluded]
     if within:
@@ -363,7 +381,8 @@ def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow:
 def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     """Return (sentence, command) on slow nodes, at least one: why and how to exclude all of them.
 
-    The reason is the first one's. ``hosts`` are all nodes, so that short names stay unique.
+    The sentence ends with a full stop; the command is ``llmb-run exclude add ...``, quoted for a shell. The reason
+    is the first node's. ``hosts`` are all nodes, so that short names stay unique.
     """
     known = short_names(hosts)
     names = [known[line.host] for line in slow]
@@ -382,7 +401,9 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
 def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
     """Return further sentences for the first screen of a report, the weightiest first, at most ``_MOST_ALSO``.
 
-    They are on slow nodes, failures, runs without a step time or end, and stalls. Empty: there are none of these.
+    They are on slow nodes (unless ``deciding`` tells of these), failures, runs without a step time or end, and
+    stalls. ``slow`` are the slow nodes; ``deciding`` is None where no run was recorded. Empty: there are none of
+    these.
     """
     sentences = []
     runs = counted(counts.runs, "run")
@@ -409,7 +430,8 @@ def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Decid
 def _of_sweep(board: Board) -> Answer:
     """Return the answer for a report on a sweep without references: which configuration is the fastest.
 
-    ``board`` has a configuration with a step time. The word is FASTEST, or OPEN where several tie for first place.
+    ``board`` must have a configuration with a step time. The word is FASTEST, or OPEN where several tie for first
+    place. ``figure`` is its tokens per second and GPU, ``reference`` the next one's.
     """
     first, *others = board.configurations
     tied = [item for item in others if item.place == first.place]
@@ -432,7 +454,9 @@ _TIMES = 2.0
 def _fastest_sentence(board: Board) -> str:
     """Return the sentence on a ranking: which configuration is the first, and by how much.
 
-    If several tie for first place, it says how many.
+    ``tp 4 is the fastest of 6 configurations of TITLE: the next takes 2.1 % longer for a token.`` If several tie
+    for first place, it says how many. ``board`` must have a configuration with a step time. It ends with a full
+    stop.
     """
     first, *others = board.configurations
     name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))

@@ -18,10 +18,11 @@ from llmb_common.base.notices import notice
 
 @cache
 def charts_library() -> str:
-    """Return the JavaScript that draws charts, as the text of a script element.
+    """Return the JavaScript that draws charts, as the text of a script element, without its tags.
 
-    Empty, after a notice, where the script cannot be had. Where it is missing, it is made from an installed package, or
-    fetched by the installer, which may take a download. The answer, an empty one too, is kept for this process.
+    Empty, after a notice, where the script cannot be had. Where it is missing, it is made from an installed
+    package, or fetched by the installer, which may take a download. The answer, an empty one too, is kept for this
+    process.
     """
     kept = Path(sys.prefix) / "vega.js"
     if not kept.is_file():

@@ -23,7 +23,8 @@ _MOST_VALUES = 8
 class Value(msgspec.Struct, frozen=True):
     """One value of a fact in which runs differ, such as the driver's version, and the runs that have it.
 
-    ``value`` is ``-`` where they have none. ``count`` runs have it; ``runs`` are the ids of the first ``MOST_NAMED``.
+    ``value`` is the value as text, ``-`` where the runs have none. ``count`` runs have it; ``runs`` are the ids of
+    the first ``MOST_NAMED``.
     """
 
     value: str
@@ -34,7 +35,8 @@ class Value(msgspec.Struct, frozen=True):
 class Fact(msgspec.Struct, frozen=True):
     """A fact in which runs differ, such as the driver's version, with its commonest values first.
 
-    There are at most ``_MOST_VALUES`` of these; ``others``: how many further values there are.
+    ``name`` is the fact's, such as ``env NCCL_ALGO``. There are at most ``_MOST_VALUES`` of ``values``; ``others``:
+    how many further values there are.
     """
 
     name: str
@@ -53,9 +55,9 @@ class Differing(msgspec.Struct, frozen=True):
 
 
 def differing(seen: Sequence[SeenRun]) -> list[Differing]:
-    """Return for each title what its runs differ in, in the order of the first runs.
+    """Return for each configuration (by its title) what its runs differ in, in the order of the first runs.
 
-    Titles whose runs are alike, or that have one run, are left out; empty: all are.
+    Configurations whose runs are alike, or that have one run, are left out; empty: all are.
     """
     together: dict[str, list[SeenRun]] = {}
     for run in seen:
@@ -90,8 +92,9 @@ def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
 def _as_fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[SeenRun]) -> Fact:
     """Return the fact ``name`` with its commonest values first, and the first runs that have each.
 
-    Of equally common values, the one of the earlier run comes first. ``by_value``: for each value, lists of positions
-    in ``runs``, each rising.
+    Of equally common values, the one of the earlier run comes first. ``by_value``: for each value, lists of
+    positions in ``runs``, each rising, in the order of the first runs that have it. More than ``_MOST_VALUES``
+    values are cut, and counted.
     """
     counts = {value: sum(map(len, positions)) for value, positions in by_value.items()}
     ordered = sorted(by_value, key=lambda value: -counts[value])

@@ -25,25 +25,27 @@ _MOST_FINDINGS = 30
 class FabricGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One group of nodes in a report on the network fabric, and its bandwidth.
 
-    ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured. ``kind``: ``slow`` or ``usual``
-    as the verdict on the measurement has it, ``no figure`` without a bandwidth, ``not judged`` where nothing is known
-    to be usual. ``again``: it was measured again to find the node at fault. ``why``: why it is judged so, as text.
+    ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured. ``kind``: "slow" or "usual"
+    as the verdict on the measurement has it, "no figure" without a bandwidth, "not judged" where nothing is known
+    to be usual. ``again``: it was measured again to find the node at fault. ``why``: why it is judged so, a text;
+    may be empty.
     """
 
     nodes: str
     busbw_gbps: float | None
     share: float | None
-    """The bandwidth as a share of what is usual in groups of this size, less 1; None: nothing is known to be usual."""
+    """The bandwidth over what is usual in groups of this size, less 1 (-0.1: 10 % below); None: nothing is known."""
     kind: Literal["slow", "usual", "no figure", "not judged"]
     again: bool
     why: str = ""
 
 
 class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report says of one measurement of the network fabric.
+    """What a report says of one measurement of the network fabric. ``fabric_part`` makes it.
 
-    ``level`` is the verdict on it in a word; ``answer`` is the first line, without that word before it; ``coarseness``
-    says how fine a difference can be seen, empty where nothing is to say. ``heads`` and ``rows`` are a table.
+    ``level`` is the verdict on it in a word (``ok``, ``warn``, ``fail`` or ``not judged``); ``answer`` is the first
+    line, without that word before it; ``coarseness`` says how fine a difference can be seen, empty where nothing is
+    to say. ``heads`` are the headings of the table in ``rows``.
     """
 
     level: Answer
@@ -69,7 +71,8 @@ class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
 def fabric_part(fabric: Fabric) -> FabricPart:
     """Return what a report says of one measurement of the network fabric.
 
-    Of the groups of nodes it has the ``MOST_DRAWN`` slowest by bus bandwidth, those without a figure first.
+    Of the groups of nodes it has the ``MOST_DRAWN`` slowest by bus bandwidth, those without a figure first;
+    ``count`` is of all.
     """
     verdict = fabric.verdict
     groups = sorted(verdict.groups, key=lambda group: group.busbw_gbps or 0.0)
@@ -92,8 +95,8 @@ def fabric_part(fabric: Fabric) -> FabricPart:
 def _finding_lines(verdict: FabricVerdict) -> tuple[str, ...]:
     """Return lines on the first findings of a fabric measurement, then a line ``to do: ...`` for each remedy, once.
 
-    There are at most ``_MOST_FINDINGS`` findings. Those that the verdict's answer names already have no line, but their
-    remedies do.
+    A finding's line is ``LEVEL: TEXT``. There are at most ``_MOST_FINDINGS`` findings. Those that the verdict's
+    answer names already have no line, but their remedies do.
     """
     shown = verdict.findings[:_MOST_FINDINGS]
     lines = [f"{finding.level}: {finding.said}" for finding in shown if finding.said not in verdict.answer]
@@ -102,7 +105,10 @@ def _finding_lines(verdict: FabricVerdict) -> tuple[str, ...]:
 
 
 def _as_fabric_group(group: GroupSpeed) -> FabricGroup:
-    """Return a measured group of nodes in the form of a report; its share becomes a difference from what is usual."""
+    """Return a measured group of nodes in the form of a report.
+
+    Its share becomes a difference from what is usual (0.9 becomes -0.1); None stays.
+    """
     return FabricGroup(
         nodes=nodes_text(group.nodes),
         busbw_gbps=group.busbw_gbps,
@@ -128,7 +134,8 @@ def _group_kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not
 def _left_out(count: int) -> str:
     """Return what the list of ``count`` groups of nodes leaves out, and the command that has it.
 
-    The list has ``_MOST_LISTED``. Empty: nothing is left out.
+    ``20 of 300 groups, the slowest. The others: llmb-run health --fabric --json``; the list has ``_MOST_LISTED``.
+    Empty: nothing is left out.
     """
     if count <= _MOST_LISTED:
         return ""

@@ -53,8 +53,8 @@ _SCRIPTS = tuple(
 def page(report: Report) -> str:
     """Return the report as the text of one HTML page, complete with data, styles and scripts.
 
-    Where the charts' library cannot be had, the page says in place of each chart what that would show. Getting the
-    library may take a download.
+    Where the charts' library cannot be had, the page says in place of each chart what that would show, and a notice
+    says so. Getting the library may take a download. ``report`` must have no infinite or NaN figure (ValueError).
     """
     # In a function of their own: the library, minified, has taken most short names of the page.
     own = "\n".join(_read_page_file(name) for name in _SCRIPTS)
@@ -82,7 +82,7 @@ def page(report: Report) -> str:
 def _page_data(report: Report) -> dict[str, Any]:
     """Return the report as JSON values for the HTML page; runs name their nodes by position in the list ``nodes``.
 
-    So that long names are there once: many runs have many nodes.
+    Otherwise it has the report's fields. So long names are there once: many runs have many nodes.
     """
     data: dict[str, Any] = msgspec.to_builtins(report)
     numbers: dict[str, int] = {}
@@ -92,7 +92,10 @@ def _page_data(report: Report) -> dict[str, Any]:
 
 
 def _read_page_file(name: str) -> str:
-    """Return the text of the file ``name``, a template, style or script of the HTML page, from this package."""
+    """Return the text of the file ``name``, a template, style or script of the HTML page, from this package.
+
+    ``name`` is without a folder: ``page.css``.
+    """
     return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
@@ -137,7 +140,7 @@ def _markdown_lines(report: Report) -> Iterator[str]:
 
 
 def _tflops(row: dict[str, Any]) -> str:
-    """Return the TFLOPS per GPU of a run, a row of JSON, as text; empty where none is known or it would be 0.00.
+    """Return the TFLOPS per GPU of a run, a row of JSON, as text: ``412.35``; empty where unknown or 0.00.
 
     The latter is so for a small model on CPUs.
     """
@@ -162,7 +165,10 @@ _IN_WORDS = {
 
 
 def _fabric_lines(part: FabricPart) -> Iterator[str]:
-    """Yield lines of Markdown on a measurement of the network fabric: verdict, findings, figures, groups."""
+    """Yield lines of Markdown on a measurement of the network fabric: verdict, findings, figures, groups.
+
+    Without newlines. The groups are those that ``part`` lists by name; without any, that section is left out.
+    """
     yield from (f"## Fabric: {part.level}", "")
     yield from (f"* {_escape_markdown(text)}" for text in (part.answer, *part.findings, part.coarseness) if text)
     yield ""
@@ -186,7 +192,10 @@ _GROUP_OF_NODES: tuple[Column[FabricGroup], ...] = (
 
 
 def _answer_lines(answer: Answer) -> Iterator[str]:
-    """Yield lines of Markdown with a report's answer, as the HTML page has it on its first screen."""
+    """Yield lines of Markdown with a report's answer, as the HTML page has it on its first screen.
+
+    A line in bold, ``PASS: TEXT``, then a list; without newlines, the last one empty.
+    """
     yield from (f"**{answer.word}: {_escape_markdown(answer.text)}**", "")
     figures = [text for text in (answer.figure, answer.reference) if text]
     lines = [
@@ -213,7 +222,10 @@ def _code(command: str) -> str:
 
 
 def _runs_lines(report: Report) -> Iterator[str]:
-    """Yield lines of Markdown with the table of a report's runs, and, if there are any, the remarks on them."""
+    """Yield lines of Markdown with the table of a report's runs, and, if there are any, the remarks on them.
+
+    The table is there without runs, too.
+    """
     listed = (
         *columns.of_json(RUN, _IN_WORDS),
         Column("outcome", columns.item("outcome"), Form.MARKDOWN, head="outcome"),
@@ -238,9 +250,10 @@ def _verdict_cell(found: dict[str, Any]) -> str | None:
 
 
 def _view_lines(title: str, view: View[Any], note: str | None, conclusions: Sequence[str] = ()) -> Iterator[str]:
-    """Yield lines of Markdown with a table and, below it, the sentences ``conclusions``.
+    """Yield lines of Markdown with a heading, the view's table and, below it, the sentences ``conclusions``.
 
     A view without rows yields nothing. ``note``, above the table, says what is left out of it; None: nothing is.
+    The view's own conclusions are not used.
     """
     if view.rows:
         yield from _section_lines(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows), note)
@@ -259,7 +272,10 @@ _NODE: tuple[Column[HostLine], ...] = (
 
 
 def _differences_lines(report: Report) -> Iterator[str]:
-    """Yield lines of Markdown with a table for each configuration whose runs differ; nothing where all are alike."""
+    """Yield lines of Markdown with a table for each configuration whose runs differ; nothing where all are alike.
+
+    The table has each fact's values, and how many runs have each.
+    """
     for item in report.differing:
         rows: list[list[str]] = []
         for fact in item.facts:
@@ -273,7 +289,10 @@ def _differences_lines(report: Report) -> Iterator[str]:
 def _section_lines(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None
 ) -> Iterator[str]:
-    """Yield lines of Markdown with a heading and a table; ``note``, between them, says what the table leaves out."""
+    """Yield lines of Markdown with a heading and a table; ``note``, between them, says what the table leaves out.
+
+    ``title``, ``note`` and cells are escaped here, ``heads`` are not. ``note`` None or empty: nothing is left out.
+    """
     yield from (f"## {_escape_markdown(title)}", "")
     yield from (_escape_markdown(note), "") if note else ()
     yield from _table_lines(heads, rows)
@@ -305,9 +324,9 @@ def _escape_markdown(value: str) -> str:
 class _Case(NamedTuple):
     """One test case of a JUnit file.
 
-    ``software`` becomes its class. ``kind``: the element that says how it ended (``failure``, ``error``, ``skipped``),
-    or ``pass``; ``message`` is that element's, and unused with ``pass``. ``output``: lines that the case has in any
-    case.
+    ``name`` is the case's; ``software`` becomes its class. ``kind``: the element that says how it ended
+    (``failure``, ``error``, ``skipped``), or ``pass``; ``message`` is that element's, and unused with ``pass``.
+    ``output``: lines that the case has however it ended; empty: none.
     """
 
     name: str
@@ -374,6 +393,7 @@ def _cases(report: Report) -> Iterator[_Case]:
 def _reference_lines(group: dict[str, Any]) -> list[str]:
     """Return lines on a configuration's step time in seconds, without stalls, and its reference.
 
+    ``1.234 s a steady step, mean of 3 runs; reference 1.25 s (SOURCE; SOFTWARE)``, then the reference's notes.
     Empty where there is no step time or no reference. ``group`` is the configuration as JSON.
     """
     known = group["reference"]
@@ -386,5 +406,8 @@ def _reference_lines(group: dict[str, Any]) -> list[str]:
 
 
 def _xml_text(value: str) -> str:
-    """Return ``value`` without the control characters that XML cannot hold; they are escaped as text."""
+    """Return ``value`` with each non-printable character, line breaks included, escaped as text; tabs stay.
+
+    XML cannot hold most of them.
+    """
     return printable(value)

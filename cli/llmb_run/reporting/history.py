@@ -28,11 +28,10 @@ def shown_histories(histories: Sequence[History]) -> list[History]:
 
 
 def _thin_runs(history: History, most: int) -> tuple[DatedRun, ...]:
-    """Return about ``most`` runs of a history to draw, in order.
+    """Return about ``most`` runs of a history to draw, in order: all of them if they are no more, else the extremes.
 
-    That is all of them if they are no more, else those at the extremes. These are of each stretch of runs the fastest
-    and the slowest. The first and the last run of all stay, and those where a level of speed began, so that it may be
-    more than ``most``.
+    These are of each stretch of runs the fastest and the slowest. The first and the last run of all stay, and those
+    where a level of speed began, so that it may be more than ``most``.
     """
     moments = history.moments
     if len(moments) <= most:

@@ -16,15 +16,16 @@ from llmb_run.reporting.seen import SeenRun
 
 
 class HostLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One node in a report, with the runs that it was in and how fast these were.
+    """One node in a report, with the runs that it was in and how fast these were. ``host_lines`` makes it.
 
-    ``gpus``: its GPUs as text. ``ratio``: a run's step time over the mean of all repeats of its configuration, the
-    median over the repeats with this node, so that 1.02 is 2 % slower; None without repeats.
+    ``host`` is its name as runs have it; ``gpus``: its GPUs as text, empty if not known. ``ratio``: a run's step
+    time over the mean of all repeats of its configuration, the median over the repeats with this node, so that 1.02
+    is 2 % slower; None without repeats.
 
-    ``slower``: for a slow node the mean step time of the repeats with it over that of the repeats without it, less 1;
-    None: the node is not slow. A node is slow where that is more than chance among so many nodes, and no slower node
-    explains it. ``together``: other nodes that were in exactly the same repeats, so that any of them may be the slow
-    one; only slow nodes have it.
+    ``slower``: for a slow node the mean step time of the repeats with it over that of the repeats without it, less
+    1; None: the node is not slow. A node is slow where that is more than chance among so many nodes, and no slower
+    node explains it. ``together``: other nodes that were in exactly the same repeats, so that any of them may be
+    the slow one; only slow nodes have it.
     """
 
     host: str
@@ -45,8 +46,12 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
 def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
     """Return a line for every node that a run has named: slow ones first, the slowest before the others.
 
-    Then come those with problems, then the others, each by their ratio, the greatest first; of equals, by name. Empty:
-    no run has named its nodes.
+    Then come those with problems, then the others, each by their ratio, the greatest first; of equals, by name.
+    Empty: no run has named its nodes.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     on_host: dict[str, list[SeenRun]] = {}
     for run in seen:
@@ -67,8 +72,8 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
 def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLine:
     """Return what is known of the node ``host`` by ``runs``, at least one, all of which it was in.
 
-    ``repeats``: the timed runs on every node, beside the mean of their configuration. Whether the node is slow is left
-    open: ``slower`` stays None.
+    ``repeats``: the timed runs on every node, beside the mean of their configuration. Its GPUs are those of the
+    last of ``runs``. Whether the node is slow is left open: ``slower`` stays None.
     """
     known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
     by_run = [_problems(host, run) for run in runs]
@@ -87,7 +92,7 @@ def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLin
 def _problems(host: str, run: SeenRun) -> list[str]:
     """Return the problems of ``run`` that name the node ``host``, and those that name none of the run's nodes.
 
-    The whole name must stand there.
+    In their order. The whole name must stand there.
     """
     # A name may have a dot in it, or end a sentence.
     named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in run.problems]

@@ -75,9 +75,9 @@ _PAGE = {
 class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run in a report.
 
-    ``result`` is the run as ``results --json`` has it, without ``why``. ``name`` is the run id, or the log's name for a
-    log that LLMB did not write; ``title``, of the configuration, is None for such a log, ``software`` where it is
-    unknown.
+    ``result`` is the run as ``results --json`` has it, without ``why``. ``name`` is the run id, or the log's name
+    for a log that LLMB did not write; ``title``, of the configuration, is None for such a log, ``software`` where
+    it is unknown. ``hosts`` are the names of its nodes, empty if not known; ``steps`` its steps, thinned out.
     """
 
     result: dict[str, Any]
@@ -91,9 +91,10 @@ class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a report says, whatever its form: HTML, Markdown or JUnit. ``build`` makes it.
 
-    ``version`` is LLMB's. ``groups`` are the configurations as ``results --group --json`` has them, the worst first,
-    ``hosts`` the nodes, slow ones first. ``references`` are lines on what the verdicts were compared with. The lists
-    are cut to what there is room for; ``counts`` are of all runs. ``ok``: none of all runs failed.
+    ``version`` is LLMB's. ``groups`` are the configurations as ``results --group --json`` has them, the worst
+    first, ``hosts`` the nodes, slow ones first; ``runs`` stay in the order given. ``references`` are lines on what
+    the verdicts were compared with. The lists are cut to what there is room for; ``counts`` are of all runs. The
+    property ``ok``: none of all runs failed.
     """
 
     title: str
@@ -147,10 +148,16 @@ _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software", "image", "engin
 class _Choice:
     """The configurations and runs that a report shows: the worst configurations, and of each the newest runs.
 
-    Made from all measured runs, which then drop what they hold in memory. ``made`` has all configurations, ``every``
-    these as JSON, ``groups`` those that are shown, the worst first, and ``runs`` the runs that are shown.
-    ``shown_groups`` returns those of ``every`` that are shown; ``named`` keeps the ids of shown runs; ``deciding``
-    returns the worst configuration, with what to do about it.
+    Made from all measured runs, which then drop what they hold in memory. ``made`` has all configurations,
+    ``every`` these as JSON, ``groups`` those that are shown, the worst first, and ``runs`` the runs that are shown,
+    in the order given. ``shown_groups`` returns those of ``every`` that are shown, the worst first; ``named`` those
+    of given ids whose runs are shown; ``deciding`` the worst configuration, with what to do about it; None: LLMB
+    recorded none of the runs.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
 
     def __init__(self, found: Sequence[MeasuredRun]) -> None:
@@ -187,14 +194,21 @@ class _Choice:
         return tuple({**item, "run_ids": self.named(item["run_ids"])} for item in listed)
 
     def named(self, run_ids: Sequence[str]) -> list[str]:
-        """Return those of ``run_ids`` whose runs the report shows, in their order."""
+        """Return those of ``run_ids`` whose runs the report shows, in their order.
+
+        Of a log that LLMB did not write, the log's name counts as its id.
+        """
         return [name for name in run_ids if name in self._names]
 
     def deciding(self, seen: Sequence[SeenRun], hosts: Sequence[HostLine], workspace: Workspace) -> Deciding | None:
         """Return the worst configuration, which decides the report's answer, and what to do about it.
 
-        ``seen`` and ``hosts`` are all runs and nodes: they tell which of its runs had a slow node. None: there is no
-        configuration, as LLMB recorded none of the runs.
+        ``seen`` and ``hosts`` are all runs and nodes: they tell which of its runs had a slow node. None: there is
+        no configuration, as LLMB recorded none of the runs.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
         """
         if not self.order:
             return None
@@ -206,9 +220,9 @@ class _Choice:
         )
 
     def _configuration_name(self, of: Group | None) -> str:
-        """Return what to call the configuration ``of`` in a sentence.
+        """Return what to call the configuration ``of`` in a sentence, as ``named`` does.
 
-        That is ``it`` where there is only one, or None is given.
+        ``it`` where there is only one configuration, or ``of`` is None.
         """
         if of is None or len(self.made) == 1:
             return "it"
@@ -225,6 +239,7 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecordError: the record of a run is gone, or cannot be read
         RecipeError: a file of a run's recipe cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     seen = seen_runs(found)
     choice = _Choice(found)
@@ -269,7 +284,7 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
 
 
 def _release_memory(found: Sequence[MeasuredRun]) -> None:
-    """Make each run drop what it holds in memory and can read again."""
+    """Make each run drop what it holds in memory and can read again, as ``MeasuredRun.forget`` does."""
     for run in found:
         run.forget()
 
@@ -286,6 +301,8 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     most = MOST_POINTS // max(1, len(shown))
     for item in shown:
@@ -304,7 +321,12 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
 def _count_outcomes(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
     """Return how many of the runs ``found`` failed, are live or have no result, and the commonest causes of failure.
 
-    The causes, at most ``_MOST_CAUSES``, come from ``seen``, the same runs without logs that LLMB did not write.
+    The causes, at most ``_MOST_CAUSES``, the commonest first, come from ``seen``, the same runs without logs that
+    LLMB did not write.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     causes = Counter(run.cause for run in seen if run.cause and run.run.failed)
     became = Counter(run.outcome for run in found if run.status.state == "Incomplete")
@@ -322,6 +344,10 @@ def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Seque
     """Return the mean step time, in seconds with stalls, of those of a configuration's runs that had no slow node.
 
     None where all of its timed runs, or none, had no slow node. ``seen`` and ``hosts`` are all runs and nodes.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     slow = {line.host for line in hosts if line.slower is not None}
     members = {id(run) for run in worst.members}
@@ -333,7 +359,8 @@ def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Seque
 def _is_sweep(board: Board) -> bool:
     """Return whether the configurations of a ranking are a sweep: they differ in more than recipes document.
 
-    Recipes document numbers of GPUs, batch sizes and precisions. One job in two containers is no sweep.
+    Recipes document numbers of GPUs, batch sizes and precisions. One job in two containers is no sweep, nor is a
+    ranking of one configuration.
     """
     return not {*board.names} <= _DOCUMENTED
 
@@ -341,8 +368,8 @@ def _is_sweep(board: Board) -> bool:
 def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, Any]]:
     """Return the first rankings as ``results --rank --json`` has them, with the fastest configurations of each.
 
-    There are at most ``_MOST_SWEEPS``, of at most ``_MOST_OF_SWEEP`` configurations. Run ids are those of shown runs
-    only.
+    There are at most ``_MOST_SWEEPS``, of at most ``_MOST_OF_SWEEP`` configurations. Run ids are those of runs that
+    ``choice`` shows. ``boards`` stay as they are.
     """
     few = [replace(board, configurations=board.configurations[:_MOST_OF_SWEEP]) for board in boards[:_MOST_SWEEPS]]
     shown = ranking_as_dict(few)
@@ -353,7 +380,14 @@ def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, An
 
 
 def _histories(seen: Sequence[SeenRun]) -> list[History]:
-    """Return the histories of the configurations among the runs; empty where no run has a step time that counts."""
+    """Return the histories of the configurations among the runs; empty where no run has a step time that counts.
+
+    A run without one is left out.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+    """
     observed = [run.observed for run in seen]
     places = [place for place in observed if place]
     return histories(places, scatter_of=seen[0].run.past.scatter) if places else []
@@ -377,8 +411,8 @@ def _count_runs(found: Sequence[History]) -> int:
 def _left_out(**counts: tuple[int, int]) -> dict[str, str]:
     """Return by section of the report a text on how many of how many items it shows.
 
-    The text has the command that shows the rest. ``counts``: (shown, all) for each section, by the names in ``_REST``.
-    A section that shows all is not in the answer.
+    ``20 of 133 lines. The others: llmb-run COMMAND``. ``counts``: (shown, all) for each section, by the names in
+    ``_REST``. A section that shows all is not in the answer.
     """
     found = {}
     for section, (shown, all_of_them) in counts.items():

@@ -24,11 +24,12 @@ _AT_ONCE = 500
 class SeenRun:
     """What a report keeps in memory of a run that LLMB recorded. Two are equal only where they are the same object.
 
-    Texts and facts that many runs share are held once. ``title`` is the configuration's; ``started`` Unix time; ``day``
-    the day of the run, which begins at six in the morning, as YYYY-MM-DD; ``hosts`` the names of its nodes; ``gpus``
-    what its nodes reported of theirs; ``driver``, ``cuda`` and ``nccl`` are versions; ``owner`` is a login name. An
-    empty text: not known. ``observed`` is the run as the history of its configuration takes it; None: it has no step
-    time to compare.
+    ``seen_runs`` makes it. Texts and facts that many runs share are held once. ``title`` is the configuration's;
+    ``started`` Unix time; ``day`` the day of the run, which begins at six in the morning, as YYYY-MM-DD; ``hosts``
+    the names of its nodes; ``gpus`` what its nodes reported of theirs, such as ``8 H100``; ``driver``, ``cuda`` and
+    ``nccl`` are versions; ``owner`` is a login name. An empty text: not known. The property ``run_id`` is its id,
+    the property ``observed`` the run as the history of its configuration takes it; None: it has no step time to
+    compare.
     """
 
     run: MeasuredRun
@@ -55,12 +56,17 @@ class SeenRun:
 
     @property
     def run_id(self) -> str:
-        """The run's id."""
+        """The run's id, eight hexadecimal digits."""
         return self.run.run_id
 
     @property
     def observed(self) -> Observed | None:
-        """The run's place in the history of its configuration; None where it has no step time to compare."""
+        """The run's place in the history of its configuration; None where it has no step time to compare.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        """
         run, good = self.run, self.run.good
         if good is None:
             return None
@@ -71,8 +77,8 @@ class SeenRun:
 class _SharedTexts:
     """A store that holds equal facts and texts of many runs once, to save memory; empty at first.
 
-    ``facts`` returns what may explain the speed of a recorded run, ``texts`` a tuple of given texts; for equal ones
-    both return the object of the earlier call.
+    ``facts`` returns what may explain the speed of a recorded run, texts by name, not to be changed; ``texts`` a
+    tuple of the given texts. For equal ones both return the object of the earlier call.
     """
 
     def __init__(self) -> None:
@@ -115,9 +121,9 @@ def seen_runs(found: Sequence[MeasuredRun]) -> list[SeenRun]:
 
 
 def _as_seen_run(item: MeasuredRun, record: RunRecord, words: _SharedTexts) -> SeenRun:
-    """Return what the report keeps of a run once its ``record`` is dropped.
+    """Return what the report keeps of the run ``item`` once its ``record`` is dropped.
 
-    ``words`` holds what runs have in common.
+    ``words`` holds what runs have in common, and is added to. Why the run failed must have been looked for before.
     """
     scheduler, account = record.plan.scheduler, item.account
     item.memory_gib  # noqa: B018 (while its record is at hand)

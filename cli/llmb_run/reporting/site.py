@@ -37,7 +37,7 @@ def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[
 def _cluster_text(seen: Sequence[SeenRun], workspace: Workspace) -> str:
     """Return the cluster's name, the queues of the runs, and from which hosts they were submitted.
 
-    They are joined with commas. What is unknown is left out; empty: all of it.
+    ``NAME, partition batch, submitted from login1``. What is unknown is left out; empty: all of it.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -69,7 +69,8 @@ def _gpus_text(seen: Sequence[SeenRun]) -> str:
 def _software_line(seen: Sequence[SeenRun]) -> str:
     """Return one line with the software that the runs trained with, then the versions of driver, CUDA and NCCL.
 
-    What is unknown is left out; different versions are listed. Empty: nothing is known.
+    ``SOFTWARE; driver 580.65, CUDA 13.0, NCCL 2.28``, without a line break. What is unknown is left out; different
+    versions are listed. Empty: nothing is known.
     """
     versions = {
         "driver": joined_values(run.driver for run in seen),

@@ -16,12 +16,12 @@ _QUANTILES = (0.05, 0.5, 0.95)
 
 
 class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of a run for a report's page, as lists of equal length but for ``quantiles``.
+    """The steps of a run for a report's page, as lists of equal length but for ``quantiles``. ``steps_of`` makes it.
 
     ``index`` (the iteration's number), ``seconds`` and ``loss`` have an item for each step, rounded to ``_DIGITS``
-    significant digits. The lists may be thinned out; ``total`` is how many steps the log has. ``loss`` is None where
-    the log has no finite one. ``quantiles`` are step times in seconds, of all steps after warm-up: 5 %, the median, 95
-    %; empty without such steps.
+    significant digits. The lists may be thinned out; ``total`` is how many steps the log has. ``loss`` is None
+    where the log has no finite one. ``quantiles`` are step times in seconds, of all steps after warm-up: 5 %, the
+    median, 95 %; empty without such steps.
     """
 
     total: int
@@ -34,7 +34,8 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
 def steps_of(timing: RunTiming, most: int) -> StepColumns:
     """Return the steps of a run for the page, thinned out to about ``most``, with the quantiles of its step times.
 
-    The quantiles are of all steps after warm-up.
+    The quantiles are of all steps after warm-up. ``most`` is at least 0; the first and the last step stay in any
+    case.
     """
     items = thin(timing.iterations, most)
     steady = sorted(item.seconds for item in after_warm_up(timing))

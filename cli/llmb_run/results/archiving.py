@@ -47,7 +47,8 @@ class Archive:
     """An archive of runs that was written to ``path``, with what is in it. ``write_archive`` makes it.
 
     ``runs`` is their number, ``bytes`` the file's size. ``hashes``: SHA-256, as hexadecimal digits, by path in the
-    archive. ``masked``: paths of files in which a secret was masked. Paths begin with the archive's top folder.
+    archive. ``masked``: paths of files in which a secret was masked. Paths begin with the archive's top folder,
+    which has the archive's name without ending.
     """
 
     path: Path
@@ -62,11 +63,11 @@ class Archive:
 
 
 def check_archive(path: Path, *, overwrite: bool) -> None:
-    """Refuse ``path`` if it cannot be the name of a new archive.
+    """Raise if ``path`` cannot be the name of a new archive.
 
-    So it is if it ends neither in ``.tar.zst`` nor in ``.tar.gz`` (in small letters), if a file is there already, or if
-    its folder is missing. ``overwrite``: a file that is there may be replaced. Writes nothing, and does not check
-    permissions.
+    So it is if it ends neither in ``.tar.zst`` nor in ``.tar.gz`` (in small letters), if a file is there already,
+    or if its folder is missing. ``overwrite``: a file that is there may be replaced. Writes nothing, and does not
+    check permissions.
 
     Raises:
         RequestError: no archive can have that name
@@ -92,8 +93,8 @@ def write_archive(
 ) -> Archive:
     """Write the run folders ``folders`` into a compressed tar archive at ``path``, and return what is in it.
 
-    A half-written archive is never seen under ``path``, and nothing is left behind after an error. The same files make
-    the same archive, to the byte.
+    A half-written archive is never seen under ``path``, and nothing is left behind after an error. The same files
+    make the same archive, to the byte. Checkpoints and links are left out.
 
     Args:
         path: ends in ``.tar.zst`` or ``.tar.gz``
@@ -103,7 +104,8 @@ def write_archive(
         unmasked: also files that are no text, in which secrets cannot be masked
         secrets: texts to mask as ``****``, beside the secrets in this environment
         overwrite: replace a file that is there
-        more: further files by name, in which the caller has masked what is secret
+        more: further files by name, a path below the archive's top folder, in which the caller has masked what is
+            secret; None: none
 
     Raises:
         RequestError: ``path`` cannot be the name of an archive, or exists
@@ -143,7 +145,9 @@ class _Packer:
     """Adds files to an open ``tar``, below one folder with the archive's name, and notes them in ``archive``.
 
     ``mask`` masks their secrets. ``unmasked``: also files that are no text, in which secrets cannot be masked. Call
-    ``add_run`` for each run, ``add_bytes`` for further files, and ``close`` last; the tar itself stays open.
+    ``add_run`` for each run's folder, ``add_bytes`` for further files, and ``close`` last, which adds the summary
+    and the hashes; all return nothing, and raise ``OSError`` where a file cannot be read or written. The tar itself
+    stays open.
     """
 
     def __init__(self, tar: tarfile.TarFile, archive: Archive, mask: Mask, *, unmasked: bool) -> None:
@@ -195,10 +199,11 @@ class _Packer:
         self._add(name, io.BytesIO(content), len(content), self._archive.newest, 0o644, digest)
 
     def _add_file(self, path: Path, name: str, *, is_code: bool) -> None:
-        """Pack the file at ``path`` as ``name``, with its secrets masked, and note if some were.
+        """Pack the file at ``path`` as ``name``, a path below the top folder, with its secrets masked.
 
-        Time and permissions stay. A file that is not text is left out, and noted, unless it ``is_code`` or the packer
-        takes unmasked files.
+        Time and permissions stay. A file in which some were masked is noted in the archive's ``masked``. One that
+        is not text is left out, and noted in ``left_out``, unless it ``is_code`` or the packer takes unmasked
+        files.
 
         Raises:
             OSError: the file cannot be read, or the archive not written
@@ -226,9 +231,10 @@ class _Packer:
             self._archive.masked.append(f"{self._top}/{name}")
 
     def _add(self, name: str, content: IO[bytes], size: int, mtime: int, mode: int, digest: str) -> None:
-        """Write one file into the archive, below its top folder, and note its SHA-256 ``digest``.
+        """Write one file into the archive, as ``name`` below its top folder, and note its SHA-256 ``digest``.
 
-        ``size`` is in bytes; ``mtime`` Unix time; ``mode`` the permissions.
+        ``content`` is read from where it stands; ``size`` is in bytes; ``mtime`` Unix time; ``mode`` the
+        permissions. The digest is not checked.
 
         Raises:
             OSError: the archive cannot be written
@@ -253,9 +259,9 @@ def _sum_line(digest: str, name: str) -> str:
 
 @contextmanager
 def _open_compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """Open a writable stream that compresses into ``target``, by gzip or zstd.
+    """Open a writable stream that compresses into ``target``, by gzip or zstd, while the context (``with``) lasts.
 
-    It is gzip where ``path`` ends in ``.tar.gz``, else zstd. ``target`` stays open.
+    It is gzip where ``path`` ends in ``.tar.gz``, else zstd. ``path`` itself is not touched. ``target`` stays open.
 
     Raises:
         EnvironmentLacks: the program zstd is needed, and not on PATH
@@ -318,9 +324,10 @@ def _is_planned_code(folder: Path) -> bool:
 class Mask:
     """Replaces secrets in files by ``****``; made from ``secrets``, the values to mask besides what it finds itself.
 
-    That is the values of environment variables with a secret's name, what looks like a token, and what is assigned to a
-    variable with such a name. Values of fewer than 8 characters are left alone. Calling it with bytes, a line, returns
-    these masked; ``text`` does so with many lines, and ``value`` with JSON values, of which it returns a copy.
+    That is the values of environment variables with a secret's name, what looks like a token, and what is assigned
+    to a variable with such a name. Values of fewer than 8 characters are left alone. Calling the object with bytes,
+    a line, returns these masked; ``text`` returns bytes of many lines masked, and ``value`` a copy of JSON values,
+    masked.
     """
 
     _ASSIGNED = re.compile(rb"\b([A-Za-z][A-Za-z0-9_]*)(=['\"]?)([^\s'\";,]{8,})")
@@ -362,7 +369,10 @@ class Mask:
 
 
 def _masked_assignment(found: re.Match[bytes]) -> bytes:
-    """Return the text of a match of ``NAME=value``, with ``****`` for the value where the name is a secret's."""
+    """Return the text of a match of ``NAME=value``, with ``****`` for the value where the name is a secret's.
+
+    The match must have three groups: name, sign (``=``, maybe with a quote) and value.
+    """
     name, sign, value = found.groups()
     return name + sign + (_MASK if is_secret_name(name.decode()) else value)
 
@@ -370,7 +380,8 @@ def _masked_assignment(found: re.Match[bytes]) -> bytes:
 def stored_secrets(install: Path) -> list[str]:
     """Return the tokens and keys that the installer keeps in an installation, sorted, each once; empty without any.
 
-    They are the last words of the lines of two files; a file that is missing or not readable counts as empty.
+    They are the last words of the lines of two files below ``.llmb``; a file that is missing or not readable counts
+    as empty.
     """
     found = set()
     for name in ("hf_token", "enroot/.credentials"):

@@ -16,14 +16,17 @@ from llmb_run.terminal import next_command
 def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) -> Result:
     """Return ``started``, what a command says of jobs it started, with its runs' measured figures below its text.
 
-    Unchanged for a dry run, where no job was started, and where one of the runs has not ended. Else it is a copy with a
-    longer text; data and exit status stay. ``ranked``: show several runs as a ranking, else by configuration. For a
-    single run the hint for the next command is another one, too.
+    ``started.data`` is a dictionary whose list ``jobs`` has ``error`` (None: started), ``state`` and ``folder`` of
+    each job, or, of a dry run, a function; ``started.text`` is a string. ``workspace`` is the command's. Returned
+    unchanged: a dry run, one without a started job, and one where a job's ``state`` says that it has not ended. Else a
+    copy with a longer text; data and exit status stay. Of a single run one line is added, and the hint is now to
+    ``show`` it; of several a summary by configuration, or with ``ranked`` a ranking.
 
     Raises:
         RecordError: the record of one of the runs cannot be read
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
-        RecipeError: a recipe's catalogue cannot be read
+        RecipeError: a recipe's files cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     if callable(started.data):  # a dry run
         return started

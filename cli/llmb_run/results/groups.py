@@ -48,13 +48,15 @@ from llmb_run.results.words import word_of
 class Group:
     """The runs of one configuration and image, judged together as repeats. ``group_runs`` makes it.
 
-    ``runs`` are those on which every figure and the verdict rest: successful, by date, up to the last look; ``seconds``
-    their steady step times. Without a reference there are no looks, and all successful runs count. ``key`` and
-    ``title`` are the configuration's. ``verdict`` is None where no run was measured.
+    ``key`` (12 hexadecimal digits) and ``title`` (``title_of``) name the configuration, ``software`` is its container
+    and engine as text. ``runs`` are those on which every figure and the verdict rest: successful, oldest first, up to
+    the last look (``runs_at_last_look``); without a reference all successful ones. ``seconds`` are their steady step
+    times, in seconds and in that order. ``verdict`` is None where no run was measured, or the recipe is gone.
 
-    ``word`` says how the configuration stands; ``outcomes`` counts what became of ``members``. ``mean`` is that of
-    ``seconds``, ``spread`` their standard deviation as a share of it; ``shown_seconds`` is the mean with stalls, as
-    compared with the reference. Each of these three is None without enough times.
+    Properties: ``outcomes`` counts what became of ``members``; ``word`` is how the configuration stands, one of
+    ``WORST_FIRST``. ``mean`` is that of ``seconds``, None without any; ``spread`` their standard deviation as a share
+    of the mean, None below two. ``shown_seconds`` is the mean in seconds with stalls, as compared with the reference;
+    None where no run has a step time. None of them fails.
     """
 
     key: str
@@ -114,10 +116,12 @@ def group_runs(found: Sequence[MeasuredRun]) -> list[Group]:
     """Return the runs in groups of one configuration and image, each judged together.
 
     Groups are in the order of their first runs, and keep the order of their runs in ``members``. Logs without a record
-    are left out; empty: there are only such.
+    are left out; empty: there are only such. Of most runs no record is read, but of each group the first run's.
 
     Raises:
-        RecordError: the record of a group's first run is gone, or cannot be read
+        RecordError: the record of a group's first run, or another that is needed, is gone or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     together: dict[str, list[MeasuredRun]] = {}
     for item in found:
@@ -129,10 +133,13 @@ def group_runs(found: Sequence[MeasuredRun]) -> list[Group]:
 def _as_group(members: Sequence[MeasuredRun]) -> Group:
     """Return the runs ``members``, at least one and all of one configuration and image, as a group with its verdict.
 
-    Only the first run's record is read.
+    The first run's record is read; others only where a run has a reference of its own, as one that is part of a
+    baseline.
 
     Raises:
-        RecordError: it is gone, or cannot be read
+        RecordError: such a record is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     first = members[0]
     plan = record_of(first).plan
@@ -172,7 +179,12 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
 
 
 def _step_times(runs: Iterable[MeasuredRun]) -> list[StepTime]:
-    """Return the step times of the runs that have one that counts, in their order; the other runs are left out."""
+    """Return the step times of the runs that have one that counts (``good``), in their order; other runs are left out.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+    """
     return [run.good for run in runs if run.good is not None]
 
 
@@ -189,16 +201,23 @@ def record_of(run: MeasuredRun) -> RunRecord:
 
 
 def _reference_rank(run: MeasuredRun) -> int:
-    """Return a sort key for choosing the reference of a group of runs: 0 a baseline, 1 a published result, 2 none."""
+    """Return a sort key for choosing the reference of a group of runs: 0 a baseline, 1 a published result, 2 none.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
+    """
     if run.reference is None:
         return 2
     return 0 if run.reference.kind == "baseline" else 1
 
 
 def _runs_cell(item: Group) -> str:
-    """Return the number of judged runs of a group, and in parentheses what became of the others: ``3 (1 failed)``.
+    """Return the number of judged runs of a group, and in parentheses what became of its others: ``3 (1 failed)``.
 
-    The parentheses are left out where there are none.
+    The others are counted by their outcome, or as ``not counted yet`` or ``in the baseline``, joined with commas. The
+    parentheses are left out where there are none.
     """
     others = [
         *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
@@ -260,7 +279,10 @@ GROUP: tuple[Column[Group], ...] = (
 
 
 def group_view(groups: Sequence[Group]) -> View[Group]:
-    """Return the table of ``results --group``: a row for each configuration, in the order of ``groups``."""
+    """Return the table of ``results --group``: a row for each configuration, in the order of ``groups``.
+
+    Its ``name`` is ``groups``, its columns are ``GROUP``; without groups its table is an empty line.
+    """
     return View("groups", [as_dict(GROUP, item) for item in groups], GROUP, groups)
 
 
@@ -272,12 +294,15 @@ RULE = (
 
 @dataclass(frozen=True)
 class RankedConfiguration:
-    """One configuration in a ranking by speed.
+    """One configuration in a ranking by speed; ``rank_groups`` makes it.
 
-    ``place`` counts from 1; None: no run has a step time, and ``outcome`` says why. ``shared``: others have the same
-    place, as these runs do not tell them apart. ``behind``: its time for a token over that of the fastest; None for the
-    first in the list, and without a place. ``values`` are its settings named in ``Board.names``, in that order, ``-``
-    for one that it lacks. ``seconds`` is the mean step time of its successful runs, stalls included; None: there is
+    ``group`` is the configuration; with a place, its ``seconds`` and ``interval`` are over all runs with a step time,
+    not only the judged ones. ``values`` are its settings named in ``Board.names``, as text in that order, ``-`` for
+    one that it lacks. ``place`` counts from 1; None: no run has a step time, and ``outcome`` says why (else empty).
+    ``shared``: others have the same place, as these runs do not tell them apart. ``behind``: its time for a token over
+    that of the first in the list; None for that first one, and without a place.
+
+    ``seconds``, a property, is the mean step time in seconds of its successful runs, stalls included; None: there is
     none.
     """
 
@@ -287,7 +312,7 @@ class RankedConfiguration:
     shared: bool = False
     behind: Change | None = None
     tokens: float | None = None
-    """Tokens per second and GPU; None without a step time."""
+    """Tokens that one GPU trains on per second; None without a step time."""
     outcome: str = ""
 
     @property
@@ -301,11 +326,13 @@ class RankedConfiguration:
 
 @dataclass(frozen=True)
 class Board:
-    """A ranking of configurations that do the same work, whatever their batch size, the fastest first.
+    """A ranking of configurations that do the same work, whatever their batch size; ``rank_groups`` makes it.
 
     ``title`` names the work. ``names`` are the settings in which the configurations differ; empty for a single one.
-    Configurations without a step time stand last. ``live``: a run of any of them has not ended. ``columns`` are those
-    of the ranking's table.
+    ``configurations`` are the fastest for a token first; those without a step time stand last.
+
+    Properties: ``live`` is whether a run of any of them has not ended; ``columns`` is the list of columns of the
+    ranking's table, whose rows are ``configurations``.
     """
 
     title: str
@@ -325,7 +352,8 @@ class Board:
     def columns(self) -> list[Column[RankedConfiguration]]:
         """The columns of this ranking: place, the settings in which configurations differ, and figures.
 
-        JSON has no columns for the settings: ``ranking_as_dict`` adds them.
+        JSON has no columns for the settings: ``ranking_as_dict`` adds them. Columns of memory and outcome may raise
+        RecordError for a row whose record cannot be read.
         """
         figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
         return [
@@ -357,27 +385,32 @@ class Board:
 
 
 def rank_runs(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
-    """Return a ranking for each model and sequence length among the runs, in the order of the first runs.
+    """Return a ranking for each kind of work among the runs (``of_the_same_work``): a model and its sequence length.
 
-    Finds out first why failed runs failed. Empty: no run has a record.
+    Rankings are in the order of their first runs; runs without a record are left out. Empty: no run has one. Why
+    failed runs failed is found out first, and kept in the runs (``why``). ``workspace`` knows the recipes, for the
+    command lines.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
-        RecordError: the record of a configuration's first run is gone, or cannot be read
+        RecordError: the record of a run is gone, or cannot be read
         RecipeError: a recipe's catalogue cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     explain(found)
     return rank_groups(group_runs(found), workspace)
 
 
 def rank_groups(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
-    """Return a ranking for each kind of work among the configurations in ``groups``.
+    """Return a ranking for each kind of work among the configurations in ``groups`` (``of_the_same_work``).
 
-    They are in the order of the first configuration of each. A ranking may be of a single one.
+    They are in the order of the first configuration of each; a ranking may be of a single one. Empty without groups.
+    Why failed runs failed is found out where it is not known yet. ``workspace`` knows the recipes, for the command
+    lines.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
-        RecordError: the record of a configuration's first run is gone, or cannot be read
+        RecordError: the record of a run is gone, or cannot be read
         RecipeError: a recipe's catalogue cannot be read
     """
     return [_rank_groups(items, workspace) for items in of_the_same_work(groups)]
@@ -386,7 +419,9 @@ def rank_groups(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
 def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
     """Return lists of the groups whose runs may be ranked together, in the order of their first ones.
 
-    They are of one model and sequence length, whatever the batch. A list has at least one group.
+    Those of one list have the same workload, model, layers, sequence length and routing of experts, whatever the batch
+    size; jobs that call a function of Megatron-Bridge's (``JobPlan.function``) have the same variant, too. Each list
+    has at least one group, in the order given.
 
     Raises:
         RecordError: the record of a group's first run is gone, or cannot be read
@@ -403,11 +438,13 @@ def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
 def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
     """Return the ranking of groups that do the same work, at least one, the fastest first.
 
-    Groups without a step time stand last.
+    Groups without a step time stand last. Groups whose measured runs had different software get a setting
+    ``software``, unless ``image`` or ``engine`` differs already. ``workspace`` knows the recipes, for the command
+    line.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
-        RecordError: the record of a group's first run is gone, or cannot be read
+        RecordError: the record of a run is gone, or cannot be read
         RecipeError: a recipe's catalogue cannot be read
     """
     plans = [_first_record(item).plan for item in items]
@@ -462,10 +499,14 @@ def _command_of(plan: JobPlan, workspace: Workspace) -> str:
 
 
 def _as_contender(item: Group, values: tuple[str, ...]) -> Contender | None:
-    """Return a group as a contender of a ranking, with the figures of all its timed runs.
+    """Return a group as a contender of a ranking, with the step times of all its runs that have one that counts.
 
-    Other than for a verdict, which looks after fixed numbers of runs, all of them count. None where no run has a step
-    time that counts. ``values``: the settings in which it differs from the others.
+    Its ``of`` is a ``RankedConfiguration`` without a place, with ``values``, and with a copy of the group whose
+    figures are over these runs: other than for a verdict, which looks after fixed numbers of runs, all of them count.
+    None where no run has such a step time.
+
+    Raises:
+        RecordError: the record of the first run is gone, or cannot be read
     """
     good = {run.run_id: run.good for run in item.members if run.good}
     if not good:
@@ -489,14 +530,24 @@ def _first_record(item: Group) -> RunRecord:
 
 
 def _failure_text(members: Iterable[MeasuredRun]) -> str:
-    """Return why none of the runs has a step time: ``out of memory; not ended``; each reason once."""
+    """Return why none of the runs has a step time: ``out of memory; not ended``; each reason once, in the runs' order.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+    """
     return "; ".join(dict.fromkeys(map(_no_time_reason, members)))
 
 
 def _no_time_reason(run: MeasuredRun) -> str:
-    """Return why a run has no step time that counts, in a few words, such as ``not ended``.
+    """Return why a run, which has no step time that counts, has none, in a few words such as ``not ended``.
 
-    For a failed run it is the cause of the failure, if that was looked for and is known.
+    For a failed run it is the cause of the failure, found out now unless that was done before; if it is not known,
+    what the run's status says.
+
+    Raises:
+        RecordError: the run's record cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     if run.status.state == "Running":
         return "not ended"
@@ -505,9 +556,10 @@ def _no_time_reason(run: MeasuredRun) -> str:
 
 
 def _ranking_column(figure: Column[Group]) -> Column[RankedConfiguration]:
-    """Return a column of groups as a column of ranked configurations.
+    """Return a column of groups as a column of ranked configurations, with the same key and values.
 
-    Tables write the interval as text, and do not show ``step_seconds``: they have a step time of their own.
+    Tables write the interval as text (``half_interval``), and do not show ``step_seconds``: they have a step time of
+    their own.
     """
     forms = ALL & ~Form.TABLE if figure.key == "step_seconds" else ALL
     text = (lambda entry: half_interval(entry.group.interval)) if figure.key == "interval" else None
@@ -525,7 +577,11 @@ def _timed_runs(entry: RankedConfiguration) -> int:
 
 
 def _peak_memory_gib(entry: RankedConfiguration) -> float | None:
-    """Return the largest peak of GPU memory among a ranked configuration's runs, in GiB; None where none is known."""
+    """Return the largest peak of GPU memory among a ranked configuration's runs, in GiB; None where none is known.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+    """
     return max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None)
 
 
@@ -533,6 +589,10 @@ def _failures_cell(entry: RankedConfiguration) -> str | None:
     """Return why a ranked configuration, or some of its runs, has no step time; None where all its runs have one.
 
     A configuration with a place also says of how many runs: ``1 of 3 runs: out of memory``.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     others = [run for run in entry.group.members if run.good is None]
     if entry.place is None or not others:
@@ -541,10 +601,15 @@ def _failures_cell(entry: RankedConfiguration) -> str | None:
 
 
 def ranking_text(found: Sequence[Board], width: int) -> str:
-    """Return the rankings as text, each with its fastest configuration, a table and a command.
+    """Return the rankings as text: of each a sentence with its fastest configuration, a table, and the command for it.
 
-    Tables are at most ``width`` characters wide: columns that matter least are left out, then lines are cut. The rule
-    of ranking comes last. Without any ranking, a sentence that says so. The text ends with a newline.
+    Rankings are separated by an empty line. Tables are at most ``width`` characters wide: columns that matter least
+    are left out, then lines are cut. The rule of ranking comes last. Without any ranking, a sentence that says so. The
+    text ends with a newline.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     parts = []
     for board in found:
@@ -564,7 +629,8 @@ _LEAST_OUTCOME = 12
 def _ranking_sentence(board: Board) -> str:
     """Return a ranking as a sentence without a full stop: how many configurations, the fastest, its step time, ties.
 
-    It names the iterations that were measured where these are not the documented ones.
+    Such as ``3 configurations, fastest: tp=2, 9.876 s a step; 2 tie for first place``, or ``..., none has a time``. It
+    names the iterations that were measured where these are not the documented ones.
     """
     many = counted(len(board.configurations), "configuration")
     placed = [item for item in board.configurations if item.place is not None]
@@ -586,7 +652,12 @@ def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
 
     Each has ``title``, ``window`` (with ``first`` and ``last``; None: the documented one), ``differing`` (names of
     settings), ``lines`` (its configurations, the fastest first) and ``command`` (None: there is none). A line has
-    ``values``, by the names in ``differing``, and the figures by the keys of ``Board.columns``.
+    ``values``, a dictionary by the names in ``differing``, and the figures by the keys of those of ``Board.columns``
+    that JSON has; a figure that it lacks is None.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     return [
         {

@@ -30,11 +30,17 @@ _SHOWN_SHARE = 0.0005
 class Line:
     """One line of the summary of ``results``: a configuration with its runs, or one log that LLMB did not write.
 
-    ``name`` is what people read; ``runs`` are all of them, whatever became of them. ``group`` is None for such a log.
-    ``word`` says how it stands, in capitals. ``seconds`` is its mean step time; ``difference`` is that over the
-    reference's, less 1; each is None where there is none. ``indication``: it was compared with other software.
-    ``outcomes`` counts what became of the runs; ``count`` is the text of their number and of those without a time.
-    ``slow_node`` is the node that slows some of them down, or None; ``why_slow`` returns the reason for such a node.
+    ``lines_of`` makes it. ``name`` is what people read; ``runs`` are all of them, whatever became of them. ``group``
+    is None for such a log.
+
+    Properties: ``word`` says how it stands, one of ``WORST_FIRST`` in capitals. ``seconds`` is its mean step time in
+    seconds, ``difference`` that over the reference's, less 1 (above 0: slower); each is None where there is none.
+    ``indication``: whether it was compared with other software. ``outcomes`` counts what became of the runs; ``count``
+    is the text of their number and of those without a time: ``5, 1 failed``. ``slow_node`` is the node that slows some
+    of them down (``SlowNode``), or None.
+
+    ``why_slow(node)`` returns the reason for the node of that name, a clause without a full stop; it raises
+    RecordError where a run's record cannot be read.
     """
 
     name: str
@@ -50,16 +56,19 @@ class Line:
     def slow_node(self) -> SlowNode | None:
         """The node that slows down some of the line's runs, or several nodes of which one does; excluded ones, too.
 
-        They are several where they were always in the same runs. None where none is known to.
+        They are several (``SlowNode.nodes``) where they were always in the same runs. None where none is known to.
         """
         dated = sorted(self.runs, key=lambda run: run.created)
         return culprit([run.good for run in dated if run.good])
 
     def why_slow(self, node: str) -> str:
-        """Return why the line's runs with ``node`` are slow, a fragment.
+        """Return why the line's runs with ``node``, its name as runs have it, are slow: ``GPU 3 is too hot``.
 
-        It comes from what the nodes of the newest such runs recorded. Where these recorded nothing of it, the text says
-        by how much.
+        The text is a fragment without a full stop. It comes from what the nodes of the newest such runs recorded;
+        where these recorded nothing of it, it says by how much the runs are slower.
+
+        Raises:
+            RecordError: the record of a run cannot be read
         """
         ran_on_it = [run for run in self.runs if run.good and node in run.good.nodes.split(",")]
         newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
@@ -110,19 +119,23 @@ class Line:
 
 
 def _urgency(line: Line) -> tuple[bool, tuple[int, bool, float]]:
-    """Return the sort key of a line of the summary: those with a slow node first, then those that stand worst."""
+    """Return the sort key of a line of the summary: those with a slow node first, then those that stand worst.
+
+    A smaller key is more urgent.
+    """
     return line.slow_node is None, standing(line.word.lower(), line.difference, indication=line.indication)
 
 
 def lines_of(found: Sequence[MeasuredRun], groups: Sequence[Group], names: Sequence[str]) -> list[Line]:
     """Return a line for each configuration, the most urgent first, then one for each log that LLMB did not write.
 
-    The most urgent have a slow node, then those follow that stand worst; of equals, in the order of ``groups``.
+    The most urgent have a slow node, then those follow that stand worst (``standing``); of equals, in the order of
+    ``groups``. Logs are in the order of ``found``. Empty without groups and logs.
 
     Args:
         found: all runs, among which the logs are
-        groups: the configurations
-        names: what to call them, one for each group
+        groups: the configurations of the other runs
+        names: what to call them, one for each group, in the order of ``groups``
     """
     known = [Line(name, item.members, item) for name, item in zip(names, groups, strict=True)]
     logs = [Line(printable(run.timing.files.name), [run]) for run in found if run.row is None]
@@ -130,11 +143,12 @@ def lines_of(found: Sequence[MeasuredRun], groups: Sequence[Group], names: Seque
 
 
 def names_of(groups: Sequence[Group]) -> list[str]:
-    """Return a name for each configuration, in order: recipe, size, dtype, GPUs, and what sets it apart.
+    """Return a name for each configuration, in order: ``llama3.1 405b fp8 on 128 gb200, tp=4``.
 
-    That is the settings in which the configurations differ, or, where they are of several jobs, those that are not the
-    recipe's. Variant, precision, software and at last the configuration's key follow only where names would be equal;
-    those of one configuration in two images may still be.
+    That is recipe, size, dtype, GPUs, and what sets it apart: the settings in which the configurations differ, or,
+    where they are of several jobs, those that are not the recipe's; nothing where there are none. Variant, precision,
+    software and at last the configuration's key follow only where names would be equal; those of one configuration in
+    two images may still be. Empty without groups.
 
     Raises:
         RecordError: the record of a configuration's first run is gone, or cannot be read
@@ -163,9 +177,9 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 
 
 def software_said(item: Group) -> str:
-    """Return the software in which a group's runs trained.
+    """Return the software in which a group's runs trained, container and engine as one text.
 
-    It is ``software not known yet`` while all of them are queued or run.
+    While all of them are queued or run, ``software not known yet``.
     """
     nothing_yet = item.live == len(item.members)
     return "software not known yet" if nothing_yet and not item.runs else item.software
@@ -184,9 +198,9 @@ def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[st
 
 
 def shared_by(names: Sequence[str]) -> str:
-    """Return what all names begin with: model, dtype and GPUs, or else the recipe.
+    """Return what all names begin with: the text before the first comma (model, dtype, GPUs), else the first word.
 
-    That is what stands before the first comma, or else the first word. Empty where there is one name at most, or
+    The first word, the recipe, only where the former is not the same in all. Empty where there is one name at most, or
     nothing is shared.
     """
     for end in (", ", " "):
@@ -197,9 +211,9 @@ def shared_by(names: Sequence[str]) -> str:
 
 
 def without_shared(name: str, shared: str) -> str:
-    """Return a configuration's name without the beginning that all names share.
+    """Return a configuration's name without ``shared``, the beginning that all names have (``shared_by``).
 
-    ``as documented`` where nothing is left. Unchanged for an empty ``shared``.
+    Commas and blanks behind it go, too. ``as documented`` where nothing is left. Unchanged for an empty ``shared``.
     """
     return name.removeprefix(shared).lstrip(", ") or "as documented" if shared else name
 
@@ -213,11 +227,11 @@ def names_a_node(text: str, nodes: Iterable[str]) -> bool:
 
 
 def why_slow(node: str, findings: Sequence[str], share: float) -> str:
-    """Return why a node is slow, a fragment: ``GPU 3 is too hot``.
+    """Return why a node is slow, a fragment without a full stop: ``GPU 3 is too hot``.
 
-    A GPU that is too hot is named first, else the first finding; without findings, the text says by how much.
-    ``findings`` are sentences that name the node; in the answer its name is left out or short. ``share``: how much
-    slower runs with it are.
+    A GPU that is too hot is named first, else it is the first finding; without findings, the text says by how much:
+    ``runs with it are 4.1 % slower than those without it``. ``findings`` are sentences that name the node; in the
+    answer its name is left out, or without its domain. ``share``: how much slower runs with it are, 0.02 for 2 %.
     """
     for finding in findings:
         if hot := re.search(r"(GPU \d+) \(too hot", finding):
@@ -230,7 +244,8 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
 def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
     """Return the words behind ``llmb-run`` of the command that keeps later jobs off slow nodes for ``_DAYS`` days.
 
-    They are not quoted. ``reason`` is what the list of excluded nodes will show.
+    They are ``exclude``, ``add``, the names of ``nodes`` joined with commas, and options, not quoted. ``reason`` is
+    what the list of excluded nodes will show.
     """
     return ("exclude", "add", ",".join(nodes), "--days", str(_DAYS), "--reason", reason)
 
@@ -238,7 +253,8 @@ def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
 def relative_speed(share: float) -> str:
     """Return how a step time compares, for a sentence: ``4.1 % slower than``, ``2.0 % faster than``, ``as fast as``.
 
-    The last below ``_SHOWN_SHARE`` in either direction. ``share`` is the step time over the other one, less 1.
+    ``share`` is the step time over the one that the sentence goes on with, less 1: above 0 is slower. Below
+    ``_SHOWN_SHARE`` in either direction it is ``as fast as``.
     """
     if abs(share) < _SHOWN_SHARE:
         return "as fast as"
@@ -248,6 +264,6 @@ def relative_speed(share: float) -> str:
 def one_of_text(nodes: Sequence[str]) -> str:
     """Return nodes of which one is meant, at least one, as text: the name of a single one, or ``one of n1, n2``.
 
-    Of more than three, the first three and how many more.
+    Of more than three, the first three and how many more: ``one of n1, n2, n3 and 2 more``.
     """
     return nodes[0] if len(nodes) == 1 else f"one of {first_few(nodes)}"

@@ -36,9 +36,9 @@ _MOST_IDS = 10
 class Step(NamedTuple):
     """What to do next about runs, with the command for it; of several steps, the smallest ``urgency`` comes first.
 
-    There is always a step, also where all is well. ``words`` are the command's, behind ``llmb-run``, not quoted;
-    ``command`` is the whole line, quoted for a shell. ``why`` is the reason in a few words. ``of``: the configuration
-    that it is about; None: no single one.
+    There is always a step, also where all is well; ``next_step`` chooses it. ``words`` are the command's, behind
+    ``llmb-run``, not quoted. ``why`` is the reason in a few words, without a full stop. ``of``: the configuration that
+    it is about; None: no single one. ``command``, a property, is the whole line, ``llmb-run ...``, quoted for a shell.
     """
 
     urgency: int
@@ -77,8 +77,9 @@ def _install_of(found: Sequence[MeasuredRun]) -> Path | None:
 def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
     """Return the most urgent step; a slow node comes before all else, as further runs would be measured with it.
 
-    Only where it is known which node is the slow one. Of equally urgent steps the first group's. Without groups: list
-    what can be run. ``summary`` is that of the same runs.
+    Only where it is known which node is the slow one; that step is of no single configuration. Of equally urgent steps
+    the first group's, with the group in ``of``; a step to rank short runs names those of all groups. Without groups:
+    list what can be run. ``summary`` is that of the same runs.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -105,7 +106,7 @@ _RANK = ("results", "--rank")
 def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return words of a command that name ``runs``: their sweeps (``sweep-3f2a9c1e``), or their ids.
 
-    Sweeps are named, sorted, if each run is of one, else the first ``_MOST_IDS`` ids.
+    Sweeps are named, sorted, if each run is of one, else the first ``_MOST_IDS`` ids. Empty without runs.
     """
     beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
     names = sorted(map(name_of_round, beginnings))
@@ -116,7 +117,10 @@ def _next_step_of(item: Group) -> Step:
     """Return what to do next about the configuration ``item``, by how its runs stand; there is always a step.
 
     Live runs come first, then a failed verdict, runs without a result, an open answer, and a baseline to make; if all
-    is well, it is to look at the history.
+    is well, it is to look at the history. Runs that are all too short are to be ranked. The step's ``of`` is not set.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
@@ -161,6 +165,9 @@ def _step_for_open(item: Group, verdict: Verdict) -> Step:
 
     ``verdict`` is that on ``item``, the configuration. It is run again on other days if need be. If its baseline has
     too few runs to decide, the step is to make a larger one.
+
+    Raises:
+        RecordError: it is to be run on other days, and a run's record is gone or cannot be read
     """
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
@@ -178,8 +185,8 @@ def _step_for_open(item: Group, verdict: Verdict) -> Step:
 def _make_reference(item: Group, why: str) -> Step:
     """Return the step that makes a baseline of a group's runs, or that first runs more of them.
 
-    The latter where they are fewer than ``ENOUGH``. ``why``: the reason, for people. If all of the runs are in a
-    baseline already, the step is to run more to compare with it.
+    The latter where the judged runs, at least one, are fewer than ``ENOUGH``. ``why``: the reason, for people. If all
+    of them are in a baseline already, the step is to run more to compare with it.
     """
     of_baselines = chain.from_iterable(baseline.runs for baseline in item.members[0].baselines)
     known = {run.run_id for run in of_baselines}
@@ -195,7 +202,10 @@ def _make_reference(item: Group, why: str) -> Step:
 def _repeat_step(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
     """Return the step that runs the newest judged run of a group, which has one, ``count`` times more.
 
-    ``spread``: on as many days, where there is a queue.
+    ``spread``: on as many days, where the run's job went through a queue. ``urgency`` and ``why`` are the step's.
+
+    Raises:
+        RecordError: with ``spread``, the record of that run is gone, or cannot be read
     """
     newest = item.runs[-1]
     days = ("--spread", str(count)) if spread and record_of(newest).plan.scheduler is not None else ()
@@ -203,7 +213,7 @@ def _repeat_step(urgency: int, item: Group, count: int, why: str, *, spread: boo
 
 
 def _first_ids(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Return the ids of the first runs, at most ``_MOST_IDS``."""
+    """Return the ids of the first runs, in their order, at most ``_MOST_IDS``."""
     return [run.run_id for run in runs[:_MOST_IDS]]
 
 
@@ -236,11 +246,14 @@ class Parts:
 def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
     """Return what plain ``results`` prints: conclusion, a line for each configuration, weightiest notes, next step.
 
-    Between notes and next step come the tables that ``parts`` ask for, with repeats together. Made for the terminal's
-    width. The text ends with a newline. Reads logs and records, and finds out why failed runs failed.
+    Between notes and next step come the tables that ``parts`` ask for, with repeats together. ``found`` are all runs.
+    Made for the terminal's width. The text ends with a newline. Reads logs and records, and finds out why failed runs
+    failed.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     groups = group_runs(found)
     shown = list(found)
@@ -266,9 +279,9 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
 
 
 def _with_reason(step: Step, width: int) -> str:
-    """Return the line ``next: ...`` with the step's command, and its reason if ``width`` has room for it.
+    """Return the line ``next: llmb-run ...`` with the step's command, and its reason if ``width`` has room for it.
 
-    The reason is a comment behind the command.
+    The reason is a comment behind the command (``  # why``). The line has no newline; ``width`` is in characters.
     """
     command = next_command(*step.words)
     line = f"{command}  # {step.why}"
@@ -276,15 +289,22 @@ def _with_reason(step: Step, width: int) -> str:
 
 
 def _more_options_line(parts: Parts, notes: int) -> str:
-    """Return the options that show what is not on the screen, as one line; ``notes``: how many notes there are."""
+    """Return the options that show what is not on the screen, a line: ``--runs  --notes (3)  --json  --format csv``.
+
+    Those that ``parts`` has already are left out, ``--notes`` also where there are no notes, the last two never.
+    ``notes``: how many notes there are.
+    """
     shown = {"--runs": parts.runs, "--timing": parts.timing, f"--notes ({notes})": parts.notes or not notes}
     return "  ".join([*(option for option, given in shown.items() if not given), "--json", "--format csv"])
 
 
 def _timing_tables(shown: Sequence[MeasuredRun], parts: Parts) -> str:
-    """Return tables of the runs' step times in the form of NVIDIA's documents.
+    """Return tables of the runs' step times in the form of NVIDIA's documents, an empty line between two.
 
-    There is one for each way and window of measuring. Empty without runs.
+    There is one for each way and window of measuring. Empty without runs. Of ``parts`` only ``full_names`` counts.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     analyses: dict[tuple[str, str], list[MeasuredRun]] = {}
     for item in shown:
@@ -304,6 +324,8 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     groups = group_runs(found)
     step = next_step(found, groups)
@@ -317,11 +339,14 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
 def _runs_table(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
     """Return the table of single runs: step time, difference from the reference, what became of each, what differs.
 
-    ``found`` are the runs to list, at least one, in the table's order; ``summary`` is that of all. Finds out why failed
-    runs failed.
+    ``found`` are the runs to list, at least one, in the table's order; ``summary`` is that of all. Finds out why
+    failed runs failed. Of ``parts`` only ``full_names`` counts: all columns, and names as they are; else it fits the
+    terminal.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     explain(found)
     baselines = found[0].baselines if found else ()
@@ -378,7 +403,10 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
 
     The keys are the runs' ``id()``. The facts are those of ``comparison.facts``, the first few. Only listed runs are
     compared. Empty text: nothing. Logs without a record, and a run that is the only one listed of its group, are left
-    out.
+    out. ``groups`` are those of the listed runs.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
     """
     wanted = {id(item) for item in listed}
     found: dict[int, str] = {}
@@ -390,10 +418,11 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
 
 
 def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
-    """Return for each run, as text, the first few facts in which it is unlike most others; empty text: none.
+    """Return for each run the first few facts in which it is unlike most others: ``driver 580.95; on n12``.
 
-    A fact without a commonest value is named of every run, nodes only where at most half of the runs have them.
-    ``known``: the facts of each run of a group, by any key, which the answer has too.
+    Empty text: none. A fact without a commonest value is named of every run, nodes only where at most half of the runs
+    have them. ``known``: the facts of each run of a group (name to text, ``hosts`` joined with a comma and a blank),
+    by any key, which the answer has too.
     """
     names = dict.fromkeys(chain.from_iterable(known.values()))
     names.pop("hosts", None)

@@ -74,11 +74,12 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
 
 
 def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:
-    """Return (data, table, csv, status) for output files of nccl-tests.
+    """Return (data, table, csv, status) for output files of nccl-tests, whose paths are ``words``.
 
-    The files are read at once, in order. The first three are functions without arguments: they return a dictionary with
-    the list ``nccl_tests``, the text for people, and CSV text. The exit status is 1 if a test is not good, or there is
-    none, else 0.
+    The files are read at once, in order. The first three are functions without arguments: they return a dictionary
+    whose list ``nccl_tests`` has a dictionary for each test (``_as_dict``), the text for people, and CSV text; the
+    first two raise RecipeError where LLMB's list of published bandwidths cannot be read. The exit status is 1 if a
+    test is not good, or there is none, else 0.
 
     Raises:
         RequestError: a file cannot be read
@@ -97,8 +98,9 @@ def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], 
 def answer(test: NcclTest) -> str:
     """Return the first line on a test of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and why.
 
-    A test has failed with wrong values, without figures or with problems; it is incomplete where the output has no end.
-    The line also has the collective, the number of GPUs, and the bandwidth of the largest size, but no newline.
+    Such as ``ok: all_reduce on 2 nodes, 16 GPUs: 480.0 GB/s bus bandwidth at 8 GiB; no wrong values``; it has no
+    newline. A test has failed with wrong values, without figures or with problems; it is incomplete where the output
+    has no end. The bandwidth is left out where no size has any.
     """
     what = test.collective or "an unnamed collective"
     where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
@@ -120,9 +122,9 @@ def answer(test: NcclTest) -> str:
 
 
 def _wrong_values_text(test: NcclTest) -> str:
-    """Return at which message sizes the test found wrong values, as text, the first four; empty where it found none.
+    """Return at which message sizes the test found wrong values: ``wrong values at 8 MiB, 16 MiB``, the first four.
 
-    Where the output tells no sizes of them, how many values are out of bounds.
+    Empty where it found none. Where the output tells no sizes of them, how many values are out of bounds.
     """
     sizes = [_size_text(item.bytes) for item in test.wrong]
     if sizes:
@@ -134,6 +136,9 @@ def _test_text(word: str, test: NcclTest) -> str:
     """Return what is printed of one test of nccl-tests: the answer, problems, figures, and what others published.
 
     ``word`` names its file. The text ends with a newline.
+
+    Raises:
+        RecipeError: LLMB's own list of published bandwidths cannot be read
     """
     lines = [f"{printable(word)}: {answer(test)}"]
     lines += [f"  {printable(problem)}" for problem in test.problems[:10]]
@@ -167,7 +172,7 @@ def _column_cells(column: Column | None) -> list[str]:
 def _size_text(count: int) -> str:
     """Return a number of bytes as text in units of nccl-tests, whose sizes are powers of two: ``8 GiB``.
 
-    The largest unit that leaves no rest; below, or where there is none, as other sizes are written.
+    The largest of KiB, MiB and GiB that leaves no rest; where there is none, as ``size`` writes it (``15 MB``).
     """
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit and count % unit == 0:
@@ -179,6 +184,9 @@ def _published_here(test: NcclTest) -> Sequence[PublishedBandwidth]:
     """Return the bandwidths that others have published of such a test, the fastest first.
 
     They are of the same collective and GPUs on as many nodes. Empty where nothing was published.
+
+    Raises:
+        RecipeError: LLMB's own list of published bandwidths cannot be read
     """
     return published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
 
@@ -186,7 +194,10 @@ def _published_here(test: NcclTest) -> Sequence[PublishedBandwidth]:
 def _published_lines(test: NcclTest) -> list[str]:
     """Return lines with the bandwidths published for the same GPUs and nodes, under a heading.
 
-    Empty where nothing was published.
+    They are in the order of ``_published_here``, without line breaks. Empty where nothing was published.
+
+    Raises:
+        RecipeError: LLMB's own list of published bandwidths cannot be read
     """
     found = _published_here(test)
     if not found:
@@ -219,7 +230,8 @@ def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
 def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[object]]:
     """Yield the CSV rows of one message size under the heads ``_CSV``: out of place, then in place.
 
-    A result that was not measured has no row.
+    A result that was not measured has no row. ``word`` names the file, ``test`` is the test that has the size
+    ``item``.
     """
     for in_place, column in ((False, item.out_of_place), (True, item.in_place)):
         if column is not None:
@@ -232,6 +244,9 @@ def _as_dict(word: str, test: NcclTest) -> dict[str, Any]:
 
     The further keys: ``file`` (``word``), ``answer`` (a line), ``good`` and ``published`` (bandwidths that others have
     published of such a machine, the fastest first).
+
+    Raises:
+        RecipeError: LLMB's own list of published bandwidths cannot be read
     """
     return {
         "file": word,

@@ -15,7 +15,11 @@ from llmb_run.results.lines import Line, names_a_node, one_of_text
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence about runs that a reader should know; the smaller its ``weight``, the more it matters."""
+    """A sentence about runs that a reader should know; the smaller its ``weight``, the more it matters.
+
+    ``notes_on`` makes it. ``text`` has no full stop at its end, and mostly begins with what it is about: a
+    configuration, a run's id or how many runs. ``weight`` is from 0 to 8.
+    """
 
     weight: int
     text: str
@@ -39,6 +43,8 @@ def notes_on(
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     explain(looked_at)
     known = {id(run) for run in looked_at}
@@ -70,12 +76,15 @@ def group_remarks(items: Sequence[Group]) -> list[str]:
 
 
 def _verdict_remarks(item: Group) -> Sequence[str]:
-    """Return the remarks of a group's verdict; empty where there is no verdict, or it decided nothing."""
+    """Return the remarks of a group's verdict, clauses; empty where there is no verdict, or it decided nothing."""
     return item.verdict.remarks if item.verdict and item.verdict.decision else ()
 
 
 def _other_remarks(line: Line, group: Group) -> list[str]:
-    """Return the remarks of the verdict on ``group``, without those that name the slow node of its ``line``."""
+    """Return the remarks of the verdict on ``group``, in order, without those that name the slow node of its ``line``.
+
+    Empty: there are no others.
+    """
     slow_nodes = line.slow_node.nodes if line.slow_node else ()
     return [text for text in _verdict_remarks(group) if not names_a_node(text, slow_nodes)]
 
@@ -85,6 +94,9 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
 
     At most one. Yields nothing where no node is known to be slow. A node that is among ``excluded``, or several that
     all are, makes a note of less weight.
+
+    Raises:
+        RecordError: the record of one of ``runs`` cannot be read
     """
     node = line.slow_node
     if node is None:
@@ -104,7 +116,11 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
 def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable[Note]:
     """Yield a note for each outcome and reason of runs without a step time: how many runs, of what, and why.
 
-    Runs that are queued or run have no note. ``known``: the ``id()`` of the runs to look at; others are left out.
+    In the order in which the runs of ``lines`` first have that outcome and reason. Runs that are queued or run have no
+    note. ``known``: the ``id()`` of the runs to look at; others are left out.
+
+    Raises:
+        RecordError: the record of a run cannot be read
     """
     together: dict[tuple[Outcome, str], list[tuple[Line, MeasuredRun]]] = {}
     for line in lines:
@@ -133,6 +149,9 @@ def _unusable_reason(run: MeasuredRun) -> str:
     """Return why a run has no result that counts, a fragment; of a failed run the short diagnosis.
 
     Empty where the run has such a result.
+
+    Raises:
+        RecordError: the run's record cannot be read
     """
     if run.outcome in WITHOUT_RESULT and run.why and run.why.short:
         return run.why.short
@@ -143,8 +162,13 @@ def _unusable_reason(run: MeasuredRun) -> str:
 def _notes_on_runs(runs: Sequence[MeasuredRun], slow_nodes: Iterable[str]) -> Iterable[Note]:
     """Yield notes on what single runs tell of their steps and their logs, run by run, and then of their nodes.
 
-    Equal problems of nodes are one note, with the names of the first two runs. Problems that name one of ``slow_nodes``
-    are left out: another note has these.
+    Equal problems of nodes are one note, with the names of the first two runs. Problems that name one of
+    ``slow_nodes`` are left out: another note has these.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     problems: dict[str, list[str]] = {}
     for run in runs:

@@ -10,8 +10,13 @@ from llmb_run.columns import seconds_of
 def result_line(measured: MeasuredRun) -> str:
     """Return a run's result as one line: step time in seconds, tokens per second, MFU where known, and the verdict.
 
-    The tokens are those of all its GPUs. For a run without figures the line is its outcome, and the reason where there
-    is one. It has no newline.
+    Such as ``9.876 s a step, 1,234,567 tokens/s, MFU 41.20 %; pass ...``; the tokens are those of all its GPUs. For a
+    run without figures the line is its outcome, and the reason where there is one. It has no newline.
+
+    Raises:
+        RecordError: the run's record cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     values, seconds = measured.figures, measured.step_seconds
     if values is None or seconds is None:

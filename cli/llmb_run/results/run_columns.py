@@ -22,14 +22,14 @@ from llmb_run.columns import ALL, DATA, TEXT, Column, Form, attribute_at, format
 
 
 def _safe_text(value: object) -> str | None:
-    """Return ``value``, from a log or file, as text that is safe to print; None for an empty one or None."""
+    """Return ``value``, from a log or file, as text that is safe to print; None for None, empty text, 0 and False."""
     return printable(str(value)) if value else None
 
 
 def _safe_texts_at(path: str) -> Callable[[Any], list[str]]:
     """Return a function of a row that returns the texts at the dotted ``path``, safe to print, as a list.
 
-    The list is empty where there are none.
+    The list is empty where there are none, or an attribute on the way is None. What the attributes raise passes.
     """
     value = attribute_at(path)
     return lambda row: [printable(text) for text in value(row) or ()]
@@ -42,12 +42,12 @@ LEAST_TFLOPS = 0.05
 def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun], str]:
     """Return a function of a run that returns the cell made by ``text``, or empty text for too few TFLOPS.
 
-    Too few means fewer than ``LEAST_TFLOPS``. ``text`` returns TFLOPS as a number without unit, or an empty text, which
-    stays empty. Jobs on CPUs have so few, and their work is not counted in TFLOPS.
+    Too few means fewer than ``LEAST_TFLOPS``. ``text`` returns TFLOPS as a number without unit, or an empty text,
+    which stays empty; what it raises passes. Jobs on CPUs have so few, and their work is not counted in TFLOPS.
     """
 
     def worth_it(run: MeasuredRun) -> str:
-        """Return the cell's text; empty for TFLOPS so small that they say nothing."""
+        """Return the cell that ``text``, of ``_worth_a_word``, makes of ``run``; empty for TFLOPS that say nothing."""
         cell = text(run)
         return cell if cell and float(cell) >= LEAST_TFLOPS else ""
 
@@ -55,9 +55,14 @@ def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun],
 
 
 def _days_cell(run: MeasuredRun) -> str:
-    """Return the days to train on a trillion tokens at the run's speed, as text with two digits after the point.
+    """Return the days to train on a trillion tokens at the run's speed, as text without a unit: ``12.34``.
 
     Empty without figures, and for a smoke test, whose model nobody trains.
+
+    Raises:
+        RecordError: the run's record cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     smoke = run.record is not None and run.record.plan.model_size == "smoke"
     return "" if smoke or run.figures is None else formatted(run.figures.days_1t, ".2f")
@@ -69,10 +74,11 @@ def _percent_text(share: float) -> float:
 
 
 def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str]:
-    """Return a function of a run that returns its figure at the dotted ``path`` as text by ``spec``.
+    """Return a function of a run that returns its figure at the dotted ``path`` as text by ``spec`` (``formatted``).
 
-    The text is empty where there is none. For a log that LLMB did not write, the figure is the one at ``of_log``: what
-    the log itself says over the window.
+    The text is empty where there is none. For a log that LLMB did not write, the figure is the one at ``of_log``,
+    another such path: what the log itself says over the window. The function raises RecordError where the run's record
+    cannot be read.
     """
     recorded, logged = attribute_at(path), attribute_at(of_log)
     return lambda run: formatted(recorded(run) if run.record else logged(run), spec)
@@ -81,7 +87,8 @@ def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str
 def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
     """Return the reference of a verdict as JSON values, ``seconds`` being its step time; None where there is none.
 
-    The keys: ``kind``, ``seconds``, ``software``, ``source``, ``same_software`` and ``notes``.
+    The keys: ``kind`` (``baseline`` or ``published``), ``seconds``, ``software``, ``source``, ``same_software``
+    (whether the run had it) and ``notes`` (texts).
     """
     if reference is None:
         return None
@@ -265,7 +272,11 @@ _PUBLISHED: tuple[Column[MeasuredRun], ...] = (
 
 
 def _run_name(run: MeasuredRun) -> str:
-    """Return the run's id, or the name of a log that LLMB did not write, safe to print."""
+    """Return the run's id, or the name of a log that LLMB did not write, safe to print.
+
+    Raises:
+        RecordError: the run's record cannot be read
+    """
     return run.record.paths.run_id if run.record else printable(run.timing.files.name)
 
 
@@ -290,6 +301,9 @@ def _predicted_memory(run: MeasuredRun) -> float | None:
     """Return the peak of GPU memory that the plan predicted for a run, in GiB.
 
     None where it predicted none, or no peak was measured, so that a table of runs on CPUs has no such column.
+
+    Raises:
+        RecordError: the run's record cannot be read
     """
     return run.record.plan.preflight.memory_gib if run.record and run.memory_gib else None
 
@@ -362,8 +376,13 @@ RUN: tuple[Column[MeasuredRun], ...] = (
 def as_dict(run: MeasuredRun) -> dict[str, Any]:
     """Return the run for JSON, by the keys of ``RUN_KEYS`` and ``RUN``; times are in seconds, whatever tables show.
 
-    None: no such figure. A log that LLMB did not write has only the keys of ``RUN``. Why it failed is there only if
-    that was found out before, as ``as_dicts`` does.
+    None: no such figure. A log that LLMB did not write has only the keys of ``RUN``. Why it failed is found out now,
+    for this run alone, unless that was done before; for many runs ``as_dicts`` does it at once.
+
+    Raises:
+        RecordError: the run's record is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     return {**(run_as_json(row_of(run.record)) if run.record else {}), **columns.as_dict(RUN, run)}
 
@@ -375,13 +394,15 @@ def as_dicts(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     explain(runs)
     return [as_dict(run) for run in runs]
 
 
 class MeasuredStep(NamedTuple):
-    """One iteration of a run, with the run: a row of ``results --iterations``."""
+    """One iteration of a run, with the run: a row of ``results --iterations``. ``measured_steps`` makes it."""
 
     run: MeasuredRun
     step: Iteration
@@ -400,7 +421,13 @@ STEP: tuple[Column[MeasuredStep], ...] = (
 
 
 def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
-    """Yield every step in the logs of all the runs, run by run, in order, those outside the measured window too."""
+    """Yield every step in the logs of all the runs, run by run, in order, those outside the measured window too.
+
+    A run whose log has no step has no row.
+
+    Raises:
+        OSError: a log that was read before cannot be read any more
+    """
     for run in runs:
         for step in run.timing.iterations:
             yield MeasuredStep(run, step)
@@ -419,7 +446,12 @@ def remarks_of(found: dict[str, Any]) -> list[str]:
 def say_remarks(runs: Iterable[MeasuredRun]) -> None:
     """Print a notice, on stderr, for each remark on a run and each problem of its nodes, behind the run's id.
 
-    For a log that LLMB did not write, behind the log's name.
+    For a log that LLMB did not write, behind the log's name. Nothing is printed of a run without any.
+
+    Raises:
+        RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     for run in runs:
         for text in (*run.remarks, *run.problems):

@@ -21,19 +21,23 @@ def selected_runs(
 ) -> list[MeasuredRun]:
     """Return the runs that ``runs`` name, measured, or without any all that match ``filters``; at least one.
 
-    Words that are paths come first, then the others, each in order; without words, the newest run first. What is read
-    of their logs is kept in the index of runs.
+    Words that are paths come first, then the others, each in order; without words, the newest run first. A path
+    without a run or log is passed over where there are other runs. What is read of their logs is kept in the index of
+    runs.
 
     Args:
         workspace: whose installation has the runs
-        runs: paths of folders or logs, run ids, names or job ids; a word that exists as a path is one
+        runs: paths of folders or logs, run ids or their beginnings, names or job ids; a word that exists as a path is
+            one
         filters: arguments of ``selecting.run_filter``; they do not apply to runs that are named
         window: the iterations to measure; None: those of each run's document
 
     Raises:
-        RequestError: there is no run, a word names none or several, or a filter has an impossible value
+        RequestError: there is no run, a word names none or several, or a filter has an impossible value; or no
+            installation is named, and it is needed, as it is for all but paths
         RecordError: the list of folders outside the installation cannot be read
         ConfigError: a filter names a workload, and ``cluster_config.yaml`` is wrong or not trusted
+        RecipeError: no recipe has that workload, and a recipe's catalogue cannot be read to suggest one
     """
     wanted: list[Path | RunRow] = [Path(word) for word in runs if Path(word).exists()]
     names = [word for word in runs if not Path(word).exists()]

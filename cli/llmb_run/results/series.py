@@ -23,15 +23,17 @@ _LONGEST_VALUE = 40
 
 
 def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
-    """Return how step times change with the number of GPUs: a line for each kind of job among the successful runs.
+    """Return how step times change with the number of GPUs: lines for each kind of job among the successful runs.
 
-    Jobs of one kind differ in scale, layout and batch size alone. Lines are in the order of their first runs. Empty
-    where no kind of job ran at two numbers of GPUs. Logs that LLMB did not write, and runs whose recipe is gone, are
-    left out.
+    Jobs of one kind differ in scale, layout and batch size alone; of one kind there may be weak lines (the same batch
+    for each GPU) and then strong ones (the same whole batch). Kinds are in the order of their first runs. Empty where
+    no kind of job ran at two numbers of GPUs. Logs that LLMB did not write, and runs whose recipe is gone, are left
+    out.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a file of a run's recipe cannot be read
+        RecordError: the record of a run is gone, or cannot be read
     """
     return scaling_of(((item.record.plan, item) for item in found if item.record), workspace)
 
@@ -39,11 +41,13 @@ def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[Sc
 def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace) -> list[ScalingLine]:
     """Return the same lines as ``scaling_lines``, from pairs of a plan and its run.
 
-    Runs without a step time that counts are left out, and those whose recipe is gone. Empty: no kind ran at two scales.
+    Runs without a step time that counts are left out, and those whose recipe is gone. Empty: no kind ran at two
+    scales.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a file of a run's recipe cannot be read
+        RecordError: the record of a run is gone, or cannot be read
     """
     scaled = []
     for plan, item in runs:
@@ -54,10 +58,14 @@ def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace
 
 
 def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> list[History]:
-    """Return the history of each configuration, by the successful runs that LLMB recorded.
+    """Return the history of each configuration, by the successful runs that LLMB recorded; other runs are left out.
 
-    A history has a run or more. Empty where there are none. ``rate``: how often a history without a change of speed may
-    be said to have one, as a share.
+    Histories are in the order of their first runs in ``found``, each with a run or more, the oldest first. Empty where
+    there are none. ``rate``: how often a history without a change of speed may be said to have one, as a share.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     past = next((item.past for item in found), PastRuns())
     runs = (observed(item.record, item.good) for item in found if item.record and item.good)
@@ -92,7 +100,10 @@ def _short_value(value: str) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """One number of GPUs on a scaling line: a row of ``results --scaling``."""
+    """One number of GPUs on a scaling line: a row of ``results --scaling``. ``point``, of ``line``, has its figures.
+
+    ``scales_of`` makes it.
+    """
 
     line: ScalingLine
     point: ScalePoint
@@ -166,7 +177,10 @@ def scales_of(line: ScalingLine) -> list[Scale]:
 
 
 def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
-    """Return the table of ``results --scaling``: a row for each number of GPUs on each line."""
+    """Return the table of ``results --scaling``: a row for each number of GPUs on each line, in the order of ``lines``.
+
+    Its ``name`` is ``scaling``; without lines its table is a sentence that says so.
+    """
     rows = list(chain.from_iterable(scales_of(line) for line in lines))
     empty = "no configuration has successful runs at two or more GPU counts"
     return View("scaling", msgspec.to_builtins(lines), SCALING, rows, empty)
@@ -174,11 +188,11 @@ def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One run in the history of a configuration: a row of ``results --history``.
+    """One run in the history of a configuration: a row of ``results --history``; ``history_view`` makes it.
 
-    ``line`` is the history that the run ``moment`` is in. ``ratio``: its step time over that of the configuration's
-    oldest run; 1.02 is 2 % slower. ``shift``: the lasting change of step times that begins with this run; None: none
-    does.
+    ``line`` is the history that the run ``moment`` is in. ``shift``: the lasting change of step times that begins with
+    this run; None: none does. ``ratio``, a property, is the run's step time over that of the configuration's oldest
+    run: 1.02 is 2 % slower.
     """
 
     line: History
@@ -230,8 +244,8 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
 def history_view(lines: Sequence[History]) -> View[HistoryRow]:
     """Return the table of ``results --history``: a row for each run, by configuration, the oldest run first.
 
-    Its conclusions are, for each configuration, a line on each lasting change of step times, or one that there is none,
-    or too few days to tell.
+    Its conclusions are, for each configuration, a line on each lasting change of step times, or one that there is
+    none, or too few days to tell. Its ``name`` is ``history``; without lines its table is a sentence that says so.
     """
     rows, conclusions = [], []
     for line in lines:

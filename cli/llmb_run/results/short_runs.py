@@ -16,12 +16,14 @@ from llmb_run.results.groups import Group, group_runs, of_the_same_work
 def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
     """Return ``found`` in the same order, with runs that are too short measured anew.
 
-    That is done where no run of the same work is longer, over the second half of the steps that all of them have. Short
-    runs beside others that were measured stay as they are: they are tries, and would change what is ranked. ``found``
-    itself stays.
+    That is done where no run of the same work is longer, over the second half of the steps that all of them have.
+    Short runs beside others that were measured stay as they are: they are tries, and would change what is ranked.
+    ``found`` itself stays.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
     """
     again: dict[str, MeasuredRun] = {}
     for together in of_the_same_work(group_runs(found)):
@@ -34,7 +36,7 @@ def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> lis
 
 
 def _too_short(groups: Sequence[Group]) -> list[MeasuredRun]:
-    """Return the runs of ``groups`` that were too short to be measured.
+    """Return the runs of ``groups`` that were too short to be measured, in the order of the groups and their runs.
 
     Empty where any run was long enough, successful or not training as planned, or none is too short.
     """

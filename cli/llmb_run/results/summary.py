@@ -56,7 +56,10 @@ def _difference_cell(line: Line) -> str:
 
 
 def _reference_cell(line: Line) -> str:
-    """Return the step time of a configuration's reference in seconds, as text; empty where nothing was compared."""
+    """Return the step time of a configuration's reference in seconds, as text without a unit (``seconds_of``).
+
+    Empty where nothing was compared.
+    """
     verdict = line.group.verdict if line.group else None
     return seconds_of(verdict.reference.seconds) if verdict and verdict.reference and verdict.decision else ""
 
@@ -83,15 +86,18 @@ _DISPENSABLE = ("software", "reference", "interval", "difference")
 class Summary:
     """The first part of what ``results`` prints: a conclusion, a line for each configuration, and notes.
 
-    ``found`` are all runs, ``groups`` their configurations; ``looked_at`` those runs whose logs and records are read
-    for notes, the newest. ``width`` is in characters. ``install``: the installation, whose list of excluded nodes
-    counts; None: there is none. What it finds out is kept: later changes on disk do not show.
+    ``found`` are all runs, ``groups`` their configurations (``group_runs``); ``looked_at`` those runs whose logs and
+    records are read for notes, the newest. ``width`` is in characters. ``install``: the installation, whose list of
+    excluded nodes counts; None: there is none. What it finds out is kept: later changes on disk do not show.
 
-    ``text`` returns all of that part, ``conclusion`` its first line. ``lines`` are the configurations and logs, the
-    most urgent first, and ``notes`` all notes, the weightiest first. ``names`` are the configurations' full names,
-    ``shared`` the beginning that these have in common, ``jobs`` the rest by ``id()`` of the run. ``excluded`` are nodes
-    that jobs are kept off, ``slow_nodes`` others that slow down lines. ``short`` drops the domain of slow nodes from a
-    text.
+    Properties: ``lines`` is a list of the configurations, the most urgent first, then of the logs; ``notes`` all
+    notes, the weightiest first; ``names`` the configurations' full names, in the order of ``groups``; ``shared`` the
+    beginning that these have in common (empty: none); ``jobs`` a dictionary from the ``id()`` of a run to the rest of
+    its configuration's name; ``excluded`` a set of nodes that jobs are kept off; ``slow_nodes`` a dictionary from the
+    names of other nodes to the lines that they slow down.
+
+    ``text`` returns all of that part, ``conclusion`` its first line without a newline; ``short(text)`` is the text
+    without the domain of slow nodes. All but ``excluded`` raise RecordError where the record of a run cannot be read.
     """
 
     found: Sequence[MeasuredRun]
@@ -120,6 +126,9 @@ class Summary:
 
         Empty: nothing is shared, there are fewer than two configurations, or some of the runs are logs that LLMB did
         not write.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
         """
         return "" if any(run.row is None for run in self.found) else shared_by(self.names)
 
@@ -137,6 +146,9 @@ class Summary:
         """The name of each run's configuration, without what all share, by the run's ``id()``.
 
         Logs that LLMB did not write are left out.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
         """
         found: dict[int, str] = {}
         of_groups = [line for line in self.lines if line.group]
@@ -151,6 +163,9 @@ class Summary:
 
         Where it is one of several nodes, by the names of all of them. The most urgent lines come first. Nodes that are
         excluded already are left out. Empty: no other node is known to be slow.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
         """
         together: dict[tuple[str, ...], list[Line]] = {}
         for line in self.lines:
@@ -166,6 +181,8 @@ class Summary:
 
         Raises:
             RecordError: the record of a run is gone, or cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+            OSError: the log of a run is to be read again for its steps, and cannot be
         """
         return notes_on(self.lines, self.looked_at, self.found, self.excluded)
 
@@ -173,6 +190,9 @@ class Summary:
         """Return ``text`` with nodes' names shortened: the domain of the slow nodes is removed wherever it stands.
 
         Excluded nodes count, too. Unchanged where there are no slow nodes, or they are of several domains.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
         """
         slow = [line.slow_node.nodes for line in self.lines if line.slow_node]
         domains = {node.partition(".")[2] for node in chain.from_iterable(slow)}
@@ -185,8 +205,12 @@ class Summary:
     def conclusion(self) -> str:
         """Return the first line of the summary, a fragment: how many configurations and runs, and how they stand.
 
-        Slow nodes come first, then the words of the configurations, the worst first. It has no newline. It may be wider
-        than the terminal.
+        Such as ``2 configurations of llama3.1 405b fp8 on 128 gb200, 6 runs: 1 FAIL, 1 PASS``. Slow nodes come first,
+        then the words of the configurations, the worst first, then how many runs have no time. It has no newline. It
+        may be wider than the terminal.
+
+        Raises:
+            RecordError: the record of a run is gone, or cannot be read
         """
         words = Counter(line.word for line in self.lines)
         if len(self.lines) == 1:
@@ -226,6 +250,8 @@ class Summary:
 
         Raises:
             RecordError: the record of a run is gone, or cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+            OSError: the log of a run is to be read again for its steps, and cannot be
         """
         conclusion = wrapped(self.short(self.conclusion()), self.width)
         shown = self.lines

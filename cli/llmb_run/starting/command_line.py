@@ -33,7 +33,8 @@ VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
 def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, str]:
     """Return the variables of a job that ``--env NAME=VALUE`` options set, by name; a value may be empty.
 
-    ``option``: what messages call the option; one that ends with ``()`` is a call.
+    ``values`` are the options' values. ``option``: what messages call the option; where it ends with ``()``, as a call
+    of Python, their remedies show its arguments.
 
     Raises:
         RequestError: one is not ``NAME=VALUE``, is given twice (also with the same value), looks like a secret, names
@@ -56,8 +57,9 @@ def check_job_variable(name: str, value: str, where: str) -> None:
     """Refuse a variable that cannot be passed to a job; ``where`` is what messages call its place.
 
     Raises:
-        RequestError: ``name`` is no variable's name, looks like a secret (code ``secret``), is ``DRY_RUN`` or ``PATH``,
-            or begins with ``LLMB_`` or ``SLURM_``; or ``value`` has a line break
+        RequestError: ``name`` is no variable's name, looks like a secret (code ``secret``), is ``DRY_RUN``, ``PATH``,
+            one of bash's own or of the job script's (all in lower case but ``http_proxy`` and the like), or begins
+            with ``LLMB_`` or ``SLURM_``; or ``value`` has a line break
     """
     if is_secret_name(name):
         raise RequestError(
@@ -79,7 +81,8 @@ def check_job_variable(name: str, value: str, where: str) -> None:
 def columns_of(values: Sequence[str]) -> dict[str, str]:
     """Return the values that ``--set COLUMN=VALUE`` options give, by the plan's names of columns (tp, pp, gbs, ...).
 
-    Names may be in any case, or those of variables (``SEQ_LENGTH``). Values are texts, not checked here.
+    Names may be in any case, or those of variables (``SEQ_LENGTH``). Values are texts, not checked here. Empty without
+    ``values``.
 
     Raises:
         RequestError: there is no such column, no value, or the same column twice, also with the same value
@@ -123,7 +126,9 @@ def setting_text(value: object) -> str:
 
 
 def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None:
-    """Refuse the Slurm option ``name`` if it is among ``given`` already; ``option`` is what messages call its place.
+    """Refuse the Slurm option ``name`` if it is among ``given``, the names of the options before it.
+
+    Names are long ones without dashes (``nodelist``); ``option`` is what messages call its place.
 
     Raises:
         RequestError: it is
@@ -133,18 +138,19 @@ def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None
 
 
 def slurm_of(values: Sequence[str], source_option: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
-    """Return the options for Slurm (``nodelist=n1,n2``), each with our option that gave it, in the order given.
+    """Return options for Slurm, each with our option that gave it: ``{"nodelist=n1,n2": "--nodelist"}``.
 
-    That is the form of ``JobSpec.slurm``.
+    That is the form of ``JobSpec.slurm``, in the order given: first ``values``, unchanged, then ``named``.
 
     Args:
-        values: the values of ``--slurm-arg``
+        values: the values of ``--slurm-arg``: ``NAME=VALUE`` or a flag, with or without dashes, one option each
         source_option: what messages call that option
-        named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``); None: not given. A
-            list of hosts with a ``/`` is a file that has the list, which is not read here.
+        named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``); None: not given. A list
+            of hosts with a ``/`` is a file that has the list, which is not read here.
 
     Raises:
-        RequestError: one is no option that Slurm jobs may have, its host list is wrong, or it is given twice
+        RequestError: one is no option that Slurm jobs may have, has a wrong value, or is given twice
+        ConfigError: ``nodelist`` or ``exclude`` is no host list
     """
     parts: dict[str, str] = {}
     for text in values:
@@ -188,6 +194,9 @@ def command_for(plan: JobPlan, recipe: Recipe) -> str:
 def _command_words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
     """Yield the words behind ``llmb-run single`` that ask for the configuration of ``plan``, not quoted.
 
+    ``recipe`` is its workload's. An option's value is a word of its own. ``--force`` is among them where the number of
+    GPUs is not documented.
+
     Raises:
         RecipeError: a recipe's catalogue cannot be read
     """
@@ -219,7 +228,7 @@ def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
     """Return the variables that a command for ``plan`` has to set with ``--env``, with their values, by name.
 
     They are those that the caller set, and the variables of ``launch.sh`` that decide the speed, have no option of
-    their own, and are not as the recipe has them.
+    their own, and are not as the recipe has them. Empty: there are none.
     """
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
     found |= {name: option_text(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}

@@ -43,15 +43,28 @@ def plan_options(
 ) -> RequestedJobs:
     """Plan every job that the options of ``options.planned_jobs`` ask for, and return them planned or refused.
 
-    Starts nothing; prints notices on what planning chose. The lists of workloads, sizes and so on are combined;
-    ``vary`` (``tp=1,2``) and ``zipped`` (``tp=1,2 pp=4,2``) are values of further dimensions. ``how``: how the jobs are
-    to be started. ``repeats``: runs of each; ``spread``: over how many days, 1 for none. ``settings`` are those of
-    ``job_spec``. Of combinations that are the same job, all but the first are refused. A chain of more than one job
-    (``how.chain``) writes checkpoints where the settings do not say otherwise.
+    Starts nothing; prints notices on what planning chose. Of combinations that are the same job, all but the first are
+    refused. A chain of more than one job (``how.chain``) writes checkpoints where the settings do not say otherwise.
+
+    Args:
+        workspace: knows the recipes and the cluster
+        how: how the jobs are to be started
+        workload: names, at least one; these and the next three lists are combined, and a text may be several values
+            with commas
+        size: model sizes; without any, the recipe has the choice, as with the next two
+        dtype: as recipes call them
+        scale: numbers of GPUs, or ``all``
+        min_scale: the fewest GPUs of the documented scales to take; None: no bound
+        max_scale: the most; None: no bound
+        vary: further dimensions to combine, ``tp=1,2`` each
+        zipped: groups of dimensions that change together, ``tp=1,2 pp=4,2`` each
+        repeats: how many runs of each combination
+        spread: over how many days, 1 for none
+        settings: those of ``job_spec``
 
     Raises:
         RequestError: an option has a wrong value, a dimension is both varied and set, or nothing can be planned here
-        LLMBError: planning a job failed otherwise than by its request
+        LLMBError: a host list is wrong, or planning a job failed otherwise than by its request
     """
     check_spread(repeats, how.apart)
     base = job_spec(**settings)
@@ -98,20 +111,22 @@ def combined_specs(
     """Return one job request per combination and repeat; a dimension without values leaves the choice to the recipe.
 
     They are in the order of the combinations, of whose dimensions the last changes first; then by scale, then by
-    repeat. The scale ``all``, in any case, means all that are documented.
+    repeat. The scale ``all``, in any case, means all that are documented. Whether a combination can be planned is not
+    checked.
 
     Args:
         base: what all have in common
         workspace: knows the recipes and the cluster
-        dimensions: values by dimension, ``workload`` and ``scale`` among them
-        zipped: groups of dimensions that change together
-        min_scale: the fewest GPUs of the documented scales to take
+        dimensions: lists of values, as text, by dimension, ``workload`` and ``scale`` among them
+        zipped: groups of dimensions that change together, with equally many values
+        min_scale: the fewest GPUs of the documented scales to take; None: no bound
         max_scale: the most; both bounds are included
         repeats: how many runs of each combination
         spread: over how many days, beginning today, to spread the repeats
 
     Raises:
-        RequestError: a name or a number is wrong, no scale is within the bounds, or there is no installation
+        RequestError: a name or a number is wrong, no scale is within the bounds, there are more than ``MOST``
+            combinations, jobs are to be spread and start at once here, or there is no installation
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
     """
@@ -165,7 +180,7 @@ def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> li
     """Return ``plan`` once for each of ``repeats`` more runs, to begin on ``days`` days, as evenly as can be.
 
     They are in order of their days, which begin at six in the morning. The first day is today; or tomorrow, where the
-    run of ``record`` was today's.
+    run of ``record`` was today's. Runs of today have ``plan`` itself, which may begin at once.
 
     Raises:
         RequestError: the plan's jobs start at once
@@ -200,8 +215,8 @@ def _means_all_scales(scales: Sequence[str]) -> bool:
 def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
     """Refuse scales that are neither ``all`` nor numbers of GPUs, or that are asked for in two ways.
 
-    These are ``all`` beside numbers, and numbers beside bounds. ``bounded``: whether ``--min-scale`` or ``--max-scale``
-    are given, too. Numbers go from 1 to 999999999. Passes without scales.
+    These are ``all`` beside numbers, and numbers beside bounds; ``all`` alone may have bounds. ``bounded``: whether
+    ``--min-scale`` or ``--max-scale`` are given, too. Numbers go from 1 to 999999999. Passes without scales.
 
     Raises:
         RequestError: the scales are so
@@ -226,8 +241,9 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
 def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
     """Return ``given`` with workloads by their full names, after checking all names of workloads, sizes and dtypes.
 
-    Upper and lower case of sizes and dtypes are the same. One that only some of several workloads have passes.
-    ``given`` has values by dimension; without workloads, the one of ``base`` counts.
+    ``given`` has values by dimension; without workloads, the one of ``base`` counts. The answer always has
+    ``workload``. Upper and lower case of sizes and dtypes are the same. One that only some of several workloads have
+    passes.
 
     Raises:
         RequestError: a workload, size or dtype is in no recipe that is asked for, or there is no workload
@@ -257,11 +273,12 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
 def _requested_scales(
     spec: JobSpec, workspace: Workspace, scales: Sequence[str], min_scale: int | None, max_scale: int | None
 ) -> list[str | None]:
-    """Return the numbers of GPUs, as texts, for one combination.
+    """Return the numbers of GPUs, as texts, for the combination ``spec``.
 
-    They are those given, or the documented ones within the bounds, which are included. Where none are documented, or
-    nothing is asked, it is the one scale that ``spec`` has, None where it has none: planning says what is wrong. Empty:
-    none is within the bounds.
+    They are ``scales`` as given, in their order, or for ``all`` or with a bound the documented numbers within the
+    bounds, which are included, the smallest first; a bound of None is none. Where none are documented, or nothing is
+    asked, it is the one scale that ``spec`` has, None where it has none: planning says what is wrong. Empty: none is
+    within the bounds.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted

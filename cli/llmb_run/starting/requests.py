@@ -29,16 +29,19 @@ class JobSpec:
     ``job_spec`` and ``combined_specs`` make it; it is never changed, only copied. Two specs are equal where they ask
     for the same job, repeat and day, and both or neither for a dry run, wherever they come from.
 
-    ``with_settings`` returns a copy with other settings. ``workload`` is its name as given; ``options`` are the
-    variables of ``launch.sh`` that options and columns set, ``environment`` all other variables. ``digest`` is equal
-    for equal jobs. ``title`` is the job for messages, ``combination`` the dimensions that vary, as text.
+    ``with_settings`` returns a copy with other settings over its own, where None takes one away. ``digest`` returns 16
+    hexadecimal digits, equal for equal jobs and equal ``more``. Properties: ``workload`` is its name as given, empty
+    where none is; ``options`` are the variables of ``launch.sh`` that options and columns set, ``environment`` all
+    other variables, both by name; ``title`` is the job for messages, ``combination`` the dimensions that vary, ``tp=2
+    mbs=1``. None of them raises anything.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     """What is asked for, by name: fields of options (``FIELDS``), columns, settings of the framework and variables."""
     slurm: Mapping[str, str] = field(default_factory=dict)
-    """Options for Slurm (parts of ADDITIONAL_SLURM_PARAMS), each with our option that gave it."""
+    """Options for Slurm (parts of ADDITIONAL_SLURM_PARAMS), each with our option that gave it (``slurm_of``)."""
     dry_run: bool = False
+    """Whether the job is to be shown only."""
     days: int = 0
     """In how many days the job may begin; 0: now."""
     repeat: int = 1
@@ -63,7 +66,7 @@ class JobSpec:
 
     @property
     def options(self) -> dict[str, str]:
-        """The variables of ``launch.sh`` that this job's options and columns set, by name.
+        """The variables of ``launch.sh`` that this job's options and columns set, by name; empty: none.
 
         They win over the environment's.
         """
@@ -71,7 +74,7 @@ class JobSpec:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of this job that have no option or column, by name.
+        """The variables of this job that have no option or column, by name; empty: none.
 
         They are others of ``launch.sh``, and those for the job itself.
         """
@@ -82,16 +85,17 @@ class JobSpec:
         """Return 16 hexadecimal digits that are the same for equal job requests and equal ``more``, in any process.
 
         What counts are settings, options for Slurm and the number of the repeat. It does not matter where the job is
-        asked for. Whether it is a dry run, and in how many days the job begins, does not count.
+        asked for. Whether it is a dry run, and in how many days the job begins, does not count. ``more`` are texts,
+        numbers or tuples of such: their ``repr`` counts.
         """
         content = (sorted(self.settings.items()), sorted(self.slurm.items()), self.repeat, more)
         return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
     @property
     def title(self) -> str:
-        """The job for messages: where it is asked for, workload, size, dtype, scale, and what varies.
+        """The job for messages: ``tasks.yaml:12: grok1 314b fp8 128 GPUs tp=2``.
 
-        What is not given is left out.
+        That is where it is asked for, workload, size, dtype, scale, and what varies; what is not given is left out.
         """
         scale = self.settings.get("scale")
         named = ("workload", "size", "dtype")
@@ -114,7 +118,8 @@ def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | 
     ``settings`` are those of ``job_spec``; None: not given. Whether such a workload exists is not checked.
 
     Raises:
-        RequestError: an option has a wrong value, or a list of them
+        RequestError: an option has a wrong value, or one of the first four has several, with a comma
+        ConfigError: ``nodelist`` or ``exclude`` is no host list
     """
     for option, value in {"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale}.items():
         if value and "," in value:
@@ -141,21 +146,22 @@ def job_spec(
     """Return the request for one job, made of the options of ``options.job_settings`` and further ``fields``.
 
     Empty fields, and False, say nothing. Without a workload the request is to be completed with ``with_settings``.
-    Names are checked, and values only as far as they can be without a recipe; one of ``columns`` has no comma.
+    Names are checked, and values only as far as they can be without a recipe.
 
     Args:
         env: ``NAME=VALUE`` for variables of the job
-        columns: ``COLUMN=VALUE``, such as ``tp=4``
+        columns: ``COLUMN=VALUE``, such as ``tp=4``; one with a comma is refused
         megatron: ``NAME=VALUE`` for settings of the framework
-        slurm_arg: options for Slurm without dashes
+        slurm_arg: options for Slurm, ``NAME=VALUE`` or a flag
         nodelist: a host list, or a file with one
         exclude: likewise, of nodes to avoid
         reservation: its name
         dry_run: whether the job is to be shown only
-        fields: values of options that have a field of their own, such as ``size``
+        fields: values of options that have a field of their own (``FIELDS``), such as ``size``
 
     Raises:
         RequestError: an option has a wrong value
+        ConfigError: ``nodelist`` or ``exclude`` is no host list
     """
     for text in columns:  # a task file may list values
         name, _, value = text.partition("=")
@@ -174,7 +180,8 @@ def job_spec(
 class PlannedJob:
     """A planned job: the request ``spec``, the recipe that it is by, and the plan. ``plan_job`` makes it.
 
-    ``entry`` is the workload's in the catalog; ``request`` what the variables of ``launch.sh`` say.
+    ``entry`` is the workload's in the catalog, with its folder; ``request`` what the variables of ``launch.sh`` say.
+    ``plan`` begins on the day that ``spec`` says.
     """
 
     spec: JobSpec
@@ -187,7 +194,10 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class Refused:
-    """A job request that cannot be planned, with the error that says why."""
+    """A job request that cannot be planned, with the error that says why.
+
+    ``plan_each`` makes it, and ``without_equal_plans`` of a job that is asked for twice.
+    """
 
     spec: JobSpec
     error: RequestError
@@ -197,8 +207,8 @@ class Refused:
 class RequestedJobs:
     """All job requests of one command, in ``specs``: those that are planned, and those that are refused.
 
-    Each is in exactly one of the two, in the order of ``specs``. Combinations that are the same job as an earlier one
-    may be among the refused.
+    ``plan_options`` and ``plan_specs`` make it. Each request is in exactly one of the two, in the order of ``specs``.
+    Combinations that are the same job as an earlier one may be among the refused.
     """
 
     specs: Sequence[JobSpec]
@@ -210,7 +220,8 @@ def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
     """Return the variables of ``launch.sh`` that request ``spec``, as a new dictionary.
 
     They are the caller's whole environment, changed by the variables and then the options of ``spec``. Settings of the
-    framework and options for Slurm are added to those in the environment, and win over equal ones.
+    framework and options for Slurm are added to those in the environment, and win over equal ones. ``LLMB_INSTALL`` is
+    that of ``workspace``. A dry run has ``DRY_RUN`` as the environment has it, or ``true``.
 
     Raises:
         RequestError: an option and a variable of the job set the same, a variable has a wrong form, or there is no
@@ -239,7 +250,7 @@ def _refuse_duplicates(spec: JobSpec) -> None:
     A variable that is only exported in the caller's environment gives way to the option.
 
     Raises:
-        RequestError: there is such a variable; the first one
+        RequestError: there is such a variable, the first one; or the request's ``MEGATRON_SETTINGS`` have a wrong form
     """
     env = "env:" if spec.where else "--env"
     given = spec.environment
@@ -265,7 +276,10 @@ def _refuse_duplicates(spec: JobSpec) -> None:
 
 
 def _options_by_variable(spec: JobSpec) -> dict[str, str]:
-    """Return the variables of ``launch.sh`` that options of ``spec`` set, each with its option: ``--set tp=2``."""
+    """Return the variables of ``launch.sh`` that options of ``spec`` set, each with its option as the user may type it.
+
+    Such as ``{"TP": "--set tp=2"}``; empty where none are set.
+    """
     found = {}
     for name, value in spec.options.items():
         option = VARIABLES[name].option
@@ -286,10 +300,10 @@ def _as_given(part: str, option: str) -> str:
 
 
 def names_for(spec: JobSpec) -> FieldNames:
-    """Return what messages about ``spec`` call its fields.
+    """Return what messages about ``spec`` call its fields, by variable of ``launch.sh``.
 
-    They are options that were given, variables that are set, in the environment or with ``--env``, and for anything
-    else options again.
+    Options that were given go by the option (``--dtype``), variables that are set, in the environment or with
+    ``--env``, by their own name, and anything else that has an option by that option again.
     """
     options = {name: known.option for name, known in VARIABLES.items() if known.option}
     options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(spec.slurm.values())) or "--slurm-arg"
@@ -326,7 +340,7 @@ def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool 
     ``dry_run`` replaces what the specs say of it. Starts nothing; prints notices.
 
     Raises:
-        RequestError: none of them can be planned here, whatever they ask for
+        RequestError: no installation is named, or ``LLMB_WORKLOAD`` names one folder for several workloads
         LLMBError: planning one failed otherwise than by its request
     """
     wanted = [replace(spec, dry_run=dry_run) for spec in specs]
@@ -340,9 +354,10 @@ def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[Planne
     """Yield for every job request its planned job, or why it is refused, in order.
 
     Each is planned when it is asked for, and notices are printed then. Repeats that follow each other share one plan.
+    Errors come while the answer is read.
 
     Raises:
-        RequestError: none of them can be planned here, whatever they ask for
+        RequestError: no installation is named, or ``LLMB_WORKLOAD`` names one folder for several workloads
         LLMBError: planning one failed otherwise than by its request
     """
     assert workspace.install  # without one nothing can be planned: say so once
@@ -378,7 +393,8 @@ def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
 def say_warnings(planned: Sequence[PlannedJob]) -> None:
     """Print a notice for each warning of the plans, once.
 
-    A warning that not all of the plans have is printed once for each kind of job that has it, behind the job's name.
+    A warning that not all of the plans have is printed once for each kind of job that has it, behind the job's name
+    (``experiment_name``). Nothing is printed where no plan has any.
     """
     warned: dict[str, dict[str, None]] = {}
     for item in planned:

@@ -40,11 +40,11 @@ def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
 
 
 def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]]:
-    """Return for each of ``repeats`` jobs the nodes that it avoids: all but its own share of ``nodes``.
+    """Return for each of ``repeats`` jobs, at least one, the nodes that it avoids: all but its own share of ``nodes``.
 
-    There is at least one job. Shares are equal and follow each other; all avoid what is left over. ``needed``: the
-    number of nodes of each job. Where a share has fewer, a job avoids only as many nodes as can be spared, and a notice
-    says so. Empty lists: none can be spared.
+    Shares are equal and follow each other; all avoid what is left over. ``needed``: the number of nodes of each job.
+    Where a share has fewer, a job avoids only as many nodes as can be spared, and a notice says so. Empty lists: none
+    can be spared.
     """
     share = len(nodes) // repeats
     own = [nodes[number * share : (number + 1) * share] for number in range(repeats)]

@@ -51,7 +51,9 @@ class StartOptions:
 
     ``after``: runs or job ids to wait for. ``again``: start jobs anew that are on record. ``detach``: do not follow a
     run that starts at once. ``skip_unsupported``: leave out jobs that cannot be planned. ``dry_run``: start nothing.
-    ``take_from`` makes one of a command's arguments, and removes these options from them.
+
+    ``take_from(settings)`` makes one of a command's arguments by the fields' names, and removes these from
+    ``settings``; a missing one has its default. Nothing is checked.
     """
 
     after: tuple[str, ...] = ()
@@ -83,7 +85,9 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
     """Return what a dry run prints: the batch script of one job, a table of several, or plans as JSON.
 
     Prints notices on the plans. ``planned`` is not empty; ``chain``: how many jobs in a row each of them stands for.
-    The data of the result is a function, which tells it from the result of jobs that were started.
+    JSON instead of the script where the request has ``DRY_RUN=json``. The data of the result is a function, which
+    tells it from the result of jobs that were started; it, and the text of a script, raise RequestError where a path
+    of a plan cannot be expressed in a script.
 
     Raises:
         RequestError: the jobs cannot be chained
@@ -94,10 +98,10 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
     say_warnings(planned)
 
     def data() -> dict[str, Any]:
-        """Return the planned jobs with their batch scripts, as JSON values.
+        """Return ``planned`` of ``show_plans`` with their batch scripts, as JSON values.
 
-        The keys: ``dry_run`` (true), ``jobs`` (each with ``plan`` and ``script``), and ``chain``, the number of jobs in
-        a row, only where it is above 1.
+        The keys: ``dry_run`` (true), ``jobs`` (each with ``plan`` and ``script``), and ``chain``, the number of jobs
+        in a row, only where it is above 1.
 
         Raises:
             RequestError: a path of a plan cannot be expressed in a script
@@ -174,8 +178,9 @@ def announce(record: RunRecord, differing: str = "") -> None:
 def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
     """Return what a command prints of its submissions: started runs, refusals, the next step.
 
-    The exit status is the greatest of the errors', 0 without one. The data has ``dry_run`` (false), ``jobs``, one for
-    each of ``results``, in order, and ``skipped``, an empty list for the caller to replace.
+    The exit status is the greatest of the errors', 0 without one. The data has ``dry_run`` (false), ``jobs``, a
+    dictionary for each of ``results`` (``_as_dict``), in order, and ``skipped``, an empty list for the caller to
+    replace.
 
     Args:
         results: the title of each job, with its record or the error that refused it
@@ -205,7 +210,11 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
 
 
 def _started_lines(record: RunRecord, *, old: bool) -> str:
-    """Return the lines to print of a run that was started, or was on record already (``old``), with a final newline."""
+    """Return the lines to print of a run that was started, or was on record already (``old``), with a final newline.
+
+    Of a queued run ``ID  Submitted batch job 4711  NAME``, or with ``old`` ``Already`` for ``Submitted``; of any other
+    ``ID  STATE  NAME``, and indented lines on its checkpoints and profiles.
+    """
     if record.plan.traits.queued:
         did = "Already" if old else "Submitted"
         return f"{record.paths.run_id}  {did} batch job {record.job_id}  {record.paths.name}\n"
@@ -216,8 +225,8 @@ def _started_lines(record: RunRecord, *, old: bool) -> str:
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
     """Return what became of the job ``title``, a record or an error, as JSON values.
 
-    Of an error: ``job`` (the title) and ``error``. A run has ``job``, the fields of ``run_as_json``, ``extras``, None
-    while it has not ended, and ``error``, which is None.
+    Of an error: ``job`` (the title) and ``error`` (a dictionary, ``LLMBError.as_dict``). A run has ``job``, the fields
+    of ``run_as_json``, ``extras`` (a dictionary; None while it has not ended), and ``error``, which is None.
     """
     if isinstance(item, LLMBError):
         return {"job": title, "error": item.as_dict()}
@@ -230,12 +239,14 @@ def start(
 ) -> Result:
     """Start all jobs that are asked for, or show what a dry run would start; return what the command prints.
 
-    It is a dry run if the request of any job says so. ``command`` is the command's name. ``task_file``: the file that
-    asks for the jobs; empty: a command line does. Jobs that are skipped are told in notices.
+    It is a dry run if the request of any job says so. ``command`` is the command's name. ``task_file``: the path of
+    the file that asks for the jobs; empty: a command line does. Jobs that are skipped are told in notices.
 
     Raises:
         RequestError: jobs cannot be planned, and ``options`` do not say to skip them
-        LLMBError: nothing could be started; if only some jobs could not, the result says so
+        LLMBError: nothing could be started, or in a dry run, a real one would be refused; if only some jobs could not,
+            the result says so
+        OSError: a file of the training code or of a run cannot be read
     """
     skipped = skip_refused(requested, options)
     for problem in skipped:
@@ -250,7 +261,8 @@ def start(
 def skip_refused(requested: RequestedJobs, options: StartOptions) -> list[str]:
     """Return a line ``JOB: why`` on each job that cannot be planned and is left out, as ``--skip-unsupported`` asks.
 
-    Equal lines are one. Empty: there is none. A single job is never skipped.
+    Equal lines are one. Empty: there is none. A single job is never skipped. Of ``options`` only ``skip_unsupported``
+    counts.
 
     Raises:
         RequestError: there is one, and the option is not given or no job is left; the message lists all
@@ -273,7 +285,8 @@ def check_dry_run(planned: Sequence[PlannedJob], workspace: Workspace, options: 
     """Refuse in a dry run what a real run would refuse, as far as this machine can tell.
 
     Looked up is the run or job to wait for (``--after``), unless there is no installation here. Of jobs that are
-    planned for this machine, the checkpoint to load and the space for checkpoints to save are checked.
+    planned for this machine, the checkpoint to load and the space for checkpoints to save are checked. Of ``options``
+    only ``after`` counts; ``planned`` is not empty.
 
     Raises:
         LLMBError: a real run would be refused
@@ -310,6 +323,7 @@ def start_planned(
 
     Raises:
         LLMBError: nothing could be started, or nodes fail their check
+        OSError: a file of the training code or of a run cannot be read
     """
     workspace.require_install()
     say_warnings(planned)
@@ -339,6 +353,7 @@ def start_one(job: JobToSubmit) -> Result:
 
     Raises:
         LLMBError: the job was refused, its run failed while it was followed, or nobody knows whether it exists
+        OSError: a file of the training code or of a run cannot be read
     """
     record = submit(job.plan, job.recipe_folder, job.options, on_record=announce)
     return report_started([(record.plan.experiment_name, record)])
@@ -371,6 +386,7 @@ def start_round(
 
     Raises:
         LLMBError: nothing could be started
+        OSError: a file of the training code or of a run cannot be read
     """
     digest = digest or digest_of(jobs, command, options.chain, options.apart)
     with open_round(jobs, digest, again=options.again, say=notice) as this:
@@ -396,13 +412,15 @@ def start_round(
 
 
 def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], workspace: Workspace) -> list[JobToSubmit]:
-    """Return ``jobs`` of a round kept off the nodes that the round's runs so far have shown bad.
+    """Return ``jobs`` of a round, in order, kept off the nodes that the round's runs so far have shown bad.
 
-    Prints these nodes in notices. ``earlier`` are the folders of those runs.
+    They are copies, or the jobs themselves where no node is bad. Prints these nodes in notices. ``earlier`` are the
+    folders of those runs, whose records are brought up to date, also on disk.
 
     Raises:
         EnvironmentLacks: too few nodes are left
         RecordError: a run's record, or the list of excluded nodes, cannot be read
+        OSError: the ``run.json`` of such a run cannot be read to change it
     """
     records = refresh([load_record(folder) for folder in earlier])
     shown = list(itertools.chain.from_iterable(shown_bad(record) for record in records))
@@ -426,8 +444,11 @@ def _as_they_are_now(
 ) -> list[tuple[str, RunRecord | LLMBError]]:
     """Return ``results``, in order, with the present state of runs from before that have no queue.
 
-    ``results`` are titles with records or errors. Such a run may have ended together with the command that followed it.
-    ``known``: keys of what was on record before.
+    ``results`` are titles with records or errors. Such a run may have ended together with the command that followed
+    it; its record on disk is brought up to date, too. ``known``: keys of what was on record before.
+
+    Raises:
+        OSError: the ``run.json`` of such a run cannot be read to change it
     """
     records = [item for _, item in results if isinstance(item, RunRecord)]
     doubtful = [item for item in records if item.submission.key in known and not item.plan.traits.queued]
@@ -440,10 +461,13 @@ def _as_they_are_now(
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
     """Submit all jobs, as chains where ``options`` ask for them; return (title, record or error) of each, in order.
 
-    A chain gives as many entries as it has links; chains of a plan that was refused are not tried.
+    The title is the job's ``experiment_name``. A chain gives as many entries as it has links; chains of a plan that
+    the scheduler refused are not tried.
 
     Raises:
-        LLMBError: nothing can be submitted at all
+        LLMBError: nothing can be submitted at all; or a chain fails otherwise than by the scheduler, whatever was
+            submitted before it
+        OSError: a file of the training code or of a run cannot be read
     """
     if options.chain == 1:
         what = dict(zip(map(id, jobs), distinguishing_settings(job.plan for job in jobs), strict=True))
@@ -472,13 +496,17 @@ def require_health(
 ) -> list[Health]:
     """Check the nodes that jobs may get, before these are submitted, and exclude those that fail.
 
-    Returns one result for each set of nodes that ``plans`` ask for, in their order. Nodes that fail are put on the
-    installation's list of excluded ones for ``DAYS`` days; notices say so. Too few healthy nodes are a notice: others
-    may be busy. ``under_load`` checks the nodes in place of ``check_nodes``, and measures their network fabric, too.
+    Returns one result for each set of nodes that ``plans`` ask for, in their order; empty without plans. Nodes that
+    fail are put on the installation's list of excluded ones for ``DAYS`` days, also where an error follows; notices
+    say so. Too few healthy nodes are a notice: others may be busy. ``under_load`` is called with executor, needs and
+    names of nodes in place of ``check_nodes``, and measures the nodes' network fabric, too. ``workspace`` is that of
+    the jobs.
 
     Raises:
-        CheckFailed: a node that a job asks for fails, or no node is left; or the fabric as a whole fails
+        CheckFailed: a node that a job asks for fails, or no node is left (code ``unhealthy-nodes``); the fabric as a
+            whole fails (code ``unhealthy-fabric``); or all nodes fail of the same, and none is excluded
         LLMBError: no node can be checked
+        OSError: a part of LLMB cannot be read, or the folder of the image or the workload not be looked at
     """
     groups: dict[tuple[str | None, str | None, str | None], list[JobPlan]] = {}
     for plan in plans:

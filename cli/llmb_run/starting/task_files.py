@@ -77,7 +77,8 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
     ``where`` its name, for messages.
 
     Raises:
-        ConfigError: a line is wrong, or ``cluster_config.yaml``; the message has ``where`` and the line
+        ConfigError: a line is wrong, ``cluster_config.yaml`` or a recipe's catalogue is, or there is no installation;
+            the message has ``where`` and the line
     """
     specs: list[JobSpec] = []
     base: JobSpec | None = None
@@ -116,7 +117,8 @@ def _header_spec(name: str, size: str | None, at: str, workspace: Workspace) -> 
     the recipe.
 
     Raises:
-        ConfigError: there is no such workload or size; the message has ``at``, file and line
+        ConfigError: there is no such workload or size, or ``cluster_config.yaml`` or a recipe is wrong; the message
+            has ``at``, file and line
     """
     with located(at):
         if size is None:
@@ -130,15 +132,18 @@ def _header_spec(name: str, size: str | None, at: str, workspace: Workspace) -> 
 
 
 def _words_of_part(part: str) -> list[str]:
-    """Return the words in one part of a task line, a single word or a list in brackets, without their quotes."""
+    """Return the words in one part of a task line, a single word or a list in brackets, without their quotes.
+
+    Such as ``fp8`` and ``bf16`` of ``[fp8, 'bf16']``; in the order of the part.
+    """
     return [word.strip("'\"") for word in re.findall(_WORD, part)]
 
 
 def _task_specs(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
     """Return the job requests of one task line of the short form, ``(fp8, [128, 256], 3)``: dtypes, scales, repeats.
 
-    A fourth part, ``true`` or ``false`` in any case, says whether to profile. Repeats go from 1 to ``MAX_REPEATS``.
-    ``base`` has the header's workload and size.
+    At least one, in the order of ``combined_specs``. A fourth part, ``true`` or ``false`` in any case, says whether to
+    profile. Repeats go from 1 to ``MAX_REPEATS``. ``base`` has the header's workload and size.
 
     Raises:
         ConfigError: the line is no task, or asks for something impossible; the message has ``at``, file and line
@@ -184,9 +189,12 @@ SettingValues = dict[str, SettingValue | tuple[SettingValue, ...]]
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of jobs that a YAML task file may have on each level: defaults, task, override.
 
-    The later level wins, setting by setting. None or an empty mapping: not said on this level. Several values, where
-    they are allowed, make a job for each. ``env``, ``set`` (columns) and ``megatron`` hold values by name; ``slurm``
-    holds options for Slurm by name; None: the option is a flag. ``preflight`` is what to do with jobs that may not fit.
+    Most are called as an option of ``llmb-run`` (``max_steps``: ``--max-steps``), and take its values. The later level
+    wins, setting by setting. None or an empty mapping: not said on this level. Several values, where they are allowed,
+    make a job for each. ``env``, ``set`` (columns) and ``megatron`` hold a value, or several, by name; ``slurm`` holds
+    options for Slurm by name; None: the option is a flag. ``preflight`` is what to do with jobs that may not fit.
+    ``read_content`` decodes it, and refuses unknown keys, wrong types and empty values; whether values are known ones
+    is checked later, by ``specs_of_task`` and by planning.
     """
 
     profile: bool | None = None
@@ -208,7 +216,8 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Settings in a YAML task file for some of a task's jobs: those that meet every condition of ``when``.
 
     A condition is a dimension with its wanted values, of which the job's request has one; a dimension that the request
-    leaves to the recipe fits none. ``use`` has single values alone.
+    leaves to the recipe fits none. ``use`` has single values alone; ``specs_of_task`` refuses lists, and an override
+    that fits no job. Decoding refuses unknown keys.
     """
 
     when: SettingValues
@@ -218,8 +227,9 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a task in a YAML task file, or of all tasks, whose values may be lists; None: not given.
 
-    ``scale`` is in GPUs, or ``all``; ``min_scale`` and ``max_scale`` are bounds, which are included, for the documented
-    numbers of GPUs. ``repeats``: how many runs of each job; None: one.
+    It has the fields of ``TaskSettings``, too. ``scale`` is in GPUs, or ``all``; ``min_scale`` and ``max_scale`` are
+    bounds, which are included, for the documented numbers of GPUs. ``repeats``: how many runs of each job; None: one.
+    Decoding refuses unknown keys.
     """
 
     size: Words | None = None
@@ -233,8 +243,9 @@ class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One task of a YAML task file: workloads, and the values of settings that their jobs combine.
 
-    The dimensions in ``zip`` change together. All ``overrides`` that fit a job apply to it, in order: of two that set
-    the same, the last wins.
+    It has the fields of ``Sweep``, too. The dimensions in ``zip`` change together, so they have equally many values.
+    All ``overrides`` that fit a job apply to it, in order: of two that set the same, the last wins. Decoding refuses
+    unknown keys; names and values are checked by ``specs_of_task``.
     """
 
     workload: Words
@@ -243,7 +254,10 @@ class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a YAML task file: its tasks, and ``defaults`` for all of them."""
+    """The content of a YAML task file: its tasks, and ``defaults`` for all of them.
+
+    ``read_content`` decodes it, and refuses unknown keys. ``tasks`` are in the file's order.
+    """
 
     tasks: tuple[Task, ...]
     defaults: Sweep = Sweep()
@@ -261,7 +275,10 @@ def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
     data, lines = load_text(text, where)
 
     def place_of(path: str) -> str:
-        """Return file and line of the value at ``path`` (``$.tasks[3]``); line 1 for a path that is not there."""
+        """Return ``FILE:LINE`` of the value at ``path`` (``$.tasks[3]``); line 1 for a path that is not there.
+
+        The file is ``where`` of ``read_content``.
+        """
         return f"{where}:{lines.get(path, 1)}"
 
     for path in _empty_values(data, "$"):
@@ -273,7 +290,8 @@ def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
 def _empty_values(value: Any, path: str) -> Iterator[str]:
     """Yield the paths, from ``path`` on, at which ``value`` is None, a blank text, or an empty list or mapping.
 
-    Not within ``env`` and ``slurm``: a variable may be empty, and an option of Slurm be a flag.
+    In the file's order, each as ``$.tasks[3].zip``. Not within ``env`` and ``slurm``: a variable may be empty, and an
+    option of Slurm be a flag.
     """
     if value is None or value in ([], {}) or (isinstance(value, str) and not value.strip()):
         yield path
@@ -294,8 +312,8 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
     of a path, tell messages where the task stands.
 
     Raises:
-        ConfigError: something in the task or the defaults is wrong, or an override fits no job; the message has file
-            and line
+        ConfigError: something in the task or the defaults is wrong, an override fits no job, or there is no
+            installation; the message has file and line
     """
     with located(at("$.defaults")):
         base, usual = _with_task_settings(JobSpec(), defaults), _dimension_values(defaults)
@@ -395,8 +413,8 @@ def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
     It is the short form where one of the first two lines with content begins with ``(``. Starts and plans nothing.
 
     Raises:
-        ConfigError: the file cannot be read, something in it is wrong, or it has no task; the message has file and line
-        RequestError: there is no installation
+        ConfigError: the file cannot be read, something in it is wrong, it has no task, or its jobs cannot be planned
+            here at all, as without an installation; the message has file and line
     """
     text = read_text(path)
     if {line.partition(":")[0] for line in text.splitlines()} & {*NVIDIAS_KEYS}:

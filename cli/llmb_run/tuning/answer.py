@@ -25,9 +25,16 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
 
     ``id`` is the campaign's, ``kept`` what it began with, ``tuning`` its strategy, ``runs`` those of every arm by its
     number. ``winner`` (title, changes, command, ids of its whole runs) is the leading configuration, the base if
-    nothing is faster; ``found`` whether whole runs prove it. ``ended`` says why the tuning did, ``conclusion`` all of
-    it in a sentence, ``next`` what to do. ``arms``, ``crashed`` and ``trials`` are rows of configurations and runs;
-    ``baseline`` is None here. Times are in seconds, costs in GPU-hours, gains and ratios are shares.
+    nothing is faster; ``found`` whether whole runs prove it, and ``gain`` with ``gain_low`` and ``gain_high`` by how
+    much (``_gain_and_bounds``). ``in_trials`` is by which share its steps are shorter than the base's by the trials, 0
+    for the base. ``proof`` compares the whole runs, None without any. ``ended`` says why the tuning did
+    (``_end_reason``), ``conclusion`` all of it in a sentence, ``next`` what to do. ``space`` is that of ``preview``;
+    ``tried`` counts the candidates with a run; ``short_of_budget``: the budget was too small to go on. ``arms``,
+    ``crashed`` and ``trials`` are rows of configurations and runs; ``baseline`` is None here. Times are in seconds,
+    costs (``spent_hours``, ``budget``, None: no limit) in GPU-hours, gains and ratios are shares.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     state = tuning.state(runs)
     search, proof = state.search, state.proof
@@ -69,7 +76,8 @@ def _end_reason(state: TuningState, *, found: bool) -> str:
     """Return why the tuning ended: ``base failed``, ``found``, ``budget``, ``unproved`` or ``nothing faster``.
 
     The first of these that holds. ``found``: whether whole runs have proved that the leading candidate is faster.
-    ``budget``: the GPU-hours did not suffice. ``unproved``: whole runs were made, and did not prove it.
+    ``budget``: the GPU-hours did not suffice. ``unproved``: whole runs were made, and did not prove it. ``state`` is
+    that at the end.
     """
     if state.search.base_fails:
         return "base failed"
@@ -83,8 +91,8 @@ def _end_reason(state: TuningState, *, found: bool) -> str:
 def _gain_and_bounds(proof: ComparisonProgress | None) -> dict[str, float | None]:
     """Return by which share the leading candidate is faster than the base, by whole runs, with bounds.
 
-    The keys are ``gain``, ``gain_low`` and ``gain_high``; 0.02: a step of the base takes 2 % longer. All are None where
-    nothing has been compared yet.
+    The keys are ``gain``, ``gain_low`` and ``gain_high``; 0.02: a step of the base takes 2 % longer. All are None
+    where nothing has been compared yet. ``proof`` is the comparison by whole runs; None: there is none.
     """
     found = proof.comparison if proof is not None else None
     if found is None:
@@ -99,7 +107,11 @@ def _gain_and_bounds(proof: ComparisonProgress | None) -> dict[str, float | None
 def _full_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
     """Return the whole runs of the candidate at position ``leader`` that have a step time and did the base's work.
 
-    Position 0 is the base. ``runs``: those of every arm by its number, which is the position plus 1.
+    In order of their numbers; empty: there are none. Position 0 is the base. ``runs``: those of every arm by its
+    number, which is the position plus 1.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     number = leader + 1
     return [run for run in runs[number] if is_full(run) and outcome_of(number, run, runs) == "timed"]
@@ -110,7 +122,11 @@ def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState)
 
     Those that are out come last. The base stands behind those that were faster. ``title``, ``changes`` and ``command``
     are the configuration's in ``kept``. ``ratio``: step time over the base's by the trials, None where not known.
-    ``what``: why the configuration is out; empty: it is not. ``runs`` counts ended ones.
+    ``what``: why the configuration is out; empty: it is not. ``runs`` counts ended ones. ``tuning`` is the strategy,
+    ``state`` how far it has come by ``runs``, those of every arm by its number.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     search = state.search
     faster = [*takewhile(lambda at: search.ratios[at] < 1, search.order)]
@@ -135,9 +151,13 @@ def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState)
 
 
 def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
-    """Return why the candidate at position ``at`` was given up, a fragment, with the failure of its last run.
+    """Return why the candidate at position ``at`` was given up, a fragment, with the failure of its last failed run.
 
-    ``why`` is the reason that the search gives; it is in the text where the candidate crashed. Position 0 is the base.
+    There is such a run. ``why`` is the reason that the search gives; it is in the text where the candidate crashed.
+    Position 0 is the base. ``runs``: those of every arm by its number, which is the position plus 1.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     last = why_not(at + 1, _failed_runs(tuning, at, runs)[-1], runs)
     return f"{why}: {last}" if why in CRASHED else last
@@ -146,8 +166,11 @@ def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
 def _failed_runs(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
     """Return the ended runs of the configuration at position ``at`` that have no step time that counts.
 
-    Position 0 is the base. ``runs``: those of every arm by its number, which is the position plus 1. Runs that did
-    other work than the base are among the failed, which are in order of their numbers.
+    In order of their numbers; empty: there are none. Runs that did other work than the base are among them. Position 0
+    is the base. ``runs``: those of every arm by its number, which is the position plus 1.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     return [run for run in runs[at + 1] if not run.live and outcome_of(at + 1, run, runs) != "timed"]
 
@@ -156,8 +179,12 @@ def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[d
     """Return a row for each candidate that crashed though it was fast, or without any time.
 
     A fast candidate was timed faster than both the base and the leader. The fastest comes first, those without a time
-    last. The rows have ``title``, ``why``, ``ratio`` (step time over the base's, None: no time) and the ``run_id`` of
-    the last failure. Candidates that did other work are left out.
+    last. The rows have ``title``, ``why`` (``_elimination_reason``), ``ratio`` (step time over the base's, None: no
+    time) and the ``run_id`` of the last failure. Candidates that did other work are left out. ``state`` is how far
+    ``tuning`` has come by ``runs``, those of every arm by its number.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     search = state.search
     chosen = search.ratios.get(search.leader, 1.0)
@@ -176,7 +203,11 @@ def _trial_rows(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
     """Return a row for every run of the tuning that has ended, in the order in which they started, as JSON values.
 
     The keys: ``run_id``, ``configuration`` (title), ``full`` (a whole run, no short trial), ``started`` (Unix time),
-    ``outcome``, ``step_seconds`` (None where no step time counts) and ``hours`` (GPU-hours).
+    ``outcome``, ``step_seconds`` (None where no step time counts) and ``hours`` (GPU-hours). ``runs``: those of every
+    arm by its number.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     rows = []
     for number, run in ended_in_order(runs):
@@ -199,7 +230,8 @@ def _trial_rows(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
 def _conclusion_sentence(result: dict[str, Any], why_base: str) -> str:
     """Return the sentence, without a full stop, that says what the tuning found and spent.
 
-    It begins with a small letter or a setting. ``why_base``: why the base failed last; empty where it did not.
+    ``result`` is that of ``outcome``, before its conclusion. The sentence begins with a small letter or a setting.
+    ``why_base``: why the base failed last; empty where it did not.
     """
     spent = f"{result['spent_hours']:.3g} GPU-hours, budget {budget_text(result['budget'])}"
     known = f"{counted(len(result['trials']), 'run')}, {spent}"
@@ -209,7 +241,11 @@ def _conclusion_sentence(result: dict[str, Any], why_base: str) -> str:
 
 
 def _winner_clause(result: dict[str, Any]) -> str:
-    """Return the first half of the conclusion of a tuning: the winner and its gain, or why to keep the base."""
+    """Return the first half of the conclusion of a tuning: the winner and its gain, or why to keep the base.
+
+    Such as ``tp=2 is 3.1 % faster than the base (1.0 % to 5.2 %)``, or a clause that begins with ``keep the base:`` or
+    ``the budget ran out first``; without a full stop. ``result`` is that of ``outcome`` of a tuning whose base runs.
+    """
     title = result["winner"]["title"]
     proof = ""
     if result["gain"] is not None:
@@ -233,7 +269,10 @@ def _winner_clause(result: dict[str, Any]) -> str:
 
 
 def _tried_clause(result: dict[str, Any]) -> str:
-    """Return the second half of the conclusion of a tuning: how many candidates were tried, and how many were not."""
+    """Return the second half of the conclusion of a tuning: how many candidates were tried, and how many were not.
+
+    Such as ``tried all 12 that can run``, without a full stop. ``result`` is that of ``outcome``.
+    """
     space, tried = result["space"], result["tried"]
     every = counted(space["combinations"], "combination")
     if tried < space["candidates"]:
@@ -246,9 +285,10 @@ def _tried_clause(result: dict[str, Any]) -> str:
 
 
 def _next_command_line(result: dict[str, Any], failures: Sequence[Run]) -> str:
-    """Return the line on what to do next after a tuning, mostly a command; empty where nothing suggests itself.
+    """Return the line on what to do next after a tuning, ``next: llmb-run ...`` or a sentence; empty: nothing.
 
-    ``failures``: runs of the base that have no step time.
+    ``result`` is that of ``outcome``; ``failures`` are runs of the base that have no step time, the last one last, at
+    least one where the base failed. The line has no newline.
     """
     if result["ended"] == "base failed":
         return next_command("why", *(run.record.paths.run_id for run in failures[-1:]))
@@ -272,8 +312,9 @@ ARM: tuple[Column[dict[str, Any]], ...] = (
 def as_text(result: dict[str, Any]) -> str:
     """Return the result of a tuning for people: a table of the candidates, the conclusion, and the winner's command.
 
-    With a line for each fast candidate that crashed, and one on the baseline where one was set. The text ends with a
-    newline.
+    ``result`` is that of ``outcome``, with ``baseline`` where one was set. There is a line for each fast candidate
+    that crashed, and one on the baseline; the command is there only if whole runs prove the winner. The text ends with
+    a newline.
     """
     lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
     lines += [_crash_line(row) for row in result.get("crashed", [])]
@@ -285,9 +326,10 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def _crash_line(row: dict[str, Any]) -> str:
-    """Return one line on a fast candidate that crashed, with the command that says why.
+    """Return one line on a fast candidate that crashed, with the command that says why; no full stop, no newline.
 
-    ``row`` is one of ``crashed_candidates``.
+    Such as ``tp=2 led with -3.1 % a step and crashed twice: llmb-run why ID``. ``row`` is one of
+    ``crashed_candidates``.
     """
     look = f"llmb-run why {row['run_id']}"
     if row["ratio"] is None:

@@ -35,10 +35,11 @@ Outcome: TypeAlias = Literal["timed", "out of memory", "other work", "failed", "
 
 @dataclass(frozen=True)
 class Trial:
-    """How one run of a tuned configuration ended, as the search sees it.
+    """How one run of a tuned configuration ended, as the search sees it. ``Tuning.trials`` makes it.
 
-    ``log``: natural logarithm of the step time in seconds, used where the ``outcome`` is ``timed``. ``full``: it was a
-    whole run, and no short trial.
+    ``outcome`` is ``timed``, ``out of memory``, ``other work``, ``failed`` or ``no answer`` (a fault that is not the
+    configuration's). ``log``: natural logarithm of the step time in seconds where it is ``timed``, else 0. ``full``:
+    it was a whole run, and no short trial.
     """
 
     outcome: Outcome
@@ -48,14 +49,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a tuning's search stands. Candidates are named by their numbers, from 1; 0 is the base.
+    """Where a tuning's search stands; ``search_standing`` makes it. Candidates are numbers from 1; 0 is the base.
+
+    ``leader``, a property, is the number of the best candidate, or 0 if none is faster than the base.
 
     Args:
         round: the number of the round, from 1; the last one where nothing is ``due``
         due: who has no trial of this round yet, in the order in which to run them; 0 is the base
         remaining: candidates in this round
         order: candidates with a step time that are not out, the best first: those of later rounds before others
-        out: why candidates are out, by their numbers
+        out: why candidates are out (``_elimination_reason``), by their numbers
         base_fails: the base does not run; then nothing is due
         ratios: step time over the base's, of every candidate that was timed: by the trials of their common rounds
     """
@@ -84,8 +87,8 @@ def _short_times(runs: Sequence[Trial]) -> list[float]:
 def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
     """Return where a tuning's search stands after ``runs``.
 
-    These are the trials of the base, then of each candidate, as they started. ``seed`` decides the order within the
-    rounds. Reads and changes nothing.
+    These are the trials of the base, then of each candidate, as they started; one without trials has an empty
+    sequence. ``seed`` decides the order within the rounds. Reads and changes nothing.
     """
     times = [_short_times(known) for known in runs]
     why_out = {at: _elimination_reason(known) for at, known in enumerate(runs) if at}
@@ -166,10 +169,10 @@ def _elimination_reason(known: Sequence[Trial]) -> str:
 
 
 def _base_fails(known: Sequence[Trial]) -> bool:
-    """Return whether the base does not run.
+    """Return whether the base does not run; ``known`` are its trials so far, and may be none.
 
-    It does not if its failures are at least two more than its timed runs, or if it ran out of memory and was never
-    timed.
+    It does not if its failures, out of memory included, are at least two more than its timed runs, or if it ran out of
+    memory and was never timed.
     """
     failed = [trial.outcome for trial in known if trial.outcome in ("failed", "out of memory")]
     timed = sum(trial.outcome == "timed" for trial in known)

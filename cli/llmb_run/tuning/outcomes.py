@@ -17,9 +17,12 @@ _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
 def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
     """Return how an ended run of the arm ``number`` counts for the tuning, as one of ``Outcome``; arm 1 is the base.
 
-    ``timed``: its step time counts. A run with a step time that did other work than the base is ``other work``, however
-    fast. ``no answer``: a fault that is not the configuration's. Any other run is ``out of memory`` or ``failed``.
-    ``runs``: those of every arm.
+    ``timed``: its step time counts. A run with a step time that did other work than the base is ``other work``,
+    however fast. ``no answer``: a fault that is not the configuration's. Any other run is ``out of memory`` or
+    ``failed``. ``runs``: those of every arm.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     if run.attempt is not None and run.attempt.time is not None:
         return "other work" if number != 1 and other_work(run, runs[1]) else "timed"
@@ -33,7 +36,10 @@ def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
 def why_not(number: int, run: Run, runs: Runs) -> str:
     """Return why an ended run of the arm ``number`` has no step time that counts, a fragment; arm 1 is the base.
 
-    ``runs``: those of every arm.
+    ``runs``: those of every arm. Where nothing is known of it, the word of ``outcome_of``, such as ``failed``.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     ended = outcome_of(number, run, runs)
     if ended == "out of memory":
@@ -48,6 +54,9 @@ def other_work(run: Run, base: Sequence[Run]) -> str:
     ``base`` are the base's runs; one that the run is too unlike suffices. Other layouts round otherwise, and may begin
     with other random weights: so the losses of half of the steps may differ by more than those of repeats do
     (``SAME_LOSS``), but none by more than ``MATERIAL``. Steps without a loss in both do not count.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     own = _losses_by_iteration(run)
     for other in base:
@@ -64,8 +73,11 @@ def other_work(run: Run, base: Sequence[Run]) -> str:
 def _losses_by_iteration(run: Run) -> dict[int, float]:
     """Return the loss of each iteration of a run that was measured already, by the iteration's number.
 
-    Reads no file. Iterations without a loss, or with loss 0, are left out. Empty: the run was not measured or has no
-    step time.
+    The run's log is read for them, where that was not done before. Iterations without a loss, or with loss 0, are left
+    out. Empty: the run was not measured or has no step time.
+
+    Raises:
+        OSError: a log is to be read again for its losses, and cannot be
     """
     if run.measured is None or run.attempt is None or run.attempt.time is None:
         return {}

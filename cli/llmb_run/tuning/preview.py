@@ -18,10 +18,11 @@ SCHEMA = 2
 
 
 class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One configuration that a tuning may try, as ``campaign.json`` keeps it.
+    """One configuration that a tuning may try, as ``campaign.json`` keeps it: a ``FrozenArm`` with two more fields.
 
-    ``command`` starts it; ``changes`` are the settings in which it differs from the base, with its values, empty for
-    the base itself.
+    So it has title, plan, recipe and image, too; ``frozen_now`` makes it. ``command`` starts it; ``changes`` are the
+    settings in which it differs from the base, with its values, empty for the base itself. Decoding refuses unknown
+    keys.
     """
 
     command: str
@@ -31,7 +32,8 @@ class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=T
 class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The configurations that a tuning chooses from, as its ``campaign.json`` keeps them, the base first.
 
-    They are found once: another release, or other documented rows, would find others. ``space``: what ``preview`` says.
+    It has the fields of ``Frozen``, too; ``frozen_now`` makes it. The configurations are found once: another release,
+    or other documented rows, would find others. ``space``: what ``preview`` says. Decoding refuses unknown keys.
     """
 
     arm_kind = FrozenChoice
@@ -46,10 +48,14 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
     Nothing is started. ``trial_steps``: training steps of a trial. ``budget``: in GPU-hours, infinite where there is
     none, which is None in the answer.
 
-    The keys: ``base`` (title), ``values`` (by setting), ``combinations``, ``looked_at`` and ``candidates`` (numbers of
-    them), ``may_not_fit`` (how many candidates are predicted not to fit the memory), ``refused`` (how many, by reason),
-    ``example`` (of a refusal), ``trials`` (all runs of the search if none fails), ``trial_steps``, ``whole_runs`` (the
-    fewest and the most), ``budget``, and ``first`` (the commands of the base and the first four candidates).
+    The keys: ``base`` (title), ``values`` (lists by setting), ``combinations``, ``looked_at`` and ``candidates``
+    (numbers of them), ``may_not_fit`` (how many candidates are predicted not to fit the memory), ``refused`` (how
+    many, by reason), ``example`` (of a refusal), ``trials`` (all runs of the search if none fails), ``trial_steps``,
+    ``whole_runs`` (the fewest and the most), ``budget``, and ``first`` (the commands of the base and the first four
+    candidates).
+
+    Raises:
+        RecipeError: a recipe's catalogue cannot be read
     """
     candidates = len(space.arms) - 1
     return {
@@ -70,7 +76,10 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
 
 
 def preview_text(preview: dict[str, Any]) -> str:
-    """Return what ``preview`` says of a tuning as lines for people, with a final newline."""
+    """Return what ``preview`` says of a tuning as lines for people, with a final newline.
+
+    They are its base, settings, candidates, refusals, cost, and an example of a refusal where there is one.
+    """
     values = ", ".join(f"{name} {'/'.join(values)}" for name, values in preview["values"].items())
     refused = ", ".join(f"{count} {why}" for why, count in preview["refused"].items())
     doubtful = f"; {preview['may_not_fit']} of them may not fit the memory" if preview["may_not_fit"] else ""
@@ -89,7 +98,10 @@ def preview_text(preview: dict[str, Any]) -> str:
 
 
 def _candidates_text(preview: dict[str, Any]) -> str:
-    """Return how many candidates a tuning has, of how many combinations, and how chosen, as text for a line."""
+    """Return how many candidates a tuning has, and how chosen: ``12, all that can run of 30 combinations``.
+
+    ``preview`` is the answer of the function of that name. Of an even sample, also how many were looked at.
+    """
     every = counted(preview["combinations"], "combination")
     if preview["looked_at"] < preview["combinations"] and preview["combinations"] > MOST:
         return f"{preview['candidates']}, an even sample of {every}: {preview['looked_at']} were looked at"

@@ -48,8 +48,8 @@ class TuneRequest:
 
     ``spec`` is that job, the base. ``values`` are those to try by setting, in place of found ones; ``only``: no other
     setting varies. ``budget``: in GPU-hours, infinite without one. ``trial_steps``: training steps of a trial.
-    ``set_baseline``: make the winner's runs this site's reference at the end. ``about`` is a text that is equal for
-    requests for the same tuning, whatever the budget.
+    ``set_baseline``: make the winner's runs this site's reference at the end. ``about``, a property, is a text that is
+    equal for requests for the same tuning, whatever the budget. Nothing is checked here.
     """
 
     spec: JobSpec
@@ -63,7 +63,7 @@ class TuneRequest:
     def about(self) -> str:
         """A text that is equal for requests for the same tuning.
 
-        It has everything but the budget and whether to set a baseline.
+        It has everything but the budget and whether to set a baseline. It is not for people: a ``repr``, never empty.
         """
         spec = {name: value for name, value in asdict(self.spec).items() if name not in ("dry_run", "varied", "where")}
         values = {name: tuple(listed) for name, listed in self.values.items()}
@@ -77,11 +77,13 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
     that is over goes on where its budget was too small and is larger now.
 
     ``again``: begin a new tuning beside one on disk. ``folder``: where campaigns are kept; None: ``campaigns`` of the
-    installation. ``dry_run``: start nothing, and say what would be tried; so does a request that is one.
+    installation. ``dry_run``: start nothing, and say what would be tried; so does a request that is one. The data is
+    the result of ``outcome`` with its ``folder``, or of a dry run ``dry_run`` (true) and ``space`` (that of
+    ``preview``). The exit status is 1 where the base itself does not run, else 0.
 
     Raises:
         LLMBError: the tuning cannot be planned, begun or continued
-        EnvironmentLacks: a recipe or the training code cannot be read
+        OSError: a run's log cannot be read any more
     """
     workspace = Workspace()
     base = plan_job(replace(wanted.spec, dry_run=dry_run), workspace)
@@ -92,13 +94,14 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
         return Result({"dry_run": True, "space": plan}, preview_text(plan), remarks=["nothing started (dry run)"])
 
     def run_search(campaign: Campaign) -> dict[str, Any]:
-        """Begin or continue the tuning in ``campaign`` unless it is over, and return its result.
+        """Begin or continue the tuning in ``campaign`` unless it is over, and return its result, that of ``outcome``.
 
-        Where a baseline is wanted, it is set, and the result has its key; None there: nothing proved faster.
+        What to tune, ``base`` and ``wanted``, is from ``tune``. Where a baseline is wanted, it is set, and
+        ``baseline`` in the result is its key; None there: none is wanted, or nothing proved faster.
 
         Raises:
             LLMBError: the tuning cannot be begun or continued, or the baseline not set
-            EnvironmentLacks: a recipe or the training code cannot be read
+            OSError: a run's log cannot be read any more
         """
         result = campaign.result()
         if result is None or _may_go_on(result, wanted):
@@ -108,9 +111,10 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
     name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
 
     def show_result(result: dict[str, Any]) -> Result:
-        """Return what the command prints of the result of a tuning.
+        """Return what the command prints of the result of a tuning, that of ``run_search`` with its ``folder``, a text.
 
-        The exit status is 1 where the base itself does not run.
+        The data is ``result`` itself. The exit status is 1 where the base itself does not run, else 0. A remark names
+        the report where there is one.
         """
         report = Path(result["folder"]) / "report.html"
         return Result(
@@ -134,9 +138,9 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
 
 
 def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
-    """Return whether a tuning with a ``result`` is to go on with a larger budget.
+    """Return whether a tuning with a ``result``, that of ``outcome``, is to go on with a larger budget.
 
-    It ended for want of GPU-hours, and ``wanted`` allows more than it had.
+    It ended for want of GPU-hours, and ``wanted`` allows more than it had. The result may be an earlier release's.
     """
     # Earlier releases told it by this word alone.
     short = result["short_of_budget"] if result["schema"] >= SCHEMA else result["ended"] == "budget"
@@ -145,6 +149,8 @@ def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
 
 def _refuse_unprovable(base: PlannedJob, wanted: TuneRequest) -> None:
     """Refuse a tuning whose runs would not prove anything.
+
+    ``base`` is the planned base, ``wanted`` what the user asked for.
 
     Raises:
         RequestError: its jobs are profiled, traced or save checkpoints, whole runs end before the last step that is
@@ -167,8 +173,8 @@ def _refuse_unprovable(base: PlannedJob, wanted: TuneRequest) -> None:
 def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, workspace: Workspace) -> FrozenSpace:
     """Return what the tuning began with, after checking that it is still the same.
 
-    A tuning that has not begun, begins here: its inputs are written into its folder. Prints in notices what is going to
-    be done.
+    A tuning that has not begun, begins here: its inputs are written into its folder. Prints in notices what is going
+    to be done. ``base`` is the base as it is planned now, ``wanted`` what the user asks for now.
 
     Raises:
         RequestError: its inputs were changed since, an earlier release began it, or there is nothing to choose from
@@ -217,11 +223,11 @@ def _refuse_earlier(campaign: Campaign) -> None:
 def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
     """Return what the tuning starts from, to be kept in its folder: its configurations and ``preview``.
 
-    They are those of ``space``. Writes nothing.
+    They are those of ``space``. Writes nothing. ``wanted`` is what the user asked for.
 
     Raises:
-        EnvironmentLacks: a recipe or the training code cannot be read
-        OSError: likewise
+        EnvironmentLacks: a recipe, the image's receipt or the training code cannot be read
+        RecipeError: a recipe's catalogue cannot be read
     """
     titles = [item.spec.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
@@ -234,10 +240,13 @@ def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> Froz
 def _run_search(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
     """Carry out the tuning to its end, write its report as ``report.html`` into its folder, and return the result.
 
-    Submits jobs and waits for them, for hours or days. The result is not written here, and has no baseline.
+    ``kept`` is what it began with. Submits jobs and waits for them, for hours or days. The result, that of
+    ``outcome``, is not written here, and has no baseline.
 
     Raises:
-        LLMBError: a run was refused, the scheduler does not answer, or a record or the report cannot be read or written
+        LLMBError: a run was refused, the scheduler does not answer, or a record or the report cannot be read or
+            written
+        OSError: a run's log cannot be read any more
     """
     arms = [item.arm for item in kept.arms]
     tuning = Tuning(arms, campaign.id, wanted.trial_steps, wanted.budget, notice)
@@ -255,10 +264,12 @@ def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
     """Make the winner's whole runs this site's reference, and return the key of that baseline.
 
     It replaces an earlier one of the same configuration. None where nothing proved faster, which a notice says.
+    ``result`` is that of ``outcome``; ``workspace`` has the installation.
 
     Raises:
         RequestError: the runs cannot be found, or have no step time any more
         RecordError: the list of baselines cannot be read or written
+        OSError: that list cannot be locked for another reason than its use by another process
     """
     if not result["found"]:
         notice("no baseline was set: nothing was shown to be faster")

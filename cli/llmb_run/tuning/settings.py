@@ -53,9 +53,9 @@ def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]
 
 
 def base_values(base: PlannedJob) -> dict[str, str]:
-    """Return the base's own values of the settings that a tuning searches, as text.
+    """Return the base's own values of the settings that a tuning searches, by the setting's name, as text.
 
-    Empty for a job without a function.
+    They have the form of ``found_settings``. Empty for a job without a function.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -65,9 +65,10 @@ def base_values(base: PlannedJob) -> dict[str, str]:
 
 
 def row_values(base: PlannedJob, row: Row) -> dict[str, str]:
-    """Return a documented row's values of the settings that a tuning searches, as text.
+    """Return a documented row's values of the settings that a tuning searches, by the setting's name, as text.
 
-    Empty for a row without a function.
+    They have the form of ``found_settings``. Empty for a row without a function. ``base`` is the tuning's, whose
+    recipe has the row.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -79,8 +80,8 @@ def row_values(base: PlannedJob, row: Row) -> dict[str, str]:
 def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
     """Return the names of the columns of which the base's function leaves no choice.
 
-    They are ``pp`` and ``vp`` where it places its layers itself, and ``cuda_graph`` where it has no CUDA graphs. Empty
-    without a function, and on a CPU.
+    They are ``pp`` and ``vp`` where it places its layers itself, and ``cuda_graph`` where it has no CUDA graphs, in
+    this order. Empty: none of these; also without a function, and on a CPU.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -112,7 +113,7 @@ def _catalogue_function(base: PlannedJob, row: Row | None = None) -> Function | 
 def _searched_values(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of the settings that a tuning searches, as text, for a function with the layout ``columns``.
 
-    ``settings`` are changes of the function's own.
+    They are in the form of ``found_settings``, by name. ``settings`` are changes of the function's own.
     """
     known = own_settings(function, columns) | dict(settings)
     backend = setting_text(known.get(_BACKEND))

@@ -57,8 +57,9 @@ Values = Mapping[str, Sequence[str]]
 class Space:
     """The configurations that a tuning tries: the base, and the candidates that may be faster.
 
-    Made by ``find_space``. ``base`` is the job from which the tuning starts; ``reasons`` counts the combinations that
-    were refused, by reason; ``example`` is one refused for a reason without a name, empty if none was.
+    Made by ``find_space``. Properties: ``base`` is the job from which the tuning starts; ``reasons`` a dictionary that
+    counts the combinations that were refused, by reason, the commonest first; ``example`` a text on one refused for a
+    reason without a name (``tp=8: MESSAGE``), empty if none was.
 
     Args:
         values: the values of each setting
@@ -94,7 +95,7 @@ class Space:
     def reasons(self) -> dict[str, int]:
         """How many combinations of this space were refused, by the reason in a few words (``do not divide``).
 
-        The commonest reason comes first. Those that were not even planned are counted, too.
+        The commonest reason comes first. Those that were not even planned are counted, too. Empty: none was refused.
         """
         counts = Counter(_WORDS.get(item.error.code or "", "cannot be planned") for item in self.refused)
         if self.impossible:
@@ -138,6 +139,8 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
 def _documented_values(base: PlannedJob, row: Row) -> dict[str, str]:
     """Return what a documented row says of the columns and settings that a tuning may search, as text by name.
 
+    ``base`` is the tuning's, whose recipe has the row.
+
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the row's function
     """
@@ -165,9 +168,10 @@ def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, st
 
 
 def _combination(values: Values, number: int) -> dict[str, str]:
-    """Return the combination of ``values`` with the number ``number``, from 0, by setting.
+    """Return the combination of ``values`` with the number ``number``, as the value of each setting.
 
-    The last setting changes first.
+    ``number`` is at least 0 and below the number of combinations. The last setting changes with each number, the first
+    one least often.
     """
     found: dict[str, str] = {}
     for name in reversed([*values]):
@@ -179,8 +183,9 @@ def _combination(values: Values, number: int) -> dict[str, str]:
 def _near_combinations(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
     """Return every change of at most ``_FURTHEST`` settings from the base's ``own`` values, fewest first.
 
-    A change has the new values by setting. Changes of fewer settings come first; the very first one changes nothing. A
-    setting whose own value is not known changes with each of its values.
+    A change has new values by setting, among those in ``values`` that are not the base's own. Changes of fewer
+    settings come first; the very first one changes nothing. A setting whose own value is not known changes with each
+    of its values.
     """
     others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
     found: list[dict[str, str]] = []
@@ -258,9 +263,9 @@ def _may_divide(plan: JobPlan, changes: Mapping[str, str]) -> bool:
 
 
 def _documented_rows(base: PlannedJob) -> list[Row]:
-    """Return the recipe's documented rows of the same model, variant and GPU type as the base.
+    """Return the recipe's documented rows of the same model, variant and GPU type as the base, in the recipe's order.
 
-    Their GPUs and dtype do not matter. Empty for the smoke size.
+    Their GPUs and dtype do not matter. Empty for the smoke size, and where there are none.
 
     Raises:
         RecipeError: a recipe's catalogue cannot be read

@@ -73,8 +73,9 @@ def ended_in_order(runs: Runs) -> list[tuple[int, Run]]:
 class Price:
     """What runs of the base configuration cost in GPU-hours, estimated from its first timed trial.
 
-    Both fields are the cost of a single run. ``proof`` is the cost of the shortest proof, that is, of the fewest whole
-    runs that can show the leader faster than the base; ``of_search`` returns that of all trials and the proof together.
+    Both fields are the cost of a single run. ``proof``, a property, is the cost of the shortest proof, that is, of the
+    fewest whole runs that can show the leader faster than the base; ``of_search`` returns that of all trials with so
+    many candidates and the proof together.
     """
 
     trial: float
@@ -103,6 +104,8 @@ class Price:
 class TuningState:
     """How far a tuning has come: the search among the candidates, the final proof, and the budget.
 
+    ``Tuning.state`` makes it.
+
     Args:
         search: the standing of the search, by its short trials
         candidates: how many candidates take part, as many as the budget has room for; the base is not counted
@@ -126,9 +129,10 @@ class Tuning:
     """The strategy of one tuning: it decides which runs start next, from the runs on record; it starts none itself.
 
     Short trials narrow the candidates down to a leader, then whole runs compare the leader with the base. ``due``
-    returns the runs to start or cancel now, ``state`` how far the tuning has come, and ``trials`` the outcomes of all
-    ended runs. It keeps nothing between calls. ``runs`` of its methods are those of every arm, by the arm's number: 1
-    is the base.
+    returns a list of the runs to start or cancel now (empty: wait, or it is over), ``state`` how far the tuning has
+    come, and ``trials`` the outcomes of all ended runs, a list for each configuration, the base first; each raises
+    OSError where a log that it needs cannot be read any more. It keeps nothing between calls. ``runs`` of its methods
+    are those of every arm, by the arm's number: 1 is the base, and each arm has a list, maybe an empty one.
 
     Args:
         arms: the base, then its candidates
@@ -147,10 +151,13 @@ class Tuning:
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
         """Return the tuning's runs to start or cancel now: the next batch of trials, or whole runs of the proof.
 
-        Nothing starts before all other runs have ended, those of the proof itself excepted. Whole runs against a former
-        leader that have no job yet are returned to be cancelled. An empty list: wait for runs, or the tuning is over.
-        Progress is reported through ``say``. ``arms`` are the tuning's own, the base first, with the plans that trials
-        are to be cut from.
+        Nothing starts before all other runs have ended, those of the proof itself excepted. Whole runs against a
+        former leader that have no job yet are returned to be cancelled. An empty list: wait for runs, or the tuning is
+        over. Progress is reported through ``say``. ``arms`` are the tuning's own, the base first, with the plans that
+        trials are to be cut from.
+
+        Raises:
+            OSError: a log is to be read again for its losses, and cannot be
         """
         state = self.state(runs)
         leader = state.search.leader
@@ -181,6 +188,9 @@ class Tuning:
 
         Nothing is reported, started or kept. ``runs`` must have each arm's number, with an empty list where it has no
         run.
+
+        Raises:
+            OSError: a log is to be read again for its losses, and cannot be
         """
         price = self._price(runs)
         spent = sum(run.hours for _, run in with_arms(runs))
@@ -206,8 +216,11 @@ class Tuning:
         """Return the tuning's trials that have ended: a list for each configuration, the base first.
 
         Each list is in the order of starts. Whole runs count as trials, too. A run that a machine's fault or the user
-        ended is in the list as ``no answer``; from the third fault of a configuration on, each counts as a crash of it,
-        ``failed``. A run that the user cancelled is no fault.
+        ended is in the list as ``no answer``; from the third fault of a configuration on, each counts as a crash of
+        it, ``failed``. A run that the user cancelled is no fault.
+
+        Raises:
+            OSError: a log is to be read again for its losses, and cannot be
         """
         found: list[list[Trial]] = [[] for _ in self.arms]
         faults = [0] * len(self.arms)
@@ -289,8 +302,8 @@ class Tuning:
     def _due_in_proof(self, leader: int, runs: Runs) -> list[Due]:
         """Return which whole runs of the base and of ``leader`` to start or cancel next.
 
-        Arms and numbers are those of the tuning. ``leader`` is the candidate's position, from 1. Empty: the comparison
-        waits for runs, or is over.
+        In the order of ``InTurns.due``; arms and numbers are those of the tuning. ``leader`` is the position of the
+        candidate, from 1. Empty: the comparison waits for runs, or is over.
         """
         pair = self._pair(leader)
         found = []

@@ -24,9 +24,10 @@ LOCAL = ClusterType("local")
 class Variable(NamedTuple):
     """One documented environment variable of a request to ``launch.sh``, and the option of ``llmb-run`` for it.
 
-    READMEs, help texts and the reader of requests are made from it. ``meaning`` is a phrase without a period ("training
-    steps") or, as a tuple, at least two values that the variable can have, as users write them (``("bf16", "fp8")``);
-    ``in_table`` and ``in_help`` are the meaning as text for READMEs and for help texts.
+    READMEs, help texts and the reader of requests are made from it. ``meaning`` is a phrase without a period
+    ("training steps") or, as a tuple, at least two values that the variable can have, as users write them (``("bf16",
+    "fp8")``). The properties ``in_table`` and ``in_help`` are the meaning as text for READMEs (``training steps``,
+    ``bf16 fp8``) and for help texts (``Training steps``, ``bf16 or fp8``). Nothing is checked.
     """
 
     meaning: str | tuple[str, ...]
@@ -65,8 +66,9 @@ class Variable(NamedTuple):
 class Traits(NamedTuple):
     """What one way of running jobs (Slurm, or this machine alone) can do.
 
-    Asked by all that plans, renders and shows jobs. Each folder of ``llmb_common.executors`` has one, ``TRAITS``.
-    ``settings_type`` is the class that ``settings`` names.
+    Asked by all that plans, renders and shows jobs. Each folder of ``llmb_common.executors`` has one, ``TRAITS``;
+    ``traits_of`` finds it by name. ``settings_type``, a property, is the class that ``settings`` names, imported when
+    it is first used.
     """
 
     name: ClusterType

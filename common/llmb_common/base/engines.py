@@ -130,7 +130,7 @@ def patched_release(image: str | None) -> str | None:
 
 
 def release_order(release: str) -> tuple[int, ...]:
-    """Return three numbers to sort releases of NVIDIA's containers by: year, month and patch.
+    """Return three whole numbers to sort releases of NVIDIA's containers by: year, month and patch.
 
     What is missing counts as 0. So ``25.09`` equals ``25.09.00`` and is older than ``25.11``. All else in the text is
     ignored.

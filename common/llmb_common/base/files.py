@@ -115,7 +115,7 @@ def check_output(path: Path) -> None:
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
     """Write ``value`` to ``path`` as JSON, indented by two blanks, UTF-8 with a final line break, by ``write_atomic``.
 
-    Keys keep their order.
+    Keys keep their order. ``mode`` is that of the file.
 
     Raises:
         RecordError: the file cannot be written

@@ -26,7 +26,8 @@ Generation = Literal["hopper", "blackwell", "rubin"]
 class Gpu(NamedTuple):
     """What is known of one GPU type, such as H100: its nodes, memory, peak rates and product names.
 
-    Each is an entry of ``gpus.json``, under the type's name in lower case (``h100``).
+    Each is an entry of ``gpus.json``, under the type's name in lower case (``h100``); ``GPUS`` has them.
+    ``nvlink_gpus``, a property, is the number of GPUs that share one NVLink domain.
     """
 
     generation: Generation
@@ -144,9 +145,10 @@ def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
         return None
 
     def distance(name: str) -> tuple[bool, bool, int]:
-        """Return a sort key, smaller for a GPU type that is more like the one that was asked for.
+        """Return a sort key, smaller for a GPU type ``name``, one of ``GPUS``, that is more like the wanted one.
 
-        Its members: the generation differs, the number of GPUs in a node differs, the difference in GB of memory.
+        That is ``gpu_type`` of ``nearest_type``. The key's members: the generation differs, the number of GPUs in a
+        node differs, the difference in GB of memory.
         """
         other = GPUS[name]
         kind = (other.generation != own.generation, other.per_node != own.per_node)

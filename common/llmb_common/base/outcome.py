@@ -46,8 +46,9 @@ SCHEMA = 1
 class Result(NamedTuple):
     """What one command has to say: data for programs, text for people, and the exit status.
 
-    The command layer prints it and ends the process with ``exit_status``. ``data`` and ``text`` may be functions
-    without arguments, called only when their result is printed: ``data`` with ``--json``, else ``text``, never both.
+    The command layer prints it and ends the process with ``exit_status``, a property: the exit status of ``error``, or
+    ``status`` without one. ``data`` and ``text`` may be functions without arguments, called only when their result is
+    printed: ``data`` with ``--json``, else ``text``, never both.
     """
 
     data: Any = None
@@ -77,7 +78,8 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
     With ``as_json`` stdout gets the JSON envelope, error included, else the text, made printable and folded to the
     terminal's width; a script (``for_programs``) reaches a file or a pipe unchanged. ``notices`` are what the command
     has printed on stderr meanwhile; only the envelope repeats them. Remarks and the error are printed on stderr with
-    ``as_json``, too; the hint only without it, and where stderr is a terminal.
+    ``as_json``, too; the hint only without it, and where stderr is a terminal. What a function in ``result`` raises
+    passes, and nothing is printed then.
 
     Raises:
         OSError: nobody reads the output, or its disk is full
@@ -107,7 +109,7 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
 
     Indented, without a final line break. Its keys are ``schema`` (a number), ``command``, ``ok`` (whether the exit
     status is 0), ``data``, ``error`` (null without one) and ``notices``. Where ``result.data`` is a function, it is
-    called for the data.
+    called for the data, and what it raises passes.
 
     Raises:
         TypeError: the data holds what JSON cannot express

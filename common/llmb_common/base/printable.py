@@ -182,7 +182,8 @@ class _Printable:
     """A text stream that escapes what a terminal might act on and passes everything on to another stream.
 
     Made from that stream, which is its ``unfiltered``. Tabs and line breaks stay; whatever else is asked of it, that
-    stream does.
+    stream does. ``write`` returns the length of its text as given, ``writelines`` nothing; both raise OSError where
+    the stream cannot be written.
     """
 
     def __init__(self, stream: TextIO) -> None:

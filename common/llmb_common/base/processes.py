@@ -25,7 +25,10 @@ _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
 
 @dataclass(frozen=True)
 class ProcessId:
-    """The identity of one process, of any machine, that holds even after its number has been given to another one."""
+    """The identity of one process, of any machine, that holds even after its number has been given to another one.
+
+    ``identify`` makes it of a process of this machine; ``is_alive`` takes it.
+    """
 
     host: str
     """The name of the machine that it runs on, as ``os.uname`` gives it."""

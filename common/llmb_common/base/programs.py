@@ -30,13 +30,15 @@ _SLURM_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
 
 
 class Answer(NamedTuple):
-    """What one program that was run has printed, and how it ended.
+    """What one program that was run has printed, and how it ended. ``run_program`` makes it.
 
     ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer. ``problem``
     then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or ``too-long`` (it
-    was ended because it printed too much); else ``problem`` and ``why`` are empty. What was printed before it was ended
-    is kept. ``ok`` tells whether the status is 0, ``output`` and ``errors`` are the two streams as text, and
-    ``complaint`` is one line on what went wrong.
+    was ended because it printed too much); else ``problem`` and ``why`` are empty. What was printed before it was
+    ended is kept.
+
+    Properties: ``ok`` tells whether the status is 0, ``output`` and ``errors`` are the two streams as text, bytes that
+    are not UTF-8 replaced, and ``complaint`` is one line on what went wrong, never empty.
     """
 
     status: int | None
@@ -92,7 +94,10 @@ def run_program(
         arrived = starting.enter_context(noted_signals())
 
         def restore_signals() -> None:
-            """Put the former signal handlers back, and send this process the signals that have arrived meanwhile."""
+            """Put the former signal handlers back, and send this process the signals that have arrived meanwhile.
+
+            What a handler raises for one of them, such as KeyboardInterrupt, passes.
+            """
             starting.close()
             for number in arrived:
                 signal.raise_signal(number)
@@ -118,10 +123,11 @@ def _collect_output(
 ) -> Answer:
     """Return what the started program ``name`` prints and how it ends.
 
-    After ``seconds``, after more than ``most`` bytes on a stream, and when the caller is interrupted, its whole session
-    is ended, so that nothing of it is left; what it had printed is kept, and ``why`` quotes the first line of its
-    standard error where it was late. ``begin`` is called first: it gives signals their usual effect again, now that one
-    ends the program, too.
+    After ``seconds``, after more than ``most`` bytes on a stream, and when the caller is interrupted, its whole
+    session is ended, so that nothing of it is left; what it had printed is kept, and ``why`` quotes the first line of
+    its standard error where it was late. ``begin`` is called first: it gives signals their usual effect again, now
+    that one ends the program, too. What an interruption raises passes. ``process`` is the program's, with pipes for
+    its output.
     """
     with process:
         assert process.stdout is not None

@@ -150,7 +150,7 @@ def _value_at(path: str, data: Any) -> Any:
 
 
 def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
-    """Return the words of the ``Literal`` type that the field at a path of msgspec's has, in ``kind``.
+    """Return the words of the ``Literal`` type that the field at a path of msgspec's has, in ``kind``, in their order.
 
     ``kind`` is the type of the whole file. Empty where the field takes no fixed words.
     """

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Summary:
-    """The count, mean, standard deviation and median of a sample of at least one value.
+    """The count, mean, standard deviation and median of a sample of at least one value; ``summarize`` makes it.
 
-    ``std`` is the sample standard deviation (n - 1), 0 for a single value.
+    All but ``count`` are in the unit of the values. ``std`` is the sample standard deviation (n - 1), 0 for a single
+    value.
     """
 
     count: int

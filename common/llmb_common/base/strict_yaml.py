@@ -53,14 +53,15 @@ Lines = dict[str, int]
 def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[Any, Lines]:
     """Parse the YAML ``text``, one document; return (data, lines): plain data, and each value's line by its path.
 
-    The data may be of any type; keys are always text. Values without quotes are null, booleans, numbers or text by this
-    module's own, narrower rules (``_scalar_value``). A path is as msgspec writes it, ``$.rows[3].gpu``, that of the
-    whole ``$``; lines count from 1, and that of a value is the line of its key. Aliases are resolved; tags of YAML's
-    own such as ``!!str`` are allowed and change nothing. ``where`` names the text in messages.
+    The data may be of any type; keys are always text. Values without quotes are null, booleans, numbers or text by
+    this module's own, narrower rules (``_scalar_value``). A path is as msgspec writes it, ``$.rows[3].gpu``, that of
+    the whole ``$``; lines count from 1, and that of a value is the line of its key. Aliases are resolved; tags of
+    YAML's own such as ``!!str`` are allowed and change nothing. ``where`` names the text in messages.
 
     Raises:
-        LLMBError: the class ``error``, mostly with ``where:line``: the text is empty (or comments only) or not YAML, or
-            has duplicate keys, other tags, merge keys, over 200,000 values or too deep nesting
+        LLMBError: the class ``error``, mostly with ``where:line``: the text is empty (or comments only) or not YAML,
+            or has duplicate keys, keys that are no plain word, other tags, merge keys, a number that is too large,
+            over 200,000 values or too deep nesting
     """
     import yaml
 
@@ -160,6 +161,8 @@ class _FlatReader:
     def _item(self, text: str, indentation: int, number: int) -> None:
         """Add an item, which ``text`` writes, to the list under the last key of the YAML text.
 
+        ``number`` is that of its line.
+
         Raises:
             NotFlatError: no list can stand there, the indentation is not the list's, or the item is no plain value
         """
@@ -178,6 +181,8 @@ class _FlatReader:
 
     def _pair(self, key: str, text: str, indentation: int, number: int) -> None:
         """Add the YAML line ``key: text`` to the mapping that its indentation belongs to, which may begin with it.
+
+        ``number`` is that of the line; ``text`` may be empty.
 
         Raises:
             LLMBError: the class ``error``: the mapping has the key already

@@ -22,8 +22,10 @@ _LONGEST_LINE = 1 << 20
 class Conversation:
     """A conversation with a running program: lines are sent to its input, and the lines that it prints are received.
 
-    ``talk`` makes it. After ``send``, call ``receive`` again and again, which alone reads and writes; ``over`` is True
-    once the program's output has ended. ``complaint`` has what it wrote to standard error. For one thread at a time.
+    ``talk`` makes it. After ``send``, which only queues a line, call ``receive`` again and again, which alone reads
+    and writes, and returns the new lines, maybe none. ``over`` is True once the program's output has ended.
+    ``complaint``, a property, has what it wrote to standard error, as an ``Answer``. Nothing is raised where the
+    program has ended. For one thread at a time.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:

@@ -166,7 +166,10 @@ def span_seconds(text: str) -> int | None:
 
 
 def limit_seconds(time_limit: str) -> int:
-    """Return the time limit of a plan or of a recipe's row in seconds: a form of ``span_seconds``, checked before."""
+    """Return the time limit of a plan or of a recipe's row in seconds: a form of ``span_seconds``, checked before.
+
+    Any other text is a mistake in the program (AssertionError).
+    """
     seconds = span_seconds(time_limit)
     assert seconds is not None, "both are valid"
     return seconds

@@ -18,8 +18,9 @@ UNKNOWN = "unknown"
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """One line about a failed run, from its logs, the scheduler or the record, and who printed it.
 
-    ``line`` is its text and ``file`` the log it stands in; empty where the scheduler or the run's record says it.
-    ``number`` is that of the line, from 1; None: not counted. ``ranks`` printed it, on ``node``; None: not known.
+    Made with a ``Diagnosis``. ``line`` is its text and ``file`` the path of the log it stands in; empty where the
+    scheduler or the run's record says it. ``number`` is that of the line, from 1; None: not counted. ``ranks``
+    (sorted, 64 at most; empty: not known) printed it, on ``node`` (None: not known).
     """
 
     signature: str
@@ -43,9 +44,10 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """What began the failure of one run: its kind, whose fault it is, how sure that is, and what to do about it.
 
-    ``what`` names it in a few words and ``cause`` explains it. ``line``, with its ``file`` and ``number``, is the log
-    line that says so; empty where a rank is silent: the diagnosis has the witnesses then. ``rank`` and ``node`` are
-    where it happened; None: not known.
+    Made with a ``Diagnosis``. ``what`` names it in a few words and ``cause`` explains it in sentences. ``line``, with
+    the path of its ``file``, its ``number`` from 1 and the ``time`` that it prints, is the log line that says so;
+    empty where a rank is silent: the diagnosis has the witnesses then. ``rank``, ``node`` and ``gpu`` (its address on
+    PCIe, or its index on the node) are where it happened; None: not known.
     """
 
     kind: str
@@ -81,15 +83,20 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Why one run failed: its cause, the evidence and a summary.
+    """Why one run failed: its cause, the evidence and a summary. ``diagnose`` and ``diagnose_logs`` make it.
 
     ``cause`` is None where the logs and the scheduler do not tell. ``witnesses`` are other lines of the same failure,
     at most eight, in the order of the logs.
+
+    Properties: ``kind`` is the cause's, ``unknown`` without one. ``short`` is the summary, empty where nothing is
+    known but how the log ends; ``summary_with_line`` adds a colon and the log line that it rests on, if there is one.
+    ``of_machine``: whether the fault is not the run's or the site's; False without a cause. ``bad_node`` is the node
+    that jobs should be kept off, or None.
     """
 
     cause: Cause | None
     summary: str
-    """One line for a table."""
+    """One line for a table, without a period: what began the failure, with rank and node, ``WHAT (rank 3 on n12)``."""
     witnesses: tuple[Symptom, ...] = ()
     suspect: Symptom | None = None
     """Where there is no cause: what ended first, such as a rank that was killed by somebody."""
@@ -148,10 +155,10 @@ FEW = 2
 
 
 class CauseCount(msgspec.Struct, frozen=True):
-    """How many of several failures had one kind of cause.
+    """How many of several failures had one kind of cause; part of ``Counts``.
 
     ``kind`` is a signature's id, ``hang``, or ``unknown`` for failures without a cause; ``what`` names it in words.
-    ``nodes`` are the at most 8 nodes where it was most often, the most frequent first.
+    ``nodes`` are the at most 8 nodes where it was most often, the most frequent first; empty where none is known.
     """
 
     kind: str
@@ -163,8 +170,8 @@ class CauseCount(msgspec.Struct, frozen=True):
 class Counts(msgspec.Struct, frozen=True):
     """What several failed runs have in common: how often each cause and each node came, and what to do about it.
 
-    ``count_causes`` makes it. ``keep_out`` is a host list of nodes to keep jobs off; empty where nothing speaks for
-    one. ``as_dict`` gives all but ``advice``, for JSON.
+    ``count_causes`` makes it. ``keep_out`` is a host list (``n[01-03]``) of nodes to keep jobs off; empty where
+    nothing speaks for one. ``as_dict`` returns all but ``advice``, for JSON, with ``kinds`` as ``causes``.
     """
 
     kinds: tuple[CauseCount, ...]

@@ -21,7 +21,7 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
 
     That is by the time limit, a preemption or a cancellation. "May have" where the line that says so stands in another
     log, for lines of two files have no order. Where no log says it, ``state`` alone decides: the id of the signature
-    that the job's own state stands for, such as ``time-limit``, or empty.
+    that the job's own state stands for, such as ``time-limit``, or empty. ``readings`` are all logs of the run.
     """
     ends = [item for item in complaints_in(readings) if item.signature.id in INTERRUPTIONS]
     if not ends:
@@ -60,8 +60,8 @@ _TOLD_TO_END = re.compile(r"Terminated|exit code 143\b")
 def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
     """Return the names of the nodes whose tasks, by srun's word in the logs, ended without being told to.
 
-    Killed ones are among them, and never None. Empty where srun has said nothing. For a log line that names no node: it
-    may be of any of them.
+    Killed ones are among them, and never None. Empty where srun has said nothing. For a log line that names no node:
+    it may be of any of them. ``readings`` are all logs of the run.
     """
     ends = [item for item in complaints_in(readings) if item.signature.role in ("ended", "killed")]
     alone = [item for item in ends if not _TOLD_TO_END.search(item.line.text)]

@@ -35,7 +35,7 @@ class BegunCollective(NamedTuple):
     """One collective operation, such as an all-reduce, that one rank has begun.
 
     ``group`` is the name of its process group (empty: not known), ``sequence`` its number among the operations of the
-    group.
+    group. Made by whoever reads dumps or logs.
     """
 
     group: str
@@ -47,7 +47,10 @@ class BegunCollective(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """The ranks that the other ranks of a hanging job waited for, and where they should have been."""
+    """The ranks that the other ranks of a hanging job waited for, and where they should have been.
+
+    ``missing_ranks`` makes it, and so does whoever finds them otherwise.
+    """
 
     ranks: tuple[int, ...]
     """The ranks that did not come, sorted."""
@@ -61,12 +64,12 @@ class Missing(NamedTuple):
 class Begun:
     """The collectives that each rank of a job has begun, with the ranks and descriptions of the process groups.
 
-    Filled by whoever reads dumps or logs; ``missing_ranks`` finds in it who is late. ``names`` are the descriptions, by
-    a group's name; empty texts where there are none.
+    Made empty, and filled by whoever reads dumps or logs; ``missing_ranks`` finds in it who is late. ``names`` are the
+    descriptions, by a group's name; empty texts where there are none.
     """
 
     entries: dict[int, Sequence[BegunCollective]] = field(default_factory=dict)
-    """By rank."""
+    """What each rank has begun, by rank; a rank that is missing here has told nothing."""
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The ranks of each process group, by its name."""
     names: dict[str, str] = field(default_factory=dict)
@@ -101,7 +104,8 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
 
     It is the collective where most ranks of ``group`` wait, of equals the earlier. A rank is late that has not begun
     it, or hangs in an earlier one; where more than a quarter of the members have told nothing, those are not blamed.
-    The ranks that wait are added to ``waiting``. Nothing is yielded where none waits, or all are late.
+    Late ranks come in the order of the group's ranks in ``known``, which has all groups. The ranks that wait are added
+    to ``waiting``. Nothing is yielded where none waits, or all are late.
     """
     last: dict[int, int] = {}
     open_at: dict[int, BegunCollective] = {}
@@ -138,13 +142,14 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
 class TimedOutCollectives:
     """What a log says of collectives that timed out, gathered line by line with ``note``.
 
-    Made empty. By the lines noted so far ``missing`` tells which ranks others waited for, and ``waiting`` which have
-    said that they wait; ``forget`` drops them all. The line that names the operation does not always name the process
-    group; the next lines of the same rank do. ``names`` are descriptions of the groups, by their names in the log.
+    Made empty. By the lines noted so far ``missing(world)`` returns which ranks others waited for, or None, and
+    ``waiting``, a property, is the set of ranks that have said that they wait; ``forget`` drops them all. The line
+    that names the operation does not always name the process group; the next lines of the same rank do. ``names`` are
+    descriptions of the groups, by their names in the log.
     """
 
     begun: dict[int, dict[tuple[str, int], BegunCollective]] = field(default_factory=dict)
-    """By rank, group and sequence."""
+    """What was noted, by rank, and then by (group, sequence)."""
     seats: dict[str, dict[int, int]] = field(default_factory=dict)
     """Of each group, rank by number in the group."""
     names: dict[str, str] = field(default_factory=dict)
@@ -222,15 +227,16 @@ def _seat_in(text: str, found: re.Match[str] | None) -> int | None:
 
 
 def _with_group(entries: Iterable[BegunCollective], group: str) -> list[BegunCollective]:
-    """Return the collectives with those that name no process group assigned to ``group``."""
+    """Return the collectives, in order, where those that name no process group are of ``group``."""
     return [entry if entry.group else entry._replace(group=group) for entry in entries]
 
 
 def _group_ranks(seats: Mapping[int, int], size: int) -> tuple[int, ...]:
-    """Return all ranks of a process group of ``size``, also those that printed nothing.
+    """Return all ranks of a process group of ``size``, also those that printed nothing, in the order of the group.
 
-    ``seats`` are the known ranks by their number in the group. Megatron spaces the ranks of a group evenly, so the
-    others follow; where the known ones are not evenly spaced, only they are returned.
+    ``seats`` are the known ranks by their number in the group, at least one, all numbers below ``size``. Megatron
+    spaces the ranks of a group evenly, so the others follow; where the known ones are not evenly spaced, or only one
+    is known, only they are returned, sorted.
     """
     first, last = min(seats), max(seats)
     step = (seats[last] - seats[first]) // max(1, last - first)

@@ -69,11 +69,11 @@ _STATES = {
 
 
 class Outcome(NamedTuple):
-    """How a job ended, by the word of its scheduler and of the supervisor that runs in the job.
+    """How a job ended, by the word of its scheduler and of the supervisor that runs in the job. ``diagnose`` makes it.
 
-    ``kind`` is the id of the failure signature that its state stands for, such as ``time-limit``, empty where it stands
-    for none. ``state_text`` is the state in words; ``problem`` what the supervisor noticed, as a clause, empty:
-    nothing; ``nodes`` are the names of those that failed.
+    ``kind`` is the id of the failure signature that its state stands for, such as ``time-limit``, empty where it
+    stands for none. ``state_text`` is the state in words, empty: not known; ``problem`` what the supervisor noticed,
+    as a clause, empty: nothing; ``nodes`` are the names of those that failed.
     """
 
     kind: str = ""
@@ -127,7 +127,10 @@ def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
 
 
 def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
-    """Add to ``places`` the node and the process id of each rank, by the rank files ``ranks``."""
+    """Put node and process id of each rank, and each node's first rank, into ``places``, by the rank files ``ranks``.
+
+    What was there of the same rank, process or node is replaced.
+    """
     for item in ranks:
         places.hosts[item.rank] = item.host
         places.processes[item.pid] = item.rank
@@ -141,8 +144,8 @@ _OF_ANYBODY = ("segfault", "host-memory", "file-system")
 def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
     """Yield what the kernel of each node complained of, one reading a node, from the copies in the run's folder.
 
-    Only what concerns the job is kept: GPUs always; a process that crashed or was killed, and a file system that did
-    not answer, only where the process is one of the ranks in ``places``.
+    In the order of the nodes' names. Only what concerns the job is kept: GPUs always; a process that crashed or was
+    killed, and a file system that did not answer, only where the process is one of the ranks in ``places``.
     """
     for file in sorted((folder / FOLDER).glob("*.kernel.log"))[:_MOST_KERNEL_LOGS]:
         reading = read_complaints(file)
@@ -183,7 +186,8 @@ def _diagnose(
 
     ``readings`` are the logs, the ranks' own first; they and ``places`` are completed on the way. ``folder`` is the
     run's (None: none), for the flight recorders' dumps. ``signalled``: the job was told to end. ``steps``: how many it
-    was to train, where the logs need not say it.
+    was to train, where the logs need not say it. ``outcome`` is how the job ended by its scheduler; ``ranks`` are the
+    rank files.
     """
     _without_launchers(readings)
     for reading in readings:
@@ -228,7 +232,7 @@ def _diagnose(
 
 
 def _reading_of(item: Complaint, readings: Sequence[Reading]) -> Reading:
-    """Return the one of ``readings`` that is of the log in which the line ``item`` stands."""
+    """Return the one of ``readings`` that is of the log in which the line ``item`` stands; there must be one."""
     return next(reading for reading in readings if reading.log == item.log)
 
 
@@ -241,7 +245,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
     """Return the log line that began the failure; None where none is believed to have.
 
     The surest kinds come first; among equals the order of files and lines counts, and that of times where lines have
-    them.
+    them. ``readings`` are all logs, ``places`` says which rank was where.
     """
     roots = [item for item in complaints_in(readings) if item.signature.role == "root"]
     believed = [item for item in roots if (not item.survived or _certainty(item) == 3) and not _is_caught(item, roots)]
@@ -276,7 +280,8 @@ def _has_outlived_others(item: Complaint, believed: Sequence[Complaint], reading
     """Return whether the rank that raised exception ``item`` still ran when others had failed, so it did not begin it.
 
     True where another rank had raised before, and then others had complained that a rank was gone, before this one
-    raised. False for lines that are no exception of a certain kind.
+    raised. False for lines that are no exception of a certain kind. ``believed`` are the lines that may be causes,
+    ``readings`` all logs.
     """
     if not item.raised or _certainty(item) < 3:
         return False
@@ -295,6 +300,7 @@ def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
 
     So it is where the first end of a rank in a log was a kill, because the rest of a failing job is killed too; and
     where the rank that ended first has said nothing, neither by rank nor by host, while several others did.
+    ``readings`` are all logs, ``places`` says which rank was where.
     """
     roles = ("ended", "killed")
     for reading in readings:
@@ -317,7 +323,7 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
     """Return whether the log line ``item`` may be the first of its failure.
 
     Always where its kind is certain to be a cause; else where no line before it says that it only follows something
-    else.
+    else. ``readings`` are all logs.
     """
     if _certainty(item) == 3:
         return True
@@ -338,7 +344,8 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
     """Return the log line that says more than ``first``: the next one of the same rank within 16 KiB; else ``first``.
 
-    Only a general kind is replaced, such as a mere exception, and only by one that is not.
+    Only a general kind is replaced, such as a mere exception, and only by one that is not. ``items`` are the lines to
+    choose from, in the order of the logs.
     """
     if first.signature.id not in ("exception", "cuda", "error", "nccl", "shell"):
         return first
@@ -351,12 +358,11 @@ def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
 
 
 def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
-    """Return another log line of the same kind that names a rank or node, where ``first`` names none; else
-    ``first``.
+    """Return another log line of the same kind that names a rank or node if ``first`` names none, else ``first``.
 
     This is done for faults of a node and for a loss that is no number only; any other ``first`` is returned as it is,
-    and so is one for which ``items`` has no such line. slurmstepd says of a job that a node failed, srun says which; of
-    a loss that is no number, the iteration's line says less than the assertion.
+    and so is one for which ``items`` has no such line. slurmstepd says of a job that a node failed, srun says which;
+    of a loss that is no number, the iteration's line says less than the assertion.
     """
     if (first.signature.fault != "node" and first.signature.id != "nan") or any(locate(first, Places())):
         return first
@@ -368,7 +374,7 @@ def _cause_of_complaint(item: Complaint, readings: Sequence[Reading], places: Pl
     """Return the failure's cause that the chosen log line ``item`` stands for, with its rank, node and GPU.
 
     Each is None where neither the line nor ``places`` tells. It also says whether the line speaks for keeping jobs off
-    the node.
+    the node. ``readings`` are all logs.
     """
     found, kind = item.signature, item.signature.id
     reading = _reading_of(item, readings)
@@ -399,7 +405,8 @@ def _cause_of_complaint(item: Complaint, readings: Sequence[Reading], places: Pl
 def _place_from_torchrun(item: Complaint, reading: Reading, places: Places) -> tuple[int, str | None] | None:
     """Return (rank, node) of a crash whose own log line has neither, from torchrun's later line about such a crash.
 
-    The node is None where that line does not tell. None where there is no later line, and for other kinds than a crash.
+    That is the first line behind ``item`` in ``reading``, its log, that names a rank, by itself or by ``places``. The
+    node is None where nothing tells it. None where there is no such line, and for other kinds than a crash.
     """
     if item.signature.id != "segfault":
         return None
@@ -429,7 +436,7 @@ def _cause_by_state(outcome: Outcome, places: Places) -> Cause | None:
     """Return the cause that the job's state, ``outcome.kind``, stands for; None where it says nothing of why.
 
     A time limit or a cancellation is only likely the cause. It names a node only where the job had, or lost, a single
-    one and the kind is a node's fault.
+    one and the kind is a node's fault. ``places`` has the nodes of the job.
     """
     found = next((item for item in signatures() if item.id == outcome.kind), None)
     if found is None:
@@ -451,7 +458,7 @@ def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None
     """Return the first line of each kind of complaint in each log that is not the cause ``chosen``, eight at most.
 
     In the order of the logs. Where there is no cause, a log without complaints gives its last line, with role
-    ``noise``.
+    ``noise``. ``readings`` are all logs, ``places`` says which rank was where.
     """
     found: list[Symptom] = []
     for reading in readings:
@@ -499,7 +506,8 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 def _summary_line(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
     """Return one line, without a period, that says why the run failed, with rank and node where they are known.
 
-    Without a cause it tells what the supervisor did, or begins with "unknown:" and quotes ``suspect``'s line.
+    Without a cause ``chosen`` it tells what the supervisor did, or begins with "unknown:" and quotes ``suspect``'s
+    line, or without one what ``outcome`` says.
     """
     if chosen is not None:
         names_rank = chosen.rank is not None and chosen.kind != "hang"

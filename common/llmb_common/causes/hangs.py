@@ -50,15 +50,20 @@ _PLAIN = set(
 
 
 class NotADumpError(ValueError):
-    """A file's content is no dump of PyTorch's flight recorder, or holds more than a dump may."""
+    """A file's content is no dump of PyTorch's flight recorder, or holds more than a dump may.
+
+    ``read_plain_pickle`` raises it; its message says why, in at most 200 characters.
+    """
 
 
 def read_plain_pickle(content: bytes) -> Any:
-    """Return the value of a pickle that holds only containers, numbers, None and text; nothing in it is ever run.
+    """Return the value of a pickle that holds only dicts, lists, tuples, numbers, booleans, None and text.
+
+    ``content`` is the pickle's bytes. Nothing in it is ever run.
 
     Raises:
-        NotADumpError: the pickle is damaged, has anything else in it, or is too large: over four million
-            instructions, or 256 MiB as text
+        NotADumpError: the pickle is damaged, has anything else in it, or is too large: over four million instructions,
+            or 256 MiB as text
     """
     try:
         for number, (step, argument, _) in enumerate(pickletools.genops(content)):
@@ -77,7 +82,10 @@ def read_plain_pickle(content: bytes) -> Any:
 
 
 class _NoImportUnpickler(pickle.Unpickler):
-    """An unpickler that imports nothing, as a second guard after the check of a dump's instructions."""
+    """An unpickler that imports nothing, as a second guard after the check of a dump's instructions.
+
+    ``find_class``, which pickle calls for each import, always raises ``NotADumpError``.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse to import ``name`` of ``module`` while a flight recorder's dump is read.
@@ -91,8 +99,11 @@ class _NoImportUnpickler(pickle.Unpickler):
 def _text_size(value: Any, sizes: dict[int, int]) -> int:
     """Return about how many characters ``value`` would have as text.
 
-    ``sizes`` keeps the results of containers by their ``id``, so that one that is met again, even within itself, is not
-    walked twice.
+    ``sizes`` is {} for the outermost call. It is filled with the results of containers by their ``id``, so that one
+    that is met again, even within itself, is not walked twice.
+
+    Raises:
+        RecursionError: containers are nested too deep
     """
     if isinstance(value, str):
         return len(value) + 1
@@ -108,7 +119,8 @@ def _text_size(value: Any, sizes: dict[int, int]) -> int:
 def dump_as_json(file: Path) -> bytes:
     """Return a dump of PyTorch's flight recorder, a pickle, as UTF-8 JSON: a text in which secrets can be masked.
 
-    Empty where the file is missing, a link, larger than 32 MiB, cannot be read or is no such dump.
+    Tuples become lists, and numbers as keys become text. Empty (``b""``) where the file is missing, a link, larger
+    than 32 MiB, cannot be read, is no such dump, or has keys that JSON cannot have.
     """
     try:
         return json.dumps(read_plain_pickle(read_plain(file, _MOST_BYTES))).encode()
@@ -119,9 +131,10 @@ def dump_as_json(file: Path) -> bytes:
 def read_dumps(folder: Path) -> Begun:
     """Return the collectives that the ranks had begun, by the dumps of PyTorch's flight recorder in ``folder``.
 
-    The rank is the number at the end of a file's name, before its suffix; files without one are left out, and of two of
-    a rank the last by name counts. Files that cannot be read or are no dumps are left out; without the folder there is
-    nothing in it.
+    The rank is the number of at most six digits at the end of a file's name, before its suffix; files without one are
+    left out, and of two of a rank the last by name counts. Files that cannot be read or are no dumps are left out, and
+    so are all after the first 4096 by name. Nothing is begun by anybody (``entries`` is empty) where there are no
+    dumps or no folder.
     """
     found = Begun(all_members=True)
     try:
@@ -138,8 +151,10 @@ def read_dumps(folder: Path) -> Begun:
 def _add_dump(found: Begun, rank: int, dump: Any) -> None:
     """Add the collectives in ``dump``, that of ``rank``, to ``found``; where it raises, ``found`` is not changed.
 
+    They replace what ``found`` had for the rank; ranks and names of process groups that it already has stay.
+
     Raises:
-        LookupError, ValueError, TypeError, AttributeError: the dump is not as PyTorch writes it
+        LookupError, ValueError, TypeError, AttributeError, OverflowError: the dump is not as PyTorch writes it
     """
     groups = list(dump["pg_config"].items())[:10_000]
     members = {str(name): _numbers_in(group.get("ranks", "")) for name, group in groups}
@@ -150,15 +165,20 @@ def _add_dump(found: Begun, rank: int, dump: Any) -> None:
 
 
 def _numbers_in(text: Any) -> tuple[int, ...]:
-    """Return the numbers of at most six digits in a text, such as the ranks of a process group; empty without any."""
+    """Return the numbers of at most six digits in a text, such as the ranks of a process group, in its order.
+
+    Duplicates stay. What is no text is read as ``str`` shows it, such as ``[0, 1]``. Empty without any number.
+    """
     return tuple(int(number) for number in re.findall(r"\b\d{1,6}\b", str(text)[:1_000_000]))
 
 
 def _begun_collective(item: dict[str, Any]) -> BegunCollective:
     """Return one entry of a flight recorder's dump as a ``BegunCollective``.
 
+    Of what is sent from rank to rank, the group's name ends in ``PAIR``.
+
     Raises:
-        LookupError, ValueError, TypeError: the entry is not as PyTorch writes it
+        LookupError, ValueError, TypeError, OverflowError: the entry is not as PyTorch writes it
     """
     kind = str(item["profiling_name"])[:80]
     point = bool(item.get("is_p2p"))
@@ -189,8 +209,9 @@ class RankFile:
     """What one rank wrote about itself in its rank file, with the stack of its main thread when it was asked.
 
     ``read_ranks`` makes it. ``frames`` are (file, line, function), all as text, the innermost first; empty: it was not
-    asked, or did not answer. ``waits`` tells whether the stack stands where a rank waits for others, ``where`` is the
-    place in the code as text.
+    asked, or did not answer. The property ``waits`` is True where the stack stands where a rank waits for others,
+    False without a stack; the property ``where`` is the place in the code as text, ``function (file:line)``, or two of
+    them, joined by ``, in ``; empty without a stack. Neither raises.
     """
 
     rank: int
@@ -215,8 +236,8 @@ class RankFile:
     def where(self) -> str:
         """The innermost function of the rank's stack with file and line, and the innermost that is not a library's.
 
-        As text, ``function (file:line)``, joined by ``, in``; just one where both are the same or all are a library's.
-        Empty without a stack.
+        As text, ``function (file:line)``, the two joined by ``, in ``; just the innermost where both are the same or
+        all are a library's. Empty without a stack.
         """
         if not self.frames:
             return ""
@@ -230,8 +251,9 @@ class RankFile:
 def read_ranks(run_folder: Path) -> list[RankFile]:
     """Return what the ranks of the run's last start wrote about themselves, sorted by rank.
 
-    Ranks that have written nothing since then are missing, whatever they wrote in earlier starts; damaged and
-    unreadable rank files are left out. Empty where there are none.
+    Read from the files ``ranks/NUMBER.txt`` of the run's folder. The last start is that of the greatest (job id,
+    restart). Ranks that have written nothing since then are missing, whatever they wrote in earlier starts; damaged
+    and unreadable rank files are left out. Empty where there are none.
     """
     try:
         files = sorted((run_folder / FOLDER).glob("[0-9]*.txt"))[:_MOST_FILES]
@@ -243,15 +265,18 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
 
 
 def _in_order_of_starts(start: tuple[str, int]) -> tuple[int, int]:
-    """Return what starts of a run, each a (job id, restart), are sorted by; an id that is no number comes first."""
+    """Return what starts of a run, each a (job id, restart), are sorted by: both as numbers.
+
+    A job id that is no number counts as 0, and so comes first.
+    """
     job, restart = start
     return int(job) if job.isdecimal() else 0, restart
 
 
 def _read_rank_file(file: Path) -> tuple[tuple[str, int], RankFile] | None:
-    """Return ((job id, restart), content) of a rank file.
+    """Return ((job id, restart), content) of a rank file; of a stack only what is in the file's first 256 KiB.
 
-    None where the file cannot be read, or does not begin as a rank file should.
+    None where the file is missing, a link or cannot be read, or does not begin as a rank file should.
     """
     try:
         lines = read_plain(file, _MOST_OF_A_RANK).decode(errors="replace").splitlines()
@@ -284,9 +309,11 @@ def outlier_ranks(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
     """Return the few ranks whose stacks differ from most, with where the first of them stands, as (missing, text).
 
     Few are less than half of ``ranks``, and come in their order. Those that do not wait while others do come first,
-    then those that did not answer, then those that wait elsewhere: the first of these groups that is few.
-    ``missing.where`` is where another rank waits. The text is empty where that is not known. None where there are no
-    such ranks, and where half of the ranks or more gave no stack.
+    then those that did not answer, then those whose six innermost frames are not the commonest: the first of these
+    groups that is few. ``missing.where`` is where another rank waits (where none waits, stands), ``missing.how`` is
+    "its stack", or for those that did not answer "it did not answer when all were asked". The text is
+    ``RankFile.where`` of the first; empty where it did not answer. None where there are no such ranks, and where half
+    of the ranks or more gave no stack.
     """
     answered = [item for item in ranks if item.frames]
     if 2 * len(answered) <= len(ranks):
@@ -305,12 +332,13 @@ def outlier_ranks(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
 def find_stuck(
     run_folder: Path | None, ranks: Sequence[RankFile], readings: Iterable[Reading], places: Places
 ) -> Cause | None:
-    """Return the cause of a hang, the rank that never came to where the others wait; None where nothing tells which.
+    """Return the cause of a hang, the ranks that never came to where the others wait; None where nothing tells which.
 
-    The stacks of ``ranks`` tell where it stood; the flight recorders' dumps in ``run_folder`` (None: there are none)
-    and the timeouts printed in the logs ``readings`` tell which collective it missed. It is certain where dumps and
-    stacks name a common rank, whose ranks are then those of the dumps; else likely, by stacks that show where it stood,
-    dumps, timeouts or silence, the first that tells.
+    ``places`` tells the number of ranks, and on which node each ran. The stacks of ``ranks`` (as ``read_ranks``
+    returns them) tell where they stood; the flight recorders' dumps in the folder ``flight`` of ``run_folder`` (None:
+    there are none) and the timeouts printed in the logs ``readings`` tell which collective they missed. The cause is
+    certain where dumps and stacks name a common rank, and its ranks are then those of the dumps; else it is likely, by
+    stacks that show where the ranks stood, dumps, timeouts or silence, the first that tells.
     """
     recorded = missing_ranks(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
     stacks = outlier_ranks(ranks)
@@ -327,10 +355,11 @@ def find_stuck(
 
 
 def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
-    """Return the cause of a hang whose ranks ``found`` never came.
+    """Return the cause of a hang whose ranks ``found``, at least one, never came.
 
-    ``stood`` is where the first of them stood, by its stack; empty: not known. It is the run's fault; it speaks against
-    a node only where several ranks are late and all are on that node.
+    ``stood`` is where the first of them stood, by its stack; empty: not known. It is the run's fault. It names a node
+    where all these ranks are known to be on one, and speaks against that node (``keep_out``) only where there are
+    several ranks and ``sure`` is not ``possible``. ``places`` tells on which nodes the ranks ran.
     """
     first = found.ranks[0]
     hosts = {places.host_of(rank) for rank in found.ranks}

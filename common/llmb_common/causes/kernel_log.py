@@ -39,7 +39,7 @@ _MOST = 12
 class _Trouble(NamedTuple):
     """What one line of a node's kernel log is evidence of: the health check it fails, how badly, and its kind.
 
-    Each kind is reported once.
+    ``_trouble_in_line`` makes it; lines with equal ones are reported once.
     """
 
     check: str
@@ -47,15 +47,18 @@ class _Trouble(NamedTuple):
     level: Weight
     """``fail`` or ``warn``."""
     kind: str
-    """What makes two lines the same trouble: a signature's id, or a GPU's address with its error number."""
+    """What makes two lines the same trouble: a signature's id, or ``BUS NUMBER``, a GPU's PCIe address (may be empty)
+    with its error number.
+    """
 
 
 def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
     """Yield what a node's kernel log of the last day says against the node; nothing where it has no trouble.
 
-    One remark for each kind of trouble and level, in the order in which they first came and at most 12, with its latest
-    line, how often it came and what to do; then one for each network device that lost its link, the most frequent
-    first: ``fail`` from ``FLAPS`` (5) times on, else ``warn``.
+    One remark for each kind of trouble and level, in the order in which they first came and at most 12, with its
+    latest line, how often it came and what to do; then one for each network device that lost its link, the most
+    frequent first: ``fail`` from ``FLAPS`` (5) times on, else ``warn``. That the log could not be read
+    (``log.missing``) is no remark.
     """
     lines: dict[_Trouble, list[str]] = {}
     for age, text in log.lines:
@@ -71,16 +74,19 @@ def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
 
 
 def _line_remedy(line: str) -> str:
-    """Return what to do about a line of a node's kernel log: its signature's remedy, else to look at the log."""
+    """Return what to do about a line of a node's kernel log: its signature's remedy, else to look at the log.
+
+    A clause without a full stop, never empty.
+    """
     known = signature_of(line)
     return (known.remedy if known else "") or _LOOK
 
 
 def _lost_links(log: KernelLog) -> Counter[str]:
-    """Return how often each network device lost its link by a node's kernel log.
+    """Return how often each network device lost its link by a node's kernel log, by the device's name.
 
     The first plain ``Link down`` of each device does not count, as it comes with every start; lines that say that a
-    link was lost all do.
+    link was lost all do. Devices that lost none are left out.
     """
     lost = _count_by_device(_LOST, log)
     down = _count_by_device(_DOWN, log)
@@ -89,7 +95,10 @@ def _lost_links(log: KernelLog) -> Counter[str]:
 
 
 def _count_by_device(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
-    """Return how many lines of a node's kernel log match ``pattern``, by the device that its first group names."""
+    """Return how many lines of a node's kernel log match ``pattern``, by the device that its first group names.
+
+    Devices without a line are left out.
+    """
     found = (pattern.search(text) for _, text in log.lines)
     return Counter(match[1] for match in found if match)
 
@@ -97,7 +106,8 @@ def _count_by_device(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
 def _trouble_in_line(age: float, text: str) -> _Trouble | None:
     """Return what a line of a node's kernel log, ``age`` seconds old, says against the node; None where nothing.
 
-    A GPU's error that is over two hours old is only a warning, or nothing where its error number is a mere warning.
+    ``text`` is the line, as ``KernelLog.lines`` has it. An error of a GPU (check ``xid``) or NVSwitch (``sxid``) that
+    is over two hours old is only a warning, or nothing where its error number is a mere warning.
     """
     known = signature_of(text)
     if known is None:
@@ -115,8 +125,8 @@ def _trouble_in_line(age: float, text: str) -> _Trouble | None:
 def _driver_trouble(known: FailureSignature, age: float, text: str) -> _Trouble | None:
     """Return what an Xid or SXid line ``text`` says against its node; None where nothing, or no longer anything.
 
-    ``known`` is the signature of its number. After two hours (``age`` is in seconds) a failure becomes a warning, and a
-    warning nothing.
+    ``known`` is the signature of its number, with an id such as ``xid-79``. After two hours (``age`` is in seconds) a
+    failure becomes a warning, and a warning nothing.
     """
     check, _, number = known.id.partition("-")
     level = _level_of_sxid(known) if check == "sxid" else _level_of_xid(known, int(number))
@@ -140,8 +150,8 @@ def _level_of_xid(known: FailureSignature, number: int) -> Weight | None:
     """Return how much the Xid ``number`` of a GPU counts against its node: ``fail``, ``warn``, or None for nothing.
 
     ``known`` is the signature of that number. If it names a certain fault of the node as the root: ``fail``, or
-    ``warn`` where what NVIDIA advises leaves the GPU as it was, or its table lacks the number. Otherwise ``warn`` for a
-    few numbers that are not to be overlooked, and None for all others, such as an application's own fault.
+    ``warn`` where what NVIDIA advises leaves the GPU as it was, or its table lacks the number. Otherwise ``warn`` for
+    63, 92, 121 and 154, which are not to be overlooked, and None for all others, such as an application's own fault.
     """
     action = next((item.nvidia for item in driver_tables().xids if item.xid == number), "IGNORE")
     if known.role == "root" and known.fault == "node" and known.sure == "certain":

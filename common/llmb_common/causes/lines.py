@@ -16,7 +16,7 @@ from llmb_common.runs.timing.records import ANSI
 class LogLine(NamedTuple):
     """One line of a job's log, split into its text and what the prefixes before it say.
 
-    ``parse_line`` makes it. A field is None where no prefix says it.
+    ``parse_line`` makes it. A field is None where no prefix says it; ``location_of`` tells what the text itself names.
     """
 
     text: str
@@ -26,12 +26,13 @@ class LogLine(NamedTuple):
     local: int | None = None
     """The rank on its node."""
     host: str | None = None
+    """The name of the node that printed it."""
     gpu: int | None = None
     """The CUDA device that NCCL names."""
     time: str | None = None
     """The time of the line, as printed."""
     mild: bool = False
-    """Whether a logger calls it a warning or less."""
+    """Whether a logger calls it a warning, information or debugging output; False where no prefix has a level."""
 
 
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
@@ -70,8 +71,8 @@ _MOST_PREFIXES = 6
 def parse_line(line: str) -> LogLine:
     """Split a log line into what its prefixes say (time, host, rank, level) and its text, without blanks around it.
 
-    Of two prefixes that say the same the first counts. A line without known prefixes is all text. The last 4096 results
-    are kept.
+    ``line`` is text without colors, as ``plain_line`` returns it. Of two prefixes that say the same the first counts.
+    A line without known prefixes is all text. The last 4096 results are kept.
     """
     known: dict[str, str] = {}
     rest = line.lstrip()
@@ -89,7 +90,10 @@ def parse_line(line: str) -> LogLine:
 
 
 def _first_prefix(text: str) -> re.Match[str] | None:
-    """Return the match of the first pattern of ``_PREFIXES`` that ``text`` begins with; None where none fits."""
+    """Return the match of the first pattern of ``_PREFIXES`` that fits the beginning of ``text``; None where none fits.
+
+    What fits is what ``_prefix`` says.
+    """
     for pattern in _PREFIXES:
         found = _prefix(pattern, text)
         if found is not None:
@@ -98,9 +102,9 @@ def _first_prefix(text: str) -> re.Match[str] | None:
 
 
 def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Return the match of ``pattern`` at the beginning of a log line; None where it does not match.
+    """Return the match of ``pattern`` at the beginning of ``text``, a log line; None where it does not match.
 
-    None, too, where it matches nothing but an empty text, or what would be the host is a program's name.
+    None, too, where it matches nothing but an empty text, or what would be its group ``host`` is a program's name.
     """
     found = pattern.match(text)
     if found is None or found.end() == 0:
@@ -115,8 +119,8 @@ _PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w*:? ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)
 def printer_of(line: str) -> tuple[str, str]:
     """Return (prefix, rest) of a log line: its beginning that says who printed it, and what follows.
 
-    The rest keeps its indentation. Ranks that print at the same time are told apart by the prefix; it is empty where
-    nothing says who it was.
+    The prefix, such as ``[rank3]:``, has no blanks around it; it is empty where nothing says who printed the line.
+    Ranks that print at the same time are told apart by it. The rest keeps its indentation.
     """
     match = _PRINTER.match(line)
     end = match.end() if match else 0
@@ -126,8 +130,8 @@ def printer_of(line: str) -> tuple[str, str]:
 def plain_line(raw: bytes) -> str:
     """Return the bytes of a log line as text, as a terminal would show it last.
 
-    Without colors, without blanks at its end, and without all that stands before its last carriage return; bytes that
-    are no UTF-8 are replaced. Blanks at its beginning stay.
+    Without colors, without blanks and line break at its end, and then without all that stands before its last carriage
+    return; bytes that are no UTF-8 are replaced. Blanks at its beginning stay.
     """
     text = ANSI.sub(b"", raw).decode(errors="replace").rstrip()
     return text.rpartition("\r")[2].rstrip()
@@ -155,13 +159,14 @@ _PID = re.compile(r"(?:\b(?:pid:?|PID|[Pp]rocess)[ =]*|\w\[(?=\d+\]: segfault))(
 class Location(NamedTuple):
     """The ranks, node, GPU and process that the text of a log line names; each is empty or None where it names none.
 
-    ``local`` is the rank's number on its node, ``gpu`` the GPU's index there.
+    ``location_of`` makes it. ``ranks`` are numbers among all ranks of the job, ``host`` is the node's name, ``local``
+    the rank's number on its node, ``gpu`` the GPU's index there.
     """
 
     ranks: tuple[int, ...] = ()
     host: str | None = None
     bus: str | None = None
-    """The PCIe address of the GPU, in lower case."""
+    """The PCIe address of the GPU as the line spells it, in lower case."""
     gpu: int | None = None
     local: int | None = None
     pid: int | None = None
@@ -191,7 +196,10 @@ def location_of(text: str) -> Location:
 
 
 def _first_number(pattern: re.Pattern[str], text: str) -> int | None:
-    """Return the number in the first group of the first match of ``pattern`` in ``text``; None without a match."""
+    """Return the number in the first group of the first match of ``pattern`` in ``text``; None without a match.
+
+    The group must match decimal digits alone.
+    """
     found = pattern.search(text)
     return int(found[1]) if found else None
 
@@ -199,7 +207,8 @@ def _first_number(pattern: re.Pattern[str], text: str) -> int | None:
 def _expand_tasks(tasks: str) -> list[int]:
     """Return the task numbers in a list of srun's, in its order: 0, 1, 2 and 5 of ``0-2,5``.
 
-    Parts that are no numbers are left out, and ranges longer than 65,536 are cut: no job has so many tasks.
+    Duplicates stay. Parts that are no numbers are left out, and ranges longer than 65,536 are cut: no job has so many
+    tasks. Empty where nothing is left.
     """
     numbers: list[int] = []
     for part in tasks.split(","):

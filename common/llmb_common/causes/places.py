@@ -26,9 +26,12 @@ _COMMUNICATOR = re.compile(r"\brank (\d{1,6}) nranks (\d{1,6}).*?\bbusId ([0-9a-
 class Places:
     """On which host, as which process and with which GPU each rank of a run ran, as far as logs and records tell.
 
-    Made with what the plan says (``world``, ``per_node``) or empty, then filled by the methods ``add_...``; hosts are
-    names, as logs and records write them. ``host_of`` gives a rank's node, ``rank_at`` and ``rank_of_bus`` the rank at
-    a place: None where nothing tells. ``several`` tells whether the job is known to have had more than one node.
+    Made with what the plan says (``world``, ``per_node``; None: not known) or empty, then filled by the methods, which
+    never raise: ``add_nodes`` takes the nodes' own records, ``add_order`` the job's host list as text,
+    ``add_complaints`` what log lines name, and ``add_log`` what NCCL prints in a log. Hosts are names, as logs and
+    records write them. ``host_of`` returns the name of a rank's node, ``rank_at`` the rank by host and number on it,
+    ``rank_of_bus`` the rank by host and the GPU's PCIe address: None where nothing tells. The property ``several`` is
+    True where the job is known to have had more than one node.
     """
 
     world: int | None = None
@@ -40,17 +43,17 @@ class Places:
     hosts: dict[int, str] = field(default_factory=dict)
     """Host name by rank."""
     processes: dict[int, int] = field(default_factory=dict)
-    """Rank by process id."""
+    """Rank by process id, whatever the node."""
     buses: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Rank by host and GPU's address."""
+    """Rank by (host, the GPU's PCIe address as ``short_bus`` returns it)."""
     first: dict[str, int] = field(default_factory=dict)
     """First rank by host."""
 
     def host_of(self, rank: int | None) -> str | None:
         """Return the name of the node that ``rank`` ran on; None where nothing tells, and where ``rank`` is None.
 
-        What logs and rank files say of the rank comes first, then the nodes' own records, then the order of the job's
-        nodes with ``per_node`` ranks on each; a job on one node has all ranks there.
+        What logs and the ranks' own files say of the rank comes first, then the nodes' own records, then the order of
+        the job's nodes with ``per_node`` ranks on each; a job on one node has all ranks there.
         """
         if rank is None:
             return None
@@ -73,8 +76,8 @@ class Places:
     def rank_at(self, host: str | None, local: int) -> int | None:
         """Return the rank, among all of the job, with number ``local`` on node ``host``; None where it is not known.
 
-        ``local`` counts from 0. Without a host (None) it is known only for a job on one node, where it is ``local``.
-        Whether the node has so many ranks is not checked.
+        ``local`` counts from 0. Without a host (None) it is known only for a job known to be on one node, where it is
+        ``local``. Whether the node has so many ranks is not checked.
         """
         if host is None:
             alone = len(self.order) == 1 or (self.world is not None and self.world <= (self.per_node or 0))
@@ -97,7 +100,8 @@ class Places:
     def add_nodes(self, found: Nodes) -> None:
         """Take over the first rank of each node and the PCIe addresses of its GPUs from the nodes' own records.
 
-        They replace what was known of these nodes.
+        The GPU with index I on a node is that of the node's first rank plus I. They replace what was known of these
+        nodes.
         """
         for node in found.nodes:
             self.first[node.host] = node.rank
@@ -108,14 +112,15 @@ class Places:
     def add_order(self, nodes: str) -> None:
         """Set the order of the nodes from the job's host list (``gpu[1-4]``), in place of the former.
 
-        A damaged list makes it empty.
+        An empty or damaged list makes it empty.
         """
         self.order = tuple(expand_known(nodes))
 
     def add_complaints(self, complaints: Iterable[Complaint]) -> None:
         """Take over the hosts and process ids of ranks from log lines that name both the rank and one of them.
 
-        What is known already stays.
+        The rank is the one in the line's prefix or, for lines of ``srun`` with a host, those in the text. What is
+        known already stays.
         """
         for item in complaints:
             if item.line.rank is not None and item.line.host:
@@ -129,8 +134,9 @@ class Places:
     def add_log(self, log: Path) -> None:
         """Take over hosts, GPU addresses and the number of ranks from what NCCL prints of its largest communicator.
 
-        Only the log's beginning is searched. A number of ranks that is known already stays; hosts and addresses replace
-        what was known. A log that cannot be read, or has no such lines, adds nothing.
+        Only the first 64 MiB of the log are searched, and only lines whose prefix names a host count. A number of
+        ranks that is known already stays; hosts and addresses replace what was known. A log that cannot be read, or
+        has no such lines, adds nothing.
         """
         largest = 0
         with contextlib.suppress(OSError), open_log(log) as file:
@@ -149,7 +155,7 @@ def short_bus(bus: str) -> str:
     """Return bus and device of a PCIe address in any spelling as ``5d:00``, in lower case, to compare addresses.
 
     The spellings are ``00000000:5D:00.0``, ``0000:5d:00`` and NCCL's ``5d000``; domain and function are dropped. Text
-    that is no address is returned as it is.
+    without a colon that is no hexadecimal number is returned as it is; nothing is raised.
     """
     if ":" in bus:
         return ":".join(bus.lower().partition(".")[0].split(":")[-2:])
@@ -162,9 +168,10 @@ def short_bus(bus: str) -> str:
 def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
     """Return (rank, node, GPU) that a log line is about, each None where neither the line nor ``places`` tells.
 
-    Of rank and node, what the line's prefixes say comes before what its text names, and both before ``places``; of
-    kinds of lines whose text names the rank that is meant, the prefixes do not count. The GPU is its PCIe address, or
-    its index on the node as text, as the line's text names it, else its prefix.
+    ``item`` is the log line. Of rank and node, what the line's prefixes say comes before what its text names (several
+    ranks there tell none), and both before ``places``. Of kinds of lines with the trait ``named``, the first rank in
+    the text counts and the prefixes do not. The GPU is text: the PCIe address in the line's text, else the GPU's index
+    on the node, from the text or else the prefix.
     """
     line, location = item.line, item.location
     if "named" in item.signature.traits and location.ranks:

@@ -106,13 +106,15 @@ _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing
 class Complaint(NamedTuple):
     """One log line that matches a failure signature, with the places that it names and where it stands.
 
-    ``survived``: exactly one iteration was printed after it. ``raised``: it ends a traceback that nobody caught, or
-    that a logger printed. ``logged``: it was a logger, so that the line counts unless its rank raises another later.
-    ``begins``: the offset at which the error begins whose last line this is; None: at this line.
+    ``read_complaints`` makes it. ``survived``: exactly one iteration was printed after it. ``raised``: it ends a
+    traceback that nobody caught, or that a logger printed. ``logged``: a logger printed that traceback, so that the
+    line counts unless its rank raises another later. ``begins``: the offset in bytes at which the error begins whose
+    last line this is; None: at this line.
     """
 
     signature: FailureSignature
-    """The kind of line that it is."""
+    """The kind of line that it is; a copy of the table's where the line counts for less, or an error number is known.
+    """
     line: LogLine
     """The line without its prefixes, and what these say."""
     location: Location
@@ -120,6 +122,7 @@ class Complaint(NamedTuple):
     raw: str
     """The line as a terminal shows it, with its prefixes, cut to ``LONGEST`` characters."""
     log: Path
+    """The file that the line stands in."""
     offset: int
     """Where in the log the line begins, in bytes."""
     survived: bool = False
@@ -132,7 +135,8 @@ class Complaint(NamedTuple):
 class Reading:
     """What one log complains of since its last iterations: the lines that match failure signatures, in their order.
 
-    ``read_complaints`` makes it: ``note`` adds a line, and ``forget`` drops all so far, because training went on.
+    ``read_complaints`` makes it. ``note`` adds a line to ``complaints`` (at most 64 of each signature) and to what is
+    counted by signature, ``forget`` drops all so far, because training went on; both return None and raise nothing.
     ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that tells. What is kept by signature
     has its id as the key.
     """
@@ -146,7 +150,7 @@ class Reading:
     ranks: dict[str, set[int]] = field(default_factory=dict)
     """The ranks whose lines match, by signature."""
     hosts: dict[str, set[str]] = field(default_factory=dict)
-    """The nodes whose lines match, by signature."""
+    """The names of the nodes whose lines match, by signature."""
     waits: TimedOutCollectives = field(default_factory=TimedOutCollectives)
     """The collectives that its ranks waited in."""
     step: int | None = None
@@ -156,12 +160,14 @@ class Reading:
     step_time: str | None = None
     """The time of that iteration, as printed."""
     last: str = ""
-    """The last line that is not empty."""
+    """The log's last line that is not blank, without blanks around it, cut to ``LONGEST`` characters; empty without
+    one.
+    """
 
     def note(self, complaint: Complaint) -> None:
         """Count a log line that matches a signature, and keep its rank, host and what it says of collectives.
 
-        The line itself is kept only where it is among the first 64 of its signature.
+        The line itself is appended to ``complaints`` only where it is among the first 64 of its signature.
         """
         kind = complaint.signature.id
         self.counts[kind] += 1
@@ -188,8 +194,8 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
     """Return what ``log`` complains of: its lines that match failure signatures, after its last iteration but one.
 
     Where the log has fewer than two iterations, all of its lines. Only what begins at byte ``start`` or later counts.
-    The last step, the planned steps and the last line are in it, too. Empty where the log is missing or cannot be read;
-    never raises.
+    The last step, the planned steps and the last line are in it, too. Empty but for ``log`` where the log is missing
+    or cannot be read; never raises.
     """
     reading = Reading(log)
     with contextlib.suppress(OSError), open_log(log) as file:
@@ -213,14 +219,15 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
 
 
 def complaints_in(readings: Sequence[Reading]) -> Iterator[Complaint]:
-    """Return an iterator over the matching log lines of all readings, in the order of readings and lines."""
+    """Return an iterator over the ``complaints`` of all readings, in the order of readings and lines."""
     return chain.from_iterable(reading.complaints for reading in readings)
 
 
 def _restore_caught(reading: Reading) -> None:
     """Make tracebacks of ``reading`` causes again whose ranks then ended by themselves; it changes ``reading``.
 
-    They were set aside because others printed iterations after them.
+    Those set aside as ``overtaken``, because others printed iterations after them, are noted, before all others; and
+    uncaught tracebacks of these ranks are no longer ``survived``.
     """
     ends = [item for item in reading.complaints if item.signature.role == "ended"]
     own = [item for item in ends if "Terminated" not in item.line.text]
@@ -240,8 +247,9 @@ def _restore_caught(reading: Reading) -> None:
 def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
     """Yield (offset, number, None, None) for each iteration of a log that has rank 0's prints alone.
 
-    Tuples as ``_iterations`` yields, from the byte ``start`` on, but of all iterations. They are numbered from 1 at
-    ``start``, as these prints say neither number, planned total nor time. Nothing for other logs.
+    ``file`` is the log, open for reading bytes. It yields tuples as ``_iterations`` yields, from the byte ``start``
+    on, but of all iterations. The offset is in bytes. They are numbered from 1 at ``start``, as these prints say
+    neither number, planned total nor time. Nothing for other logs.
 
     Raises:
         OSError: the log cannot be read
@@ -253,7 +261,9 @@ def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, 
 def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
     """Yield (offset, number, planned total, time) of up to the last four iterations of a log from byte ``start`` on.
 
-    The time is as printed, None where the line has none. Lines of another form are left out.
+    ``file`` is the log, open for reading bytes. They come in its order. The offset, in bytes, is within the
+    iteration's line; the time is text as printed, ``2026-01-31 12:00:00``, None where the line has none. Of the last
+    four, lines of another form are left out.
 
     Raises:
         OSError: the log cannot be read
@@ -272,8 +282,9 @@ def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None
 def _complaints_from(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
     """Yield the lines of a log from the offset ``begin`` on that match failure signatures, in their order.
 
-    At most ``_MOST_LINES`` lines are looked at. A barrier that all ranks passed makes ``reading`` forget what came
-    before. Nothing where no line matches.
+    ``file`` is the log, open for reading bytes. At most ``_MOST_LINES`` lines are looked at, the others left out. What
+    is yielded is not added to ``reading``, that of this log; but a barrier that all ranks passed makes ``reading``
+    forget what came before. Nothing where no line matches.
 
     Raises:
         OSError: the log cannot be read
@@ -293,9 +304,10 @@ def _complaints_from(file: FileIO, begin: int, reading: Reading) -> Iterator[Com
 
 
 def _telltale_words(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, word) for each word in a log, from ``begin`` on, that gives lines about failures away.
+    """Yield (offset, word) for each word in a log, from byte ``begin`` on, that gives lines about failures away.
 
-    In the order of the log. In the middle of a long log only the commonest of these words are searched.
+    ``file`` is the log, open for reading bytes. In the order of the log; the offset is the word's own, in bytes. In
+    the middle of a long log only the commonest of these words are searched.
 
     Raises:
         OSError: the log cannot be read
@@ -311,7 +323,9 @@ def _telltale_words(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
 def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:
     """Return the log line ``raw``, which begins at the offset ``start``, as a complaint, if it tells of a failure.
 
-    None where it matches no signature, or one that means nothing, or is not believed, as mere warnings are not.
+    ``file`` is the log, open for reading bytes, ``raw`` without its line break. None where it matches no signature, or
+    one that means nothing, or is not believed, as mere warnings are not. ``reading``, that of the log, is not changed:
+    it tells which lines of the signature were noted before, and whether there was an iteration.
 
     Raises:
         OSError: the log cannot be read
@@ -344,10 +358,11 @@ def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -
 
 
 def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None]:
-    """Return (offset, rank) of the NCCL error whose reason stands in the line ``text`` at ``start``.
+    """Return (offset, rank) of the line with "NCCL error" whose reason stands in the line ``text`` at byte ``start``.
 
-    (None, None) for other lines; the rank is None where the error names none. The reason stands below "Last error:",
-    behind what the error means for the rank; in a watchdog's message only the first line names the rank.
+    ``file`` is the log, open for reading bytes, ``text`` as ``plain_line`` returns it. (None, None) for other lines;
+    the rank is None where the error's line has none in its prefix. The reason stands below "Last error:", behind what
+    the error means for the rank; in a watchdog's message only the first line names the rank.
 
     Raises:
         OSError: the log cannot be read
@@ -373,7 +388,8 @@ def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int |
 def _with_rank_and_host(file: FileIO, start: int, line: LogLine) -> LogLine:
     """Return ``line``, the last one of a rank in torchrun's summary, with the rank and host that stand above it.
 
-    What does not stand there stays as it is in ``line``.
+    ``file`` is the log, open for reading bytes. ``start`` is the offset of the line in bytes. What does not stand
+    above it stays as it is in ``line``.
 
     Raises:
         OSError: the log cannot be read
@@ -388,8 +404,8 @@ def _with_rank_and_host(file: FileIO, start: int, line: LogLine) -> LogLine:
 def _credible_signature(found: FailureSignature, line: LogLine, above: Above | None) -> FailureSignature | None:
     """Return the signature of a log line as far as the line can be believed; None for mere warnings and retries.
 
-    That is ``found`` itself, or a copy that is only possibly a cause. ``above`` is the kind of traceback that stands
-    above an exception; None for other lines.
+    That is ``found`` itself, or a copy whose ``sure`` is ``possible``. ``above`` is the kind of traceback that stands
+    above an exception; None for lines that are no exceptions, or above which nobody looked.
     """
     if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:
         return found
@@ -404,9 +420,10 @@ def _credible_signature(found: FailureSignature, line: LogLine, above: Above | N
 
 
 def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
-    """Return (start, bytes) of the line around ``offset`` in a log, without its line break.
+    """Return (start, bytes) of the line around byte ``offset`` in a log, without its line break.
 
-    The start is its offset in the file. A line is cut ``_REACH`` bytes before and after ``offset``.
+    The start is the offset in bytes at which the returned bytes begin. A line is cut 2048 bytes before and after
+    ``offset``. Where ``file`` is at is not changed.
 
     Raises:
         OSError: the log cannot be read
@@ -434,9 +451,10 @@ def line_number_of(item: Complaint) -> int | None:
 def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
     """Return (kind, rank) of the traceback that stands above the exception's line ``text`` at the offset ``start``.
 
-    The kind is ``uncaught``, ``logged``, ``caught`` or, without a traceback, ``none``; the rank is one that the
-    traceback names, as those of checkpoints do, else None. Of several ranks that print at once, only lines of this
-    one's count. Bridge logs each import that it can do without: a message, and the traceback behind it or below.
+    ``file`` is the log, open for reading bytes, ``text`` as ``plain_line`` returns it. The kind is ``uncaught``,
+    ``logged`` (a logger printed it), ``caught`` (the program went on) or ``none``: no traceback, or one that its
+    logger says was handled. The rank is one that the traceback names, as those of checkpoints do, else None. Of
+    several ranks that print at once, only lines with this one's prefix count.
 
     Raises:
         OSError: the log cannot be read
@@ -463,7 +481,7 @@ def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | 
 def _traceback_kind(line: str) -> Above:
     """Return whether the traceback below ``line`` was ``caught``, ``logged`` or ``uncaught``, by what ``line`` says.
 
-    That is what its printer wrote right before it. ``none`` where the printer says that it has handled the error.
+    ``line`` is what its printer wrote right before it. ``none`` where that says that the error was handled.
     """
     parsed = parse_line(line)
     if parsed.text.startswith("Exception ignored "):
@@ -480,8 +498,8 @@ _LATE = 60.0
 def is_kernel_assertion_of(item: Complaint, other: Complaint) -> bool:
     """Return whether ``other`` is a GPU kernel's own assertion, and ``item`` may be what CUDA says because of it.
 
-    So it may be where nothing shows that they are of two ranks: a kernel's print has no prefix, and not every one names
-    its rank.
+    The first holds for lines with the trait ``traps``, the second where nothing shows that the two are of different
+    ranks: a kernel's print has no prefix, and not every one names its rank. What ``item`` says is not looked at.
     """
     if "traps" not in other.signature.traits:
         return False
@@ -506,7 +524,7 @@ def first_by_time(items: Sequence[Complaint]) -> Complaint:
         return re.sub(r"\d", "0", (item.line.time or "")[:19])
 
     def clock(item: Complaint) -> float:
-        """Return the seconds since midnight of a log line's time; 0 where it has none."""
+        """Return the seconds since midnight of a log line's time; 0 where it has none like ``12:34:56``."""
         time = re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", item.line.time or "")
         return int(time[1]) * 3600 + int(time[2]) * 60 + float(time[3].replace(",", ".")) if time else 0.0
 

@@ -24,8 +24,9 @@ class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``role`` says what such a line is to the failure: its beginning (``root``), a consequence (``cascade``), of a rank
     that waits (``witness``) or ends (``killed``, ``ended``, ``teardown``), or no evidence (``noise``). ``sure`` says
-    how surely it names the cause, ``fault`` whose fault that is, and ``remedy`` what to do. Patterns heed case unless
-    they begin with ``(?i)``.
+    how surely it names the cause (``certain``, ``likely``, ``possible``), ``fault`` whose fault that is (``run``,
+    ``node``, ``network``, ``storage``, ``site``, ``scheduler``), and ``remedy`` what to do, as a clause without a full
+    stop. Patterns heed case unless they begin with ``(?i)``. Unknown fields and words are refused when it is decoded.
     """
 
     id: str
@@ -45,26 +46,30 @@ class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sure: Sure = "likely"
     fault: Fault = "run"
     keep_out: bool = False
-    """Whether the line is about the own hardware, daemon or files of its node."""
+    """Whether the line is about its node's own hardware, daemon or files, so that later jobs should avoid the node."""
     traits: tuple[Trait, ...] = ()
     """Peculiarities that the search for the cause heeds, explained at the head of ``signatures.yaml``."""
     kernel: tuple[str, Literal["fail", "warn"]] | None = None
-    """The check of ``llmb-run health`` that such a line of a kernel fails, and how badly."""
+    """The check of ``llmb-run health`` that such a line of a kernel fails, and how badly; None: it fails none."""
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of ``signatures.yaml``: all failure signatures, in the order in which lines are compared."""
+    """The content of ``signatures.yaml``: all failure signatures, in the order in which lines are compared.
+
+    Other fields are refused when it is decoded.
+    """
 
     signatures: tuple[FailureSignature, ...]
 
 
 class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One error number (Xid) of NVIDIA's GPU driver and what it means for a job.
+    """One error number (Xid) of NVIDIA's GPU driver and what it means for a job, as an entry of ``xid.json``.
 
     ``role`` is what it is to a job's failure: ``root`` where it begins one and ``either`` where it only may;
     ``context`` where it never fails a job by itself; ``cascade`` or ``teardown`` where it comes of another failure or
-    of the end; and ``depends`` where the severity in the line, or the table of NVLink 5 events, decides. ``fault`` says
-    whose fault it is, ``remedy`` what to do (empty: what NVIDIA says).
+    of the end; and ``depends`` where the severity in the line, or the table of NVLink 5 events, decides. ``fault``
+    says whose fault it is, ``remedy`` what to do (empty: what NVIDIA says). Unknown fields are refused when it is
+    decoded.
     """
 
     xid: int
@@ -82,13 +87,15 @@ class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``xid.json``: NVIDIA's error numbers of GPUs (Xids) and NVSwitches (SXids), and NVLink 5 events.
 
-    ``source`` says where they come from.
+    ``source`` says where they come from. Unknown fields are refused when it is decoded.
     """
 
     source: str
     xids: tuple[Xid, ...]
     nvlink5: tuple[tuple[int, str, str, str, str, str, str], ...]
-    """Xid, unit, the bits of the first word that name it (two forms), error status, resolution, severity."""
+    """Xid, unit (``A/B``: either), the bits of the first word that name it (two forms, for ``_bits_match``), error
+    status (hexadecimal), resolution, severity.
+    """
     sxids: tuple[tuple[int, str, str], ...]
     """Number, name, severity of NVSwitch errors."""
 
@@ -113,7 +120,10 @@ def driver_tables() -> _Numbers:
 
 
 def _scope_flags(pattern: str) -> str:
-    """Return a regular expression that can be joined to others by ``|``: a leading ``(?i)`` is confined to itself."""
+    """Return a regular expression that can be joined to others by ``|``: a leading ``(?i)`` is confined to itself.
+
+    Other patterns are returned as they are.
+    """
     return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else pattern
 
 
@@ -121,7 +131,7 @@ def _scope_flags(pattern: str) -> str:
 def _compiled_patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
     """Return (compiled regular expression, signature) of each failure signature, in the order of the table.
 
-    Compiled once in a process.
+    The expression matches what any of the signature's ``pattern`` and ``dmesg`` matches. Compiled once in a process.
     """
     found = []
     for item in signatures():
@@ -133,7 +143,7 @@ def _compiled_patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]
 def kernel_patterns() -> tuple[str, ...]:
     """Return the regular expressions of what a node's kernel says of failures, in the order of the signatures.
 
-    They are valid for Python and for ``grep -P``.
+    One for each line of their ``dmesg``. They are valid for Python and for ``grep -P``.
     """
     patterns = chain.from_iterable(item.dmesg for item in signatures())
     return tuple(_scope_flags(pattern) for pattern in patterns)
@@ -143,8 +153,8 @@ def kernel_patterns() -> tuple[str, ...]:
 def signature_of(text: str) -> FailureSignature | None:
     """Return the failure signature that a log line without its prefixes matches, the first in the table; None if none.
 
-    Lines of a node's kernel are matched as well. For an Xid or SXid it is a copy made for that error's number. Results
-    are kept for later calls.
+    Lines of a node's kernel are matched as well. For an Xid or SXid with a number it is a copy made for that number,
+    with an id such as ``xid-79``. The last 8192 results are kept.
     """
     found = next((item for pattern, item in _compiled_patterns() if pattern.search(text)), None)
     return _signature_of_number(found, text) if found is not None and found.id in ("xid", "sxid") else found
@@ -161,7 +171,8 @@ def _signature_of_number(found: FailureSignature, text: str) -> FailureSignature
     """Return a copy of ``found``, the signature of Xids or SXids, for the error number that ``text`` names.
 
     ``found`` itself where it names none. The id becomes ``xid-NUMBER`` or ``sxid-NUMBER``. A known Xid gets its
-    meaning, role, fault, certainty and remedy; one that the table does not know is only possibly a cause.
+    meaning, cause, role, fault, certainty, ``keep_out`` and remedy; one that the table does not know is only possibly
+    a cause. An SXid gets role, meaning and remedy.
     """
     match = _XID.search(text)
     if match is None:
@@ -197,10 +208,10 @@ def _signature_of_number(found: FailureSignature, text: str) -> FailureSignature
 
 
 def _decode_nvlink5(xid: int, rest: str) -> tuple[bool, str]:
-    """Return (whether an NVLink 5 event is fatal, NVIDIA's resolution), from the rest of its log line.
+    """Return (whether an NVLink 5 event is fatal, NVIDIA's resolution), from the rest of its log line after the number.
 
-    NVIDIA's table of events counts before the line's own word; without either the event is fatal. The resolution is
-    empty where the table has none.
+    ``xid`` is the error's number, ``rest`` what follows it. NVIDIA's table of events counts before the line's own
+    word; without either the event is fatal. The resolution is empty where the table does not have the event.
     """
     word = re.search(r"\b(Non-?fatal|Fatal)\b", rest, re.IGNORECASE)
     fatal = word is None or word[1].lower() == "fatal"
@@ -221,9 +232,9 @@ def _decode_nvlink5(xid: int, rest: str) -> tuple[bool, str]:
 
 
 def _bits_match(bits: str, form: str) -> bool:
-    """Return whether 32 ``bits`` match ``form``, in which ``-`` is any bit.
+    """Return whether ``bits``, text of 32 digits 0 and 1, match ``form``, in which ``-`` is any bit.
 
-    A shorter form is compared with the last bits.
+    A shorter form is compared with the last bits. ``form`` has at most 32 characters.
     """
     return all(wanted in ("-", bit) for bit, wanted in zip(bits, form.rjust(32, "-"), strict=True))
 
@@ -231,8 +242,9 @@ def _bits_match(bits: str, form: str) -> bool:
 def _sxid_signature(found: FailureSignature, number: int, rest: str) -> FailureSignature:
     """Return a copy of ``found``, the signature of SXids, for one error ``number`` of an NVSwitch.
 
-    ``rest`` is the log line after the number; it tells the severity of a number that NVIDIA's table does not have. What
-    is not fatal gets the role ``noise``.
+    Its id becomes ``sxid-NUMBER``, and it gets meaning, role and remedy. ``rest`` is the log line after the number; it
+    tells the severity of a number that NVIDIA's table does not have. What is not fatal gets the role ``noise``, all
+    else ``root``.
     """
     known = next((item for item in driver_tables().sxids if item[0] == number), None)
     if known:

@@ -32,7 +32,7 @@ class Ranks(msgspec.Struct, frozen=True):
     """How a training process learns its place in the job: names of environment variables, and Bash words.
 
     Each way of starting ranks has one, as ``JobScript.ranks``. A Bash word is a text such as ``${SLURM_JOB_ID}`` that
-    Bash expands when the rank starts.
+    Bash expands when the rank starts. Nothing is checked when it is made.
     """
 
     rank: str
@@ -66,11 +66,12 @@ WAIT = shell_part(__file__, "wait.sh")
 class NodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes to hold for a command that asks them something, and for how long.
 
-    ``scheduler`` says how jobs are submitted here; None where there is no scheduler.
+    ``Executor.hold`` takes it; it is made with keywords. ``scheduler`` says how jobs are submitted here; None where
+    there is no scheduler.
     """
 
     name: str
-    """The name of the job that holds the nodes."""
+    """What the name of the job that holds the nodes is made of, by the site's rules."""
     scheduler: SchedulerPart | None = None
     nodes: Sequence[str] = ()
     """The names of the nodes; empty: any one node."""
@@ -85,7 +86,10 @@ class NodeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Container(msgspec.Struct, frozen=True):
-    """The container image that a program runs in, and the folders of the machine that it sees."""
+    """The container image that a program runs in, and the folders of the machine that it sees.
+
+    Nothing is checked when it is made.
+    """
 
     image: str
     """The path or the address of the image."""
@@ -96,10 +100,13 @@ class Container(msgspec.Struct, frozen=True):
 class Held(Protocol):
     """Nodes that are held for this command, on which it can run programs until they are given back.
 
-    ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this process
-    is part of. ``run`` waits for a program's end, ``talk`` is for one that takes orders, and ``unreached`` tells on
-    which nodes a program was not started. ``addresses`` and ``port`` are for programs on the nodes that talk to each
-    other.
+    ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this
+    process is part of. The property ``nodes`` has their names, each once; ``addresses``, a property, maps each name to
+    the address by which other nodes reach it, and may raise ``SchedulerError``; the property ``port`` is the first of
+    4096 TCP ports for programs on them that talk to each other. ``run`` waits for a program's end and returns one
+    ``Answer`` for all nodes, never raising. ``talk`` returns a context with a ``Conversation``, for a program that
+    takes orders; it raises OSError where that cannot be started. ``unreached`` returns the names of the nodes on which
+    a program was not started, empty where nothing tells.
     """
 
     @property
@@ -109,6 +116,8 @@ class Held(Protocol):
     @property
     def addresses(self) -> Mapping[str, str]:
         """The address, a host name or an IP address, by which other nodes reach each node that is held, by its name.
+
+        A node that the scheduler no longer knows is missing.
 
         Raises:
             SchedulerError: a scheduler that is asked for them does not answer
@@ -123,9 +132,10 @@ class Held(Protocol):
     ) -> Answer:
         """Run the program ``argv`` once on each of ``nodes`` (empty: on all held ones) and return what they print.
 
-        One answer for all, whose status is 0 only where all succeed; the lines of several nodes come in any order.
-        ``nodes`` are held ones. In the container ``inside``, or without one (None); after ``seconds`` all are ended,
-        and the answer has no status (``no-answer``). What goes wrong is in the answer, never raised.
+        ``argv`` is its command line, word by word. One answer for all, whose status is 0 only where all succeed; the
+        lines of several nodes come in any order. ``nodes`` are names of held ones. In the container ``inside``, or
+        without one (None); after ``seconds`` all are ended, and the answer has no status (problem ``no-answer``). What
+        goes wrong is in the answer, never raised.
         """
 
     def talk(
@@ -151,8 +161,9 @@ class Held(Protocol):
 class JobScript(ABC):
     """What one scheduler contributes to batch scripts, which is all that a dry run needs of it.
 
-    ``head`` returns what the scheduler reads, ``job_script`` Bash text for the supervisor, ``launch`` the lines that
-    start ranks. An instance has no state: ``script_for`` makes a new one each time.
+    ``head`` returns the lines that the scheduler reads (none by default), ``job_script`` Bash text for the supervisor,
+    ``launch`` the lines that start ranks; ``head`` and ``launch`` raise ``RequestError`` for a path that cannot be
+    expressed. An instance has no state: ``script_for`` makes a new one each time.
     """
 
     ranks: Ranks = TORCHRUN
@@ -161,8 +172,8 @@ class JobScript(ABC):
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
         """Return the lines of the batch script of ``plan`` that the scheduler reads, such as ``#SBATCH`` lines.
 
-        They stand right after ``#!/bin/bash``; ``paths`` are those of the run's files. Empty where the scheduler reads
-        none.
+        They stand right after ``#!/bin/bash``, and have no line breaks; ``paths`` are those of the run's files. Empty
+        where the scheduler reads none, as by default.
 
         Raises:
             RequestError: a path or the image has characters that such a line cannot express
@@ -174,12 +185,13 @@ class JobScript(ABC):
         """Return the Bash text that sets the variables which ``submission/supervise.sh`` needs from a scheduler.
 
         It also defines the functions ``step_status`` (how the ranks ended), ``end_step`` (tell them to end),
-        ``ask_step`` (ask them for their stacks) and ``on_nodes`` (run a command on each node).
+        ``ask_step`` (ask them for their stacks) and ``on_nodes`` (run a command on each node). No line break at its
+        end.
         """
 
     @abstractmethod
     def launch(self, plan: JobPlan) -> list[str]:
-        """Return the Bash lines of a batch script that start the ranks of ``plan`` in the background.
+        """Return the lines of a batch script that start the ranks of ``plan`` in the background, without line breaks.
 
         Each rank runs ``bash -c "$task"``, its output goes to ``$log``, and ``$!`` is the process to wait for.
 
@@ -191,15 +203,22 @@ class JobScript(ABC):
 class Executor(JobScript):
     """One way of running jobs (Slurm, or this machine alone): checks, starts, observes and ends them.
 
-    ``executor_for`` makes it. ``check``, ``doubts`` and ``options`` look at a plan before it is submitted; ``start``
-    and ``start_series`` submit runs, ``poll`` tells what has become of them, and ``cancel`` ends them; ``hold`` and
-    ``own_nodes`` give nodes to run programs on; the others tell of nodes. Its default methods are for a way without a
-    scheduler. An executor keeps no state; records on disk do.
+    ``executor_for`` makes it. It keeps no state; records on disk do. For a plan, ``check`` raises where this machine
+    lacks what the job needs, ``doubts`` returns sentences on what may go wrong, ``options`` the scheduler's further
+    options. ``start`` and ``start_series`` submit runs on record as SUBMITTING and return their records, saved;
+    ``series_conflict`` returns why runs cannot share one job (empty: they can). ``poll`` returns by run id what has
+    become of runs, ``cancel`` by run id the record of each run that surely ended, or the error why it was not ended.
+    ``failed_nodes`` returns the names of unfit nodes, ``nodes_now`` by node why a job cannot have it (empty: it can),
+    ``topology`` by node its switch. ``hold`` returns a context with nodes to run programs on, ``own_nodes`` those of
+    this process's job. The default methods are for a way without a scheduler: those that need one raise
+    ``RequestError``, ``start_series`` ``NotImplementedError``.
     """
 
     @abstractmethod
     def check(self, plan: JobPlan) -> None:
         """Raise unless this machine has what the job of ``plan`` needs; called before anything is written to disk.
+
+        Nothing is changed.
 
         Raises:
             EnvironmentLacks: a program, an image, a GPU or the training engine is missing
@@ -210,7 +229,7 @@ class Executor(JobScript):
     def doubts(self, plan: JobPlan) -> list[str]:
         """Return sentences on what may go wrong with the job of ``plan`` though ``check`` lets it pass; mostly none.
 
-        Never raises for what cannot be found out: it is left out.
+        Each is without a full stop. Never raises for what cannot be found out: it is left out.
         """
         return []
 
@@ -230,34 +249,37 @@ class Executor(JobScript):
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         """Start the run, which is on record as SUBMITTING; return its record, saved, with the job's id if any.
 
-        With a scheduler it is then SUBMITTED, and ``detach`` has no effect. Without one the job is followed to its end,
-        and the run is COMPLETED, or FAILED where the job failed, which raises nothing; with ``detach`` it is not
-        followed, and is RUNNING.
+        With a scheduler it is then SUBMITTED, and ``detach`` has no effect. Without one the job is followed to its
+        end, with its progress on standard error, and the run is COMPLETED, or FAILED where the job failed, which
+        raises nothing; with ``detach`` it is not followed, and is RUNNING.
 
         Raises:
             AnswerLost: nobody knows whether there is a job; the run stays on record until that is settled
             SchedulerError: the job was refused and does not exist; the caller removes the run
             Interrupted: the user interrupted a run that was followed, and it was ended
             RecordError: the run's record cannot be written
-            OSError: the job's script cannot be started on this machine
+            OSError: the job's script cannot be started on this machine, or the run's record cannot be read
         """
 
     def series_conflict(self, plans: Sequence[JobPlan]) -> str:
-        """Return why runs of ``plans`` cannot take turns in one allocation of nodes, as a clause; empty: they can.
+        """Return why runs of ``plans``, at least one, cannot take turns in one allocation of nodes, as a clause.
 
-        Without a scheduler they never can.
+        It has no full stop, such as "they differ in nodes". Empty: they can. Without a scheduler they never can.
         """
         return "there are no allocations here"
 
     def start_series(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         """Start the runs of one series as one job, in which they take turns in the order of ``records``.
 
-        They are on record as SUBMITTING, and ``series_conflict`` has nothing against them. Return their records, saved,
-        in the same order.
+        They are on record as SUBMITTING, and ``series_conflict`` has nothing against them. Return their records, saved
+        as SUBMITTED with the job's id, in the same order.
 
         Raises:
             AnswerLost: nobody knows whether there is a job; the runs stay on record until that is settled
             SchedulerError: the job was refused and does not exist; the caller removes the runs
+            RecordError: a file of the series, or a run's record, cannot be written
+            RequestError: a path or a value cannot be expressed for the scheduler
+            OSError: reading a run's record fails
             NotImplementedError: there are no allocations here, as ``series_conflict`` has said
         """
         raise NotImplementedError
@@ -273,6 +295,9 @@ class Executor(JobScript):
     def failed_nodes(self, nodes: str) -> list[str]:
         """Return those of ``nodes``, a host list, that the scheduler now shows as unfit for jobs; empty where none is.
 
+        Names, each once, in the scheduler's order; nodes that it does not know are left out. An empty text stands for
+        all nodes.
+
         Raises:
             RequestError: there is no scheduler here that watches nodes
             SchedulerError: the scheduler does not answer
@@ -282,14 +307,15 @@ class Executor(JobScript):
         )
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-        """Return, by node, why a job cannot have it now; an empty text where it can.
+        """Return, by node, why a job cannot have it now, such as ``drained (bad GPU)``; an empty text where it can.
 
         The nodes are those of the host list ``nodes``, or of ``partition``; with both None those of the scheduler's
         default partition. With both given they are those of the list, of which the ones outside of the partition count
         as unknown; an unknown node is in the result, with that as the reason.
 
         Raises:
-            RequestError: there are no such nodes, or no scheduler here that knows of nodes
+            RequestError: there are no such nodes, or no scheduler here that knows of nodes; or ``nodes`` is no host
+                list
             SchedulerError: the scheduler does not answer
         """
         raise _no_scheduler_error()
@@ -307,7 +333,8 @@ class Executor(JobScript):
         Entering it waits for the nodes, up to ``wanted.wait`` seconds.
 
         Raises:
-            RequestError: there is no scheduler here that knows of nodes (from the call itself), or no such nodes
+            RequestError: there is no scheduler here that knows of nodes (from the call itself), or no such nodes (on
+                entering)
             SchedulerError: the nodes cannot be had (on entering)
         """
         raise _no_scheduler_error()
@@ -315,8 +342,8 @@ class Executor(JobScript):
     def own_nodes(self, job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
         """Return the nodes of the job ``job_id``, in which this process runs, so that it can run programs on them.
 
-        Nothing is allocated or given back. ``part`` is the plan's part for the scheduler, which says how containers are
-        started; None only where the scheduler has none.
+        ``nodes`` are their names, which are not checked. Nothing is allocated or given back. ``part`` is the plan's
+        part for the scheduler, which says how containers are started; None only where the scheduler has none.
 
         Raises:
             RequestError: there is no scheduler here that knows of nodes
@@ -328,22 +355,26 @@ class Executor(JobScript):
         """End the jobs of runs that have not ended, ``records``; queued runs must have a job.
 
         Return by run id the record, saved, of a run whose end is certain, or the error why it was not ended. Runs that
-        are missing in the answer were asked to end; ``poll`` tells later what became of them. Errors of single runs are
-        returned, not raised.
+        are missing in the answer were asked to end, or have ended already; ``poll`` tells later what became of them.
+        Errors of single runs are returned, not raised.
+
+        Raises:
+            OSError: reading a run's record fails
         """
 
 
 def _no_scheduler_error() -> LLMBError:
-    """Return, without raising it, the error that no scheduler is here that could be asked about nodes."""
+    """Return, without raising it, a ``RequestError``: no scheduler is here to ask about nodes; code ``no-nodes``."""
     return RequestError(
         "there is no scheduler here to ask about nodes", remedy="leave out what asks for them", code="no-nodes"
     )
 
 
 def script_for(cluster_type: ClusterType) -> JobScript:
-    """Return a new writer of batch scripts for the way of running jobs ``cluster_type``, such as ``slurm``.
+    """Return a new writer of batch scripts for the way of running jobs that is called exactly ``cluster_type``.
 
-    The executor's module is imported only where the scripts are written there, too.
+    The names are those of ``all_traits``, such as ``slurm``. The executor's module is imported only where the scripts
+    are written there, too.
 
     Raises:
         ValueError: there is no such way of running jobs
@@ -354,7 +385,9 @@ def script_for(cluster_type: ClusterType) -> JobScript:
 
 
 def executor_for(cluster_type: ClusterType) -> Executor:
-    """Return a new executor for the way of running jobs ``cluster_type``; its module is imported now.
+    """Return a new executor for the way of running jobs that is called exactly ``cluster_type``, such as ``slurm``.
+
+    Its module is imported now.
 
     Raises:
         ValueError: there is no such way of running jobs

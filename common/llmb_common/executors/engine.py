@@ -17,12 +17,13 @@ ENGINE_CHECK = "LLMB_ENGINE_CHECK"
 def check_engine(plan: JobPlan) -> None:
     """Raise unless the Python that trains without a container, ``plan.engine_python``, has the Megatron-Bridge needed.
 
-    That is the same minor release as ``plan.engine``, by the names of its folders; the Python is not started. It passes
-    where these do not say which release it has, and where the plan sets ``LLMB_ENGINE_CHECK=off`` for another release.
+    That is the same minor release as ``plan.engine``, by the names of its folders; the Python is not started. It
+    passes where these do not say which release it has, and where the plan's environment has ``LLMB_ENGINE_CHECK=off``
+    (in any case) for another release.
 
     Raises:
-        EnvironmentLacks: code ``no-engine``: that Python is not set or missing; code ``wrong-engine``: it has another
-            release
+        EnvironmentLacks: code ``no-engine``: that Python is not set, missing or not readable; code ``wrong-engine``:
+            it has another release
     """
     if plan.engine_python is None:
         usual = plan.engine == DEFAULT_ENGINE
@@ -63,7 +64,8 @@ def check_engine(plan: JobPlan) -> None:
 def _release_of(python: Path) -> str | None:
     """Return the minor release of Megatron-Bridge, such as ``0.3``, that is installed for the Python ``python``.
 
-    Read from the names of its folders; None where it has none, or they do not tell.
+    ``python`` is a path such as ``/venv/bin/python``. Read from the names of its folders; None where it has none, or
+    they do not tell.
     """
     packages = python.parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info")
     releases = (re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name) for folder in packages)

@@ -16,11 +16,12 @@ _Number = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,4}$")]
 class _Value(msgspec.Struct):
     """What the program on a node measured in one call: of one GPU by itself, or of a rank that worked with others.
 
-    What was not measured is None or empty.
+    Decoded to check an answer's form: figures must be above 0 and below 1e9, unknown keys are no fault. What was not
+    measured is None or empty.
     """
 
     seconds: tuple[_Figure, ...] = ()
-    """How long each all-reduce took."""
+    """How long each all-reduce took, in seconds, in their order."""
     log: tuple[str, ...] = ()
     """Lines of NCCL's log."""
     tflops: _Figure | None = None
@@ -37,7 +38,7 @@ class _Result(msgspec.Struct):
     """What became of one call to the program on a node: a value, an error, or that the call hung.
 
     One of ``value``, ``error`` and ``hung`` is there; ``died`` goes with an error, ``state`` and ``stuck`` with
-    ``hung``. What does not apply is unset or empty.
+    ``hung``. What does not apply is unset or empty. Decoded to check an answer's form.
     """
 
     value: _Value | msgspec.UnsetType = msgspec.UNSET
@@ -57,7 +58,10 @@ class _Result(msgspec.Struct):
 
 
 class _NodeAnswer(msgspec.Struct):
-    """The whole answer of one node to an order of the fabric check; ``error`` where it could not carry it out."""
+    """The whole answer of one node to an order of the fabric check; ``error`` where it could not carry it out.
+
+    Decoded by ``readable`` alone; keys of ``alone`` and ``ranks`` are numbers of at most four digits, as text.
+    """
 
     error: str = ""
     alone: dict[_Number, _Result] = {}  # msgspec copies it

@@ -66,10 +66,12 @@ def node_command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
     """Return the command line that runs the health program on a node, with the first of ``pythons`` that works there.
 
     ``pythons`` are names or paths, in the order in which they are tried; where none works, the program prints a frame
-    that says so. ``spec`` says what it is to do, as values for JSON.
+    that says so. ``spec`` says what it is to do, as values for JSON, such as ``{"stage": "look"}``. What it prints is
+    for ``Frames``.
 
     Raises:
         EnvironmentLacks: the training code, a part of LLMB that the program is made of, is missing
+        OSError: a module of that cannot be read
     """
     words = [_packed_program(training_code()), json.dumps(spec, separators=(",", ":")), *dict.fromkeys(pythons)]
     return ["bash", "-c", shell_part(__file__, "node.sh"), "llmb-health", *words]
@@ -95,7 +97,9 @@ def _packed_program(folder: Path) -> str:
 class Frames:
     """Puts together the answers of nodes, which arrive in frames, one a line and in any order.
 
-    Made without arguments. Each line of output is given to ``take``, which keeps frames until an answer is whole.
+    Made without arguments. Each line of output is given to ``take``, which keeps frames until an answer is whole and
+    then returns (node, answer), the answer a dict or None for a node without a Python; ``("", None)`` for any other
+    line. Nothing is raised.
     """
 
     def __init__(self) -> None:
@@ -138,9 +142,9 @@ def parse_frames(output: str) -> dict[str, Any]:
 
 
 def _unpack_frame(text: str) -> dict[str, Any] | None:
-    """Return the answer that a node's program has packed; None for a text that it has not.
+    """Return the answer that a node's program has packed into ``text``, a dict; None for a text that it has not.
 
-    At most 32 MiB are unpacked, so that a hostile answer cannot fill the memory.
+    Of what it unpacks to, at most 32 MiB are read, so that a hostile answer cannot fill the memory.
     """
     try:
         packed = base64.b64decode(text, validate=True)
@@ -160,13 +164,14 @@ DAYS = 1.0
 class Health:
     """The result of a health check: a verdict and the facts of each node, and the fabric where it was measured.
 
-    ``check_nodes`` and ``check_nodes_under_load`` return one. ``failed`` are the verdicts on nodes that failed or are
-    silent, ``shared_fault`` is what all fail of alike, so that no node is at fault, and ``drift`` tells in what nodes
-    differ.
+    ``check_nodes`` and ``check_nodes_under_load`` return one. The property ``failed`` has the verdicts on nodes that
+    failed or are silent (empty: none). ``shared_fault``, a property, is what all fail of alike, as text, so that no
+    node is at fault (empty: nothing). The property ``drift`` tells in what nodes differ: by fact, then by value, the
+    nodes that have it (empty: in nothing).
     """
 
     verdicts: Sequence[NodeVerdict]
-    """One for each node that was to be checked."""
+    """One for each node that was to be checked, in the order of the held nodes."""
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     """What each node that answered recorded of itself, by its name."""
     seconds: float = 0.0
@@ -211,7 +216,7 @@ class Health:
 def _in_common(verdicts: Sequence[NodeVerdict]) -> str:
     """Return the texts of the remarks of which all nodes in ``verdicts`` fail, sorted and joined by ``; ``.
 
-    Empty: none, or a single node. Warnings do not count.
+    Empty: none, or fewer than two nodes. Warnings do not count.
     """
     fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in verdicts]
     return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
@@ -222,12 +227,15 @@ def choose_nodes(
 ) -> tuple[list[str], dict[str, str]]:
     """Return (nodes to check, why not the others, by node): those in ``nodes``, else those of ``partition``.
 
-    In the scheduler's order. Left out are nodes that a job cannot have now or that the scheduler does not know and,
-    unless ``nodes`` names the nodes, those on the installation's list of excluded ones and in ``avoided``, a host list
-    of what the job in question excludes by itself.
+    ``executor`` is asked which nodes there are; ``install`` is the installation. ``nodes`` is a host list; with it and
+    ``partition`` None they are those of the scheduler's default partition. In the scheduler's order. Left out are
+    nodes that a job cannot have now or that the scheduler does not know and, unless ``nodes`` names the nodes, those
+    on the installation's list of excluded ones and in ``avoided``, a host list of what the job in question excludes by
+    itself.
 
     Raises:
-        RequestError: code ``no-nodes``: none can be checked; or there are no such nodes, or no scheduler
+        RequestError: code ``no-nodes``: none can be checked; or there are no such nodes, or no scheduler; or a host
+            list is wrong
         SchedulerError: the scheduler does not answer
         RecordError: the list of excluded nodes is damaged
     """
@@ -260,14 +268,17 @@ def check_nodes(
 ) -> Health:
     """Hold ``nodes`` in a job, check their health, and return the verdicts with the seconds that it took.
 
-    ``needs`` is what jobs need of a node, and how the job is asked for; it has the nodes to itself. ``wait`` is in
-    seconds, for the job to start; ``minutes`` is its time limit. ``continuation`` gets the nodes while they are held,
-    with what was found, and what it returns is the result; its time counts, too, the wait does not.
+    ``executor`` holds the nodes, of which ``nodes`` are the names, and no other job runs there meanwhile. ``needs`` is
+    what jobs need of a node, and how the job is asked for. ``wait`` is in seconds, for the job to start; ``minutes``
+    is its time limit. ``continuation`` is called with the held nodes and what was found, while they are held, and what
+    it returns is the result; its time counts, too, the wait does not. What it raises passes. The nodes are given back
+    in any case.
 
     Raises:
         RequestError: there is no scheduler, or no partition has all of the nodes
         SchedulerError: the nodes are not given, or none could start anything
         EnvironmentLacks: a part of LLMB is missing
+        OSError: a part of LLMB cannot be read
     """
     gpus, part = needs.gpus_per_node or 1, needs.scheduler
     wanted = NodeRequest(
@@ -283,11 +294,12 @@ def check_held_nodes(held: Held, needs: Needs) -> Health:
     """Check the health of nodes that are held, without load; a node that does not answer gets the status ``silent``.
 
     Nodes are held against ``needs``, what jobs need of them. Verdicts come in the order of the held nodes; ``seconds``
-    stays 0.
+    stays 0, and ``fabric`` None.
 
     Raises:
         SchedulerError: none could start anything
         EnvironmentLacks: a part of LLMB is missing
+        OSError: a part of LLMB cannot be read
     """
     spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
     answer, node_answers = run_on_nodes(held, node_command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
@@ -305,9 +317,9 @@ def check_held_nodes(held: Held, needs: Needs) -> Health:
 def run_on_nodes(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, dict[str, Any]]:
     """Run ``argv`` on all held nodes; return (how the command ended, the answer of each node by its name).
 
-    A node that said nothing is missing there; one without a Python has None. Nodes that lost their step because another
-    node is dead are asked once more; how the command ended is of the first time. ``seconds`` is the limit for all
-    together, each time.
+    ``argv`` is from ``node_command``. A node that said nothing is missing there; one without a Python has None. Nodes
+    that lost their step because another node is dead are asked once more; how the command ended is of the first time.
+    ``seconds`` is the limit for all together, each time.
     """
     answer = held.run(argv, seconds)
     node_answers = parse_frames(answer.output)
@@ -320,13 +332,16 @@ def run_on_nodes(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answe
 def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
     """Put the nodes that failed the health check, or were silent, on the installation's list of excluded nodes.
 
-    For ``days`` days, from now on also for a node that is on it already, with what it fails of as the reason.
-    Submissions keep jobs off them. Nothing is done where none failed.
+    ``install`` is the installation, ``found`` the result of the check. They are on the list for ``days`` days from
+    now, also those that were on it already, with what they fail of as the reason, and submissions keep jobs off them.
+    Nothing is done where none failed. After an error from the list some of the nodes may be on it.
 
     Raises:
-        CheckFailed: all that answered fail of the same: that is the site's fault, and nothing is put on the list
+        CheckFailed: code ``unhealthy-nodes``: all that answered fail of the same: that is the site's fault, and
+            nothing is put on the list
         RequestError: ``days`` is not above 0 and at most 3650
         RecordError: the list cannot be read or written
+        OSError: the list cannot be locked
     """
     if shared := found.shared_fault:
         common = [item for item in found.failed[0].remarks if item.level == "fail" and item.text in shared]
@@ -342,12 +357,14 @@ def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
 def exclude_unfit(install: Path, unfit: Mapping[str, str], days: float = DAYS) -> None:
     """Put nodes on the installation's list of excluded nodes for ``days`` days, or parts of days, from now on.
 
-    ``unfit`` says by node what it fails of, which becomes the reason, after ``health:``; a node that is on the list
-    already gets the new one.
+    ``install`` is the installation. ``unfit`` says by node what it fails of, on one line, which becomes the reason,
+    after ``health:``; a node that is on the list already gets the new one. They are put there one after the other:
+    after an error those before it are on it.
 
     Raises:
         RequestError: ``days`` is not above 0 and at most 3650
         RecordError: the list cannot be read or written
+        OSError: the list cannot be locked
     """
     for node, why in unfit.items():
         exclude_nodes(install, node, f"health: {why}", days=days)

@@ -52,16 +52,19 @@ def check_nodes_under_load(
 ) -> Health:
     """Hold ``nodes`` in a job, check their health, and put those that do not fail to work; return the results.
 
-    They are verdicts and the fabric, without a fabric where all nodes fail. ``needs`` is what jobs need of a node, with
-    the image to work in. ``wait`` is in seconds, for the job to start. With ``sizes`` all nodes together also reduce
-    buffers of several sizes. ``install`` has the site's settings and baselines.
+    ``executor`` holds the nodes, of which ``nodes`` are the names. The results are verdicts and the fabric, without a
+    fabric where all nodes fail. ``needs`` is what jobs need of a node, with the image to work in. ``wait`` is in
+    seconds, for the job to start. With ``sizes`` all nodes together also reduce buffers of several sizes. ``install``
+    has the site's settings and baselines. The nodes are given back in any case.
 
     Raises:
-        RequestError: the nodes work in an image and none is named, or there is no scheduler or no such partition
+        RequestError: the nodes work in an image and none is named, or there is no scheduler, or no partition has all
+            of them
         ConfigError: the site's configuration cannot be read
         RecordError: the site's baselines cannot be read
         SchedulerError: the nodes are not given, or nothing can be started there
         EnvironmentLacks: a part of LLMB is missing
+        OSError: a part of LLMB cannot be read
     """
     if needs.containers and needs.image is None:
         raise RequestError(
@@ -70,12 +73,16 @@ def check_nodes_under_load(
     known = executor.topology()
 
     def measured(held: Held, found: Health) -> Health:
-        """Return the health of nodes, ``found``, with their fabric measured.
+        """Return the health of nodes, ``found``, with the fabric of ``held`` measured, as ``with_fabric`` does.
+
+        For the enclosing function's needs, installation, topology and ``sizes``.
 
         Raises:
             ConfigError: the site's configuration cannot be read
             RecordError: the site's baselines cannot be read
-            SchedulerError: nothing can be started on the nodes
+            SchedulerError: nothing can be started on the nodes, or the program has ended on all of them
+            EnvironmentLacks: a part of LLMB is missing
+            OSError: a part of LLMB cannot be read
         """
         return with_fabric(held, needs, found, install, known, sizes=sizes)
 
@@ -85,17 +92,19 @@ def check_nodes_under_load(
 def with_fabric(
     held: Held, needs: Needs, found: Health, install: Path, topology: Mapping[str, str], *, sizes: bool = False
 ) -> Health:
-    """Return ``found``, the health of held nodes, with what those that did not fail give under load.
+    """Return a copy of ``found``, the health of held nodes, with what those that did not fail give under load.
 
-    ``needs`` is what jobs need of a node, with the image to work in. The verdicts are judged anew with what is found.
-    Unchanged where all nodes failed or are silent. ``topology`` is the switch or block of each node, as far as known.
-    With ``sizes`` all nodes together also reduce buffers of several sizes.
+    ``install`` is the installation, with the site's settings and baselines. ``needs`` is what jobs need of a node,
+    with the image to work in. The verdicts are judged anew with what is found. ``found`` itself where all nodes failed
+    or are silent. ``topology`` is the switch or block of each node by its name, as far as known. With ``sizes`` all
+    nodes together also reduce buffers of several sizes.
 
     Raises:
         ConfigError: the site's configuration cannot be read
         RecordError: the site's baselines cannot be read
-        SchedulerError: nothing can be started on the nodes
+        SchedulerError: nothing can be started on the nodes, or the program has ended on all of them
         EnvironmentLacks: a part of LLMB is missing
+        OSError: a part of LLMB cannot be read
     """
     nodes = [item.node for item in found.verdicts if item.status in ("ok", "warn")]
     if not nodes:
@@ -126,8 +135,10 @@ def with_fabric(
 class _FabricRun:
     """One measurement of a cluster's fabric, from single GPUs to all nodes together.
 
-    Made from the workers that measure, what jobs need, the switch of each node, and what the site expects. ``run``
-    measures, once; then ``measurement`` has the results, and ``loads`` what was seen of GPUs under load, by node.
+    Made from the workers that measure, what jobs need, the switch of each node by name (as far as known), and what the
+    site expects. ``run`` measures, once, and returns None; then ``measurement`` has the results, and ``loads`` what
+    was seen of GPUs under load, by node. ``run`` raises ``SchedulerError`` where the measuring program has ended on
+    all nodes.
     """
 
     def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
@@ -145,7 +156,10 @@ class _FabricRun:
         """Measure GPUs, nodes, groups of nodes and all together, in this order; the result is in ``measurement``.
 
         Then halves of the nodes, where all together are slow. No further groups are measured once time runs out. With
-        ``sizes`` all nodes together also reduce buffers of several sizes.
+        ``sizes`` all nodes together also reduce buffers of several sizes. Nothing is measured where no node is left.
+
+        Raises:
+            SchedulerError: the measuring program has ended on all nodes
         """
         begun = time.monotonic()
         self._update_measurement()
@@ -179,6 +193,9 @@ class _FabricRun:
         """Measure slow groups of nodes again, rail by rail, into ``measurement``, where nodes have more than one rank.
 
         A rail is the network path of the GPUs with the same index. Nothing is measured where no group is slow.
+
+        Raises:
+            SchedulerError: the measuring program has ended on all nodes
         """
         if ranks_of(self._needs) == 1:
             return
@@ -188,7 +205,11 @@ class _FabricRun:
             self._update_measurement(rails=tuple(self._workers.all_reduce_by_rail(groups, self._bytes, self._seconds)))
 
     def _measure_all_nodes(self, nodes: list[str], *, sizes: bool) -> None:
-        """Measure an all-reduce of all ``nodes`` together, with ``sizes`` at several sizes, into ``measurement``."""
+        """Measure an all-reduce of all ``nodes`` together, with ``sizes`` at several sizes, into ``measurement``.
+
+        Raises:
+            SchedulerError: the measuring program has ended on all nodes
+        """
         sizes_to_measure = [self._bytes]
         if sizes:
             sizes_to_measure += SIZES[self._needs.device]
@@ -196,14 +217,21 @@ class _FabricRun:
         self._update_measurement(whole=measured[0], sizes=tuple(measured[1:]))
 
     def _all_reduce(self, groups: Sequence[Sequence[str]]) -> tuple[GroupMeasurement, ...]:
-        """Measure an all-reduce in each group of nodes, all at the same time; return the results in that order."""
+        """Measure an all-reduce in each group of nodes, all at the same time; return the results in that order.
+
+        ``groups`` are names of nodes, disjoint; a group that gave no time has an error in its result.
+
+        Raises:
+            SchedulerError: the measuring program has ended on all nodes
+        """
         measured = self._workers.all_reduce(groups, [self._bytes], self._seconds)
         return tuple(of_size[0] for of_size in measured)
 
     def _responding_nodes(self) -> list[str]:
-        """Return the nodes that still answer and can work with all others.
+        """Return the nodes that still answer and can work with all others, in their order.
 
-        Left out are those that may hold up the others: none of their groups gave a time.
+        Left out are those that may hold up the others: none of their groups in the rounds measured so far gave a time.
+        Empty where none is left.
         """
         suspects: set[str] = set()
         cleared: set[str] = set()
@@ -215,13 +243,19 @@ class _FabricRun:
         return [node for node in self._workers.nodes if node in cleared or node not in suspects]
 
     def _update_measurement(self, **found: Any) -> None:
-        """Set the given fields of ``measurement``, and note in it which nodes are lost by now."""
+        """Set the given fields of ``measurement``, and note in it which nodes are lost by now.
+
+        ``found`` are fields of ``FabricMeasurement`` by name; ``measurement`` is replaced by a changed copy.
+        """
         missing = dict(self._workers.lost)
         self.measurement = msgspec.structs.replace(self.measurement, missing=missing, **found)
 
 
 def _gpu_measurements(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]:
-    """Yield what each GPU gave by itself, from the answers of nodes by name; with an error where it gave nothing."""
+    """Yield what each GPU gave by itself, from the answers of nodes by name; with an error where it gave nothing.
+
+    ``answers`` have passed ``readable``. In their order, and the GPUs' in each; what was not measured is None.
+    """
     for node, answer in answers.items():
         for index, result in answer.get("alone", {}).items():
             value = result.get("value") or {}
@@ -239,8 +273,9 @@ def _gpu_measurements(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[Node
 def fabric_remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tuple[str, Remark]]:
     """Yield (node, remark) for what the fabric's measurement says against single nodes; nothing where it does not.
 
-    Nodes that could not be measured come first, and fail. Of the others only a node that is the cause of a finding
-    fails by it, all that the finding names are warned: a path has two ends. Notes are left out.
+    ``verdict`` is the one on ``measured``. Nodes that could not be measured come first, and fail. Of the others only a
+    node that is the cause of a finding fails by it, all that the finding names are warned: a path has two ends. Notes
+    are left out.
     """
     for node, why in measured.missing.items():
         yield node, Remark("answer", "fail", why)
@@ -254,9 +289,10 @@ def fabric_remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Itera
 
 
 def _facts_under_load(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:
-    """Return a node's facts with what was seen of its GPUs under load, and of its network in the lines of NCCL's log.
+    """Return a copy of a node's facts with what was seen of its GPUs under load, and of its network in NCCL's log.
 
-    If ``looks`` cannot be read, there are none.
+    ``looks`` are as its program sends them; if they cannot be read, there are none. ``lines`` are those of NCCL's log;
+    empty: ``nccl`` is None.
     """
     try:
         load = from_plain(list(looks), tuple[Snapshot, ...])

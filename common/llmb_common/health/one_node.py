@@ -31,8 +31,8 @@ _SAID_INSIDE = ("started=", "root=", "workloads=", "gpu=", "hung=")
 class ContainerProbe:
     """What the container that jobs run in showed on a node, where ``probe.sh`` was started in it.
 
-    Empty, without ``status``, where no container was to be started. ``started`` tells whether the container started,
-    whatever became of it then.
+    Empty, without ``status``, where no container was to be started. The property ``started`` is True where the
+    container started, whatever became of it then.
     """
 
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -54,8 +54,9 @@ class ContainerProbe:
 class NodeReport:
     """What one node of the site reported of itself, for ``llmb-install doctor``.
 
-    ``ask_one_node`` makes it; with an ``error`` all else is empty. ``folder`` tells what the node sees of one of the
-    folders that were asked for.
+    ``ask_one_node`` makes it; with an ``error`` all else is empty. ``folder`` returns what the node sees of one of the
+    folders that were asked for, by the name that the request gave it; a ``Folder`` that says there is none for any
+    other name.
     """
 
     error: str = ""
@@ -65,9 +66,11 @@ class NodeReport:
     inside: ContainerProbe = ContainerProbe()
     """What the container that jobs run in showed on it."""
     writes: bool = False
-    """Whether the node was to write where runs go."""
+    """Whether the node was to try to write where runs go; what came of it is in the facts."""
     skew: float | None = None
-    """Its clock minus ours, in seconds, including the second or so that the answer takes."""
+    """Its clock minus ours, in seconds, including the second or so that the answer takes; None: it did not tell its
+    time.
+    """
 
     def folder(self, name: str) -> Folder:
         """Return what the node sees of the folder that the request called ``name``, such as ``installation``.
@@ -82,14 +85,16 @@ def ask_one_node(
 ) -> NodeReport:
     """Return what any one node of the site reports of itself, and of ``container`` on it.
 
-    It reports as for ``llmb-run health``. The node is held in a job, with GPUs where jobs ask for them; ``needs`` is
-    what jobs need of it. ``folders`` are the paths to look into, by a name for each; ``installation`` must be among
-    them. Without a ``container`` none is started. Nothing is written but files in a folder of their own among the
-    installation's runs, which is removed again. Where no node is given or answers, the report's ``error`` says so.
+    ``executor`` holds the node in a job, with GPUs where jobs ask for them, and it reports as for ``llmb-run health``;
+    ``needs`` is what jobs need of it. ``folders`` are the paths to look into, by a name for each; ``installation``
+    must be among them. Without a ``container`` none is started. Nothing is written but files in a folder of their own
+    among the installation's runs, which is removed again. Where no node is given or answers, the report's ``error``
+    says so.
 
     Raises:
         RequestError: there is no scheduler that knows of nodes
         EnvironmentLacks: a part of LLMB is missing
+        OSError: a part of LLMB cannot be read
     """
     wanted = NodeRequest(
         name="llmb-doctor",
@@ -111,8 +116,13 @@ def _held_node_report(
 ) -> NodeReport:
     """Return the report of the one node that is held, and of ``container`` on it, if one is given.
 
-    ``trial`` is a folder in which the node is to write; empty: none. The report's ``error`` says where it did not
-    answer.
+    ``needs`` is what jobs need of it. ``held`` must have exactly one node. ``folders`` are paths by a name for each;
+    ``trial`` is the path of a folder in which the node is to write; empty: none. The report's ``error`` says where the
+    node did not answer.
+
+    Raises:
+        EnvironmentLacks: a part of LLMB is missing
+        OSError: a part of LLMB cannot be read
     """
     seen = {**folders, "workload": trial} if trial else dict(folders)
     starts = [] if needs.containers else list(needs.pythons)
@@ -134,7 +144,8 @@ def _held_node_report(
 def _probe_container(held: Held, container: Container, trial: str) -> ContainerProbe:
     """Return what ``probe.sh`` shows in ``container`` on the held node.
 
-    ``trial`` is a folder in which it tries to write; empty: none.
+    It has no ``status`` where it did not end in time, or could not be started. ``trial`` is the path of a folder in
+    which it tries to write; empty: none.
     """
     begun = time.monotonic()
     argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), trial]
@@ -150,7 +161,7 @@ def _probe_container(held: Held, container: Container, trial: str) -> ContainerP
 def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
     """Return the values in lines ``NAME=VALUE``, by name, in their order; a name may come more than once.
 
-    Without blanks around either; the first ``=`` counts. Other lines and empty values are left out.
+    Without blanks around either; the first ``=`` counts. Lines without ``=``, or with nothing behind it, are left out.
     """
     values: dict[str, list[str]] = {}
     for line in lines:
@@ -164,7 +175,8 @@ def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
 def _trial_folder(install: Path) -> Iterator[str]:
     """Return a context with the path of a new folder where runs go, which is removed at its end.
 
-    An empty text where none can be made. A node sees the folder only if it has the same file system.
+    ``install`` is the installation. An empty text where no folder can be made. A node sees the folder only if it has
+    the same file system.
     """
     folder = install / "workloads"
     try:

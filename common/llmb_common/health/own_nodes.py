@@ -44,7 +44,7 @@ class Decision:
     """
 
     status: int
-    """The exit status that tells the job what to do: ``TRAIN``, ``WITHOUT`` or ``END``."""
+    """The exit status that tells the job what to do: ``TRAIN`` (0), ``WITHOUT`` (10) or ``END`` (11)."""
     unfit: dict[str, str]
     """Why each node that fails does, by its name."""
     why: str
@@ -54,14 +54,14 @@ class Decision:
 def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decision:
     """Return what a job is to do after the check of its nodes: train, queue itself again without the unfit, or end.
 
-    ``found`` is the result of the check; ``left_out`` has the nodes without which the job has queued itself again, a
-    host list for each time. Unfit are nodes that failed or were silent. It ends where all nodes fail alike, where none
-    is unfit but the fabric as a whole fails, and where it cannot run without the unfit ones or has been queued again
-    ``MOST_RESTARTS`` (2) times. Nodes on which nothing could be measured are not unfit where that holds for all of
-    them: training will say why.
+    ``record`` is that of the job's run, ``found`` the result of the check; ``left_out`` has the nodes without which
+    the job has queued itself again, a host list for each time. Unfit are nodes that failed or were silent. The job
+    ends where all nodes fail alike, where none is unfit but the fabric as a whole fails, and where it cannot run
+    without the unfit ones or has been queued again ``MOST_RESTARTS`` (2) times. Nodes on which nothing could be
+    measured are not unfit where that holds for all of them: training will say why.
 
     Raises:
-        RequestError: the user named a file with nodes, and it cannot be read
+        RequestError: the user's list of nodes is wrong, or in a file that cannot be read
     """
     failed = {verdict.node: verdict.reason for verdict in found.failed}
     answer, of_all = "the fabric was not measured", []
@@ -88,11 +88,12 @@ def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decisio
 def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequence[str]) -> str:
     """Return why a job cannot be queued again without the nodes that failed, as a clause; empty where it can.
 
-    It cannot where it asks for one by name, was queued again ``MOST_RESTARTS`` (2) times before, or too few nodes are
-    left. ``failed`` has the reason by node; ``left_out`` the host lists of those left out before.
+    The job cannot where it asks for one by name, was queued again ``MOST_RESTARTS`` (2) times before, or too few nodes
+    are left. ``record`` is that of the job's run, ``failed`` has the reason by node, and ``left_out`` the host lists
+    of those left out before.
 
     Raises:
-        RequestError: the user named a file with nodes, and it cannot be read
+        RequestError: the user's list of nodes is wrong, or in a file that cannot be read
     """
     plan, run_id = record.plan, record.paths.run_id
     requested = plan.scheduler.nodelist if plan.scheduler is not None else None
@@ -114,11 +115,14 @@ def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequen
 def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
     """Return the health of the nodes of a job that this process runs in, by themselves and under load.
 
-    The latter is left out, and said on standard error (the job's log), where nothing can be started in the image.
+    ``record`` is that of the job's run. ``job_id`` is the job's, and ``nodes`` are the names of its nodes. What they
+    do under load is left out, and said on standard error (the job's log), where nothing can be started in the image.
     ``seconds`` is the time for both.
 
     Raises:
-        LLMBError: nothing can be started on the nodes at all, or the site's configuration or baselines cannot be read
+        LLMBError: nothing can be started on the nodes at all, the site's configuration or baselines cannot be read, or
+            there is no scheduler
+        OSError: a part of LLMB cannot be read
     """
     plan, begun = record.plan, time.monotonic()
     executor, needs = executor_for(plan.cluster_type), needs_of(plan)
@@ -135,10 +139,10 @@ def main(words: Sequence[str]) -> int:
     """Check a job's own nodes before it trains; return what the job is to do, as an exit status.
 
     0: train; 10 (``WITHOUT``): queue itself again without the nodes that fail; 11 (``END``): end; 1: train, as nothing
-    could be judged. Prints the host list of the nodes that fail on standard output (an empty line: none do), writes
-    ``fabric-<restart>.json`` to the run's folder, and keeps later jobs off these nodes for a day; what cannot be
-    written is only logged, on standard error. ``words`` are the run's folder, the job's id, the number of the restart,
-    and the host list of the nodes. SIGTERM ends the process.
+    could be judged. Prints the host list of the nodes that fail on standard output (an empty line: none do; with
+    status 1 nothing), writes ``fabric-<restart>.json`` to the run's folder, and keeps later jobs off these nodes for a
+    day; what cannot be written is only logged, on standard error. ``words`` are exactly four: the run's folder, the
+    job's id, the number of the restart, and the host list of the nodes. SIGTERM ends the process, also afterwards.
     """
     folder, job_id, restart, nodes = words
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # whatever was started ends, too
@@ -166,7 +170,11 @@ def main(words: Sequence[str]) -> int:
 
 
 def _as_json_values(found: Health, decision: Decision) -> dict[str, Any]:
-    """Return what a job has found of its nodes, and decided, as the values of ``fabric-<restart>.json``."""
+    """Return what a job has found of its nodes, and decided, as the values of ``fabric-<restart>.json``.
+
+    A dict of ``schema`` (1), ``nodes`` (the verdicts), ``fabric`` (None: not measured), ``seconds``, ``unfit`` (why,
+    by node) and ``why``.
+    """
     return {
         "schema": 1,
         "nodes": msgspec.to_builtins(found.verdicts),
@@ -178,7 +186,7 @@ def _as_json_values(found: Health, decision: Decision) -> dict[str, Any]:
 
 
 def _print_line(text: str) -> None:
-    """Print a line on standard error, which goes to the job's log."""
+    """Print ``text`` and a line break on standard error, which goes to the job's log."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -26,8 +26,8 @@ def after_training(verdict: FabricVerdict, runs: Sequence[NodeRun]) -> FabricVer
     """Return the verdict on a fabric with what training runs say of each node that it only warns of.
 
     Such a node fails if runs with it are slower than runs without by more than chance, and no other node was in all of
-    them, too. ``runs`` may be of any nodes; nothing is measured here. Unchanged where the verdict warns of no single
-    node.
+    them, too. ``runs`` may be of any nodes; nothing is measured here, and ``verdict`` is not changed. It is returned
+    as it is where it warns of no single node.
     """
     suspects = verdict.suspects
     if not suspects:
@@ -41,9 +41,10 @@ def after_training(verdict: FabricVerdict, runs: Sequence[NodeRun]) -> FabricVer
 
 
 def _with_witness(finding: FabricFinding, witness: Witness) -> FabricFinding:
-    """Return the finding on a node with what training runs say of it added.
+    """Return a copy of the finding on a node with what training runs say of it (``training``).
 
-    It becomes a failure where runs with the node are slower, and no other node was in all of them, too.
+    ``witness`` is what they say. The finding becomes a failure where runs with the node are slower, and no other node
+    was in all of them, too.
     """
     confirmed = witness.says == "slower" and not witness.together
     return msgspec.structs.replace(finding, level="fail" if confirmed else finding.level, training=_words(witness))
@@ -52,7 +53,7 @@ def _with_witness(finding: FabricFinding, witness: Witness) -> FabricFinding:
 def _words(witness: Witness) -> str:
     """Return what training runs say of a node, as the end of a sentence about it, without a period.
 
-    Such as ``3 training runs with it are 4.1 % slower than 5 runs without it``.
+    Such as ``3 training runs with it are 4.1 % slower than 5 runs without it``. ``witness`` is what they say.
     """
     if witness.says == "nothing":
         return "what that costs a training job is not known here"
@@ -69,7 +70,8 @@ def _words(witness: Witness) -> str:
 def with_training(found: Health, runs: Sequence[NodeRun]) -> Health:
     """Return the health of nodes with what training runs say of those that the fabric's verdict only warns of.
 
-    Their verdicts are judged anew. ``found`` unchanged where no fabric was measured, or it warns of no single node.
+    Their verdicts are judged anew; ``found`` is not changed. It is returned as it is where no fabric was measured, or
+    it warns of no single node.
     """
     if found.fabric is None or not found.fabric.verdict.suspects:
         return found
@@ -82,7 +84,7 @@ def with_training(found: Health, runs: Sequence[NodeRun]) -> Health:
 
 
 def _by_node(remarks: Iterable[tuple[str, Remark]]) -> dict[str, list[Remark]]:
-    """Return the remarks of (node, remark) pairs by node, in their order."""
+    """Return the remarks of (node, remark) pairs by node, in their order; nodes without any are missing."""
     found: dict[str, list[Remark]] = {}
     for node, remark in remarks:
         found.setdefault(node, []).append(remark)

@@ -27,7 +27,8 @@ _ORDER = ("fail", "warn", "unknown")
 class NodeVerdict(msgspec.Struct, frozen=True):
     """The verdict of a health check on one node: its status, and the remarks that led to it, the worst first.
 
-    ``reason`` is why it is not to be used: its failures, else all remarks, as one text; empty where there are none.
+    ``judge`` makes it. The property ``reason`` is why the node is not to be used: its failures, else all remarks, as
+    one text; empty where there are none.
     """
 
     node: str
@@ -46,7 +47,10 @@ class NodeVerdict(msgspec.Struct, frozen=True):
 
 
 class Fabric(msgspec.Struct, frozen=True):
-    """What was measured of the fabric between nodes under load, and the verdict on it."""
+    """What was measured of the fabric between nodes under load, and the verdict on it.
+
+    ``with_fabric`` makes it.
+    """
 
     measurement: FabricMeasurement
     verdict: FabricVerdict
@@ -57,9 +61,9 @@ class Fabric(msgspec.Struct, frozen=True):
 def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:
     """Return a health verdict on each node that was asked, ``hosts``, in their order, by what nodes recorded.
 
-    ``node_answers`` has None for a node on which nothing could run, and lacks those that did not answer: both are
-    ``silent``. Nodes are held against ``needs``, what jobs need of them, and compared with each other, and each node's
-    kernel log counts.
+    ``node_answers`` has the facts by node, None for a node on which nothing could run, and lacks those that did not
+    answer: both are ``silent``. Nodes are held against ``needs``, what jobs need of them, and compared with each
+    other, and each node's kernel log counts.
     """
     answers = [node_answers.get(node) for node in hosts]
     nodes = tuple(facts for facts in answers if facts is not None)
@@ -72,10 +76,10 @@ def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], ne
 
 
 def _as_fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
-    """Return the nodes in the form that health rules look at.
+    """Return the nodes, with what jobs need of them, in the form that health rules look at.
 
     Where ``needs`` does not say the type and the number of GPUs in a node, those that most nodes have count; where it
-    names no type and no node has GPUs, all are taken for nodes without GPUs.
+    names no type and no node has GPUs, all are taken for nodes without GPUs. ``needs`` is not changed.
     """
     gpus = chain.from_iterable(node.before.gpus for node in nodes)
     types = Counter(type_of(gpu.product or "") for gpu in gpus)
@@ -123,7 +127,10 @@ def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequenc
 
 
 def _verdict(node: str, node_answers: Mapping[str, NodeFacts | None], found: Sequence[Remark]) -> NodeVerdict:
-    """Return the health verdict on a node: ``silent`` where it gave no answer or had no Python, else by ``found``."""
+    """Return the health verdict on a node: ``silent`` where it gave no answer or had no Python, else by ``found``.
+
+    ``node_answers`` lacks a node that gave no answer, and has None for one without a Python.
+    """
     if node not in node_answers:
         return NodeVerdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
     if node_answers[node] is None:

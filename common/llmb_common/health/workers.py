@@ -62,10 +62,12 @@ def ranks_of(needs: Needs) -> int:
 class Workers:
     """The nodes on which the measuring program runs, and takes orders, one after the other.
 
-    ``start_workers`` makes it and returns it ready; it takes orders only within that context: ``measure_gpus``,
-    ``all_reduce`` and ``all_reduce_by_rail`` return what was measured. Nodes that fail to answer one are in ``lost``
-    from then on, with the reason, and no longer in ``nodes``. ``logs`` has lines of NCCL's log, by node.
-    ``require_step`` raises once the program has ended on all nodes.
+    ``start_workers`` makes it and returns it ready; it takes orders only within that context. ``measure_gpus`` returns
+    the nodes' answers by name, ``all_reduce`` for each group a list of measurements, one a size,
+    ``all_reduce_by_rail`` one list of all rails' measurements; they, and ``require_step``, raise ``SchedulerError``
+    once the program has ended on all nodes. Nodes that fail to answer are in ``lost`` from then on, with the reason by
+    name, and no longer in the property ``nodes``, a list of names in the order given. ``logs`` has lines of NCCL's
+    log, by node. ``wait_until_ready`` is for ``start_workers`` alone.
     """
 
     def __init__(self, conversation: Conversation, needs: Needs, nodes: Sequence[str], port: int) -> None:
@@ -85,21 +87,25 @@ class Workers:
 
     @property
     def nodes(self) -> list[str]:
-        """The names of the nodes that still answer, in the order in which they were given."""
+        """The names of the nodes that still answer, in the order in which they were given.
+
+        Empty where none does.
+        """
         return [node for node in self._asked if node not in self.lost]
 
     def wait_until_ready(self) -> None:
         """Wait until the measuring program is ready on all nodes, at most five minutes.
 
-        Less once half of them are. Nodes on which it is not ready then are noted in ``lost``; nothing is raised.
+        Less, but at least one, once half of them are. Nodes on which it is not ready then are noted in ``lost``;
+        nothing is raised.
         """
         self._collect_answers(0, self.nodes, START_SECONDS, 60.0)
 
     def measure_gpus(self) -> dict[str, dict[str, Any]]:
         """Measure each GPU of all nodes by itself; return each node's answer: ``alone`` by GPU, and looks in ``load``.
 
-        By the node's name, in the form of JSON: a GPU is its index as text. Nodes that do not answer are noted in
-        ``lost`` and left out.
+        By the node's name, in the form of JSON: a GPU is its index as text. Nodes that do not answer in time, within
+        about 100 s, are noted in ``lost`` and left out.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -121,7 +127,8 @@ class Workers:
     def _on_free_ports(self, groups: Groups, measure: Callable[[Groups], Measured]) -> Measured:
         """Return what ``measure`` gives for the groups of nodes; those whose port was taken are measured once more.
 
-        That another program has the port says nothing of the nodes.
+        ``measure`` is called with groups, and returns their measurements in that order. That another program has the
+        port says nothing of the nodes.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -140,7 +147,7 @@ class Workers:
     def _run_all_reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
         """Measure an all-reduce in each group of nodes at once, once; return for each group one measurement a size.
 
-        What NCCL logged is added to ``logs``.
+        ``sizes`` are in bytes, and it takes at most ``seconds``. What NCCL logged is added to ``logs``.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -171,7 +178,8 @@ class Workers:
     def _by_rail(self, groups: Groups, size: int, seconds: float) -> Measured:
         """Measure all-reduces of each rail in groups of nodes, once; return for each group one measurement a rail.
 
-        A rail is the GPUs with the same index on each node.
+        A rail is the GPUs with the same index on each node. ``size`` is that of the buffer in bytes, and it takes at
+        most ``seconds``.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -186,7 +194,8 @@ class Workers:
     def _next_ports(self, count: int) -> int:
         """Return the first of ``count`` TCP ports in a row, which count as taken from then on.
 
-        When the range is used up it starts over: ports of long ago are free again.
+        When the range of 4096 is used up it starts over: ports of long ago are free again. Whether they are free is
+        not checked. ``count`` is at most 4096.
         """
         if self._taken + count > MOST_GROUPS:
             self._taken = 0
@@ -195,7 +204,9 @@ class Workers:
         return first
 
     def _send_order(self, order: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
-        """Give nodes an order; return the answers by node. Those that do not answer in time are noted in ``lost``.
+        """Give nodes an order, values for JSON without a number; return the answers by node, within about ``seconds``.
+
+        Nodes that do not answer in time are noted in ``lost`` and left out.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -221,10 +232,11 @@ class Workers:
     def _collect_answers(
         self, number: int, nodes: Sequence[str], seconds: float, floor: float
     ) -> dict[str, dict[str, Any]]:
-        """Return the answer of each node to order ``number``, by its name, within ``seconds``.
+        """Return the answer of each node to order ``number`` (0: the program's start), by its name, within ``seconds``.
 
         Nodes that do not answer in time, or cannot carry it out, are noted in ``lost`` with the reason and left out.
-        Once half have answered the others get less time, but at least ``floor`` seconds.
+        Once half have answered the others get less time, but at least ``floor`` seconds. Ranks that still work then
+        are ended, and their nodes have a few seconds more to answer.
         """
         answers: dict[str, dict[str, Any]] = {}
         took: list[float] = []
@@ -260,8 +272,8 @@ class Workers:
 def _order_deadline(took: Sequence[float], nodes: int, seconds: float, floor: float) -> float:
     """Return after how many seconds from its beginning the ranks that still work on an order are ended.
 
-    It is ``seconds`` until half of the ``nodes`` (a number) have answered; then ``_MEDIANS`` times the median of what
-    those took (``took``, in seconds), at least ``floor`` and at most ``seconds``.
+    It is ``seconds`` until half of the ``nodes`` (a number) have answered; then ``_MEDIANS`` (5) times the median of
+    what those took (``took``, in seconds), at least ``floor`` (in seconds) and at most ``seconds``.
     """
     if 2 * len(took) < nodes:
         return seconds
@@ -276,7 +288,10 @@ def _why_silent(number: int) -> str:
 
 
 def _nccl_lines(answer: Mapping[str, Any], rank: int | None = None) -> Iterator[str]:
-    """Yield the lines of NCCL's log in a node's answer, of all its ranks or only of its rank ``rank``."""
+    """Yield the lines of NCCL's log in a node's answer, of all its ranks or only of its rank ``rank`` (None: of all).
+
+    Ranks count from 0 on each node. Nothing where the answer has no such lines.
+    """
     for name, result in answer.get("ranks", {}).items():
         if rank is not None and name != str(rank):
             continue
@@ -287,10 +302,11 @@ def _nccl_lines(answer: Mapping[str, Any], rank: int | None = None) -> Iterator[
 def _group_measurements(
     group: Sequence[str], indexes: Sequence[int], sizes: Sequence[int], answers: Mapping[str, Mapping[str, Any]]
 ) -> list[GroupMeasurement]:
-    """Return the measurement of one group of nodes for each size, by the answers of nodes.
+    """Return the measurement of one group of nodes for each of ``sizes``, in bytes and in their order.
 
-    On each node the ranks with these ``indexes`` took part. The time is the median of all ranks. If any rank gave no
-    time, each measurement has an error instead, and says which ranks hung.
+    ``group`` has the nodes' names, and ``answers`` their answers by name. On each node the ranks with these
+    ``indexes`` took part. The time is the median of all ranks. If any rank gave no time, each measurement has an error
+    instead, and says which ranks hung, counted from 0 within the group.
     """
     count = len(indexes)
     results: list[dict[str, Any] | None] = []
@@ -314,7 +330,8 @@ def _group_measurements(
 def _of_rail(group: Sequence[str], rail: int, size: int, answers: Mapping[str, Mapping[str, Any]]) -> GroupMeasurement:
     """Return the measurement of a group in which only the GPU with index ``rail`` of each node took part.
 
-    It includes the network adapters that NCCL used.
+    It includes the network adapters that NCCL used, each name once. ``size`` is that of the buffer, in bytes;
+    ``answers`` are by node.
     """
     (measured,) = _group_measurements(group, [rail], [size], answers)
     # By node: each numbers its adapters itself.
@@ -326,7 +343,7 @@ def _of_rail(group: Sequence[str], rail: int, size: int, answers: Mapping[str, M
 def _rank_seconds(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[float]:
     """Return the seconds that a rank took for each of ``sizes``; empty where it gave no time, or not for all.
 
-    None for ``result``: its node said nothing of it.
+    ``result`` is what its node said of it, as JSON has it; None: nothing.
     """
     value = (result or {}).get("value") or {}
     seconds: Sequence[float] = value.get("seconds", ())
@@ -334,7 +351,7 @@ def _rank_seconds(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Seq
 
 
 def _rank_problem(result: Mapping[str, Any] | None) -> str:
-    """Return why a rank gave no time, as a clause (``it is stopped``), by what its node said of it.
+    """Return why a rank gave no time, as a clause (``it is stopped``), by what its node said of it, as JSON has it.
 
     None for ``result``: its node said nothing.
     """
@@ -352,9 +369,9 @@ def _rank_problem(result: Mapping[str, Any] | None) -> str:
 def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
     """Return which of a group's ranks, counted from 0, hold up the others in a collective that did not end.
 
-    ``results`` are by rank; None: its node said nothing of it. Those hold up the others of which there is no word,
-    which died, or whose process does nothing; without such, those that are behind. Sorted; empty where all wait at the
-    same place, so that it cannot be told for whom.
+    ``results`` are by rank, as JSON has them; None: its node said nothing of it. Those hold up the others of which
+    there is no word, which died, or whose process does nothing; without such, those that are behind. Sorted; empty
+    where all wait at the same place, so that it cannot be told for whom.
     """
     gone = [at for at, result in enumerate(results) if result is None or _is_stopped_or_dead(result)]
     if gone:
@@ -366,7 +383,10 @@ def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
 
 
 def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
-    """Return whether a rank's process was stopped or dead, so that the others waited for it."""
+    """Return whether a rank's process was stopped or dead, so that the others waited for it.
+
+    ``result`` is what its node said of it, as JSON has it.
+    """
     if "hung" in result:
         return result.get("state") in _NOT_ALONE or bool(result.get("stuck"))
     return bool(result.get("died"))
@@ -376,13 +396,15 @@ def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
 def start_workers(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]:
     """Return a context in which the measuring program runs on ``nodes`` and is ready for orders.
 
-    It ends with the context. It runs in the jobs' image and with their variables, as ``needs`` has them. Nodes that the
-    scheduler cannot reach, or on which it does not start, are noted in the ``lost`` of what the context gives; all may
-    be.
+    ``nodes`` are names of held ones. The program ends with the context. It runs in the jobs' image and with their
+    variables, as ``needs`` has them. Nodes that the scheduler cannot reach, or on which it does not start, are noted
+    in the ``lost`` of what the context gives; all may be. An OSError that is raised within the context comes out of it
+    as a ``SchedulerError``.
 
     Raises:
         SchedulerError: the program cannot be started at all, or the scheduler does not answer
         EnvironmentLacks: a part of LLMB is missing
+        OSError: a part of LLMB cannot be read
     """
     addresses = held.addresses
     spec = {

@@ -64,8 +64,8 @@ _NO_FILES = RunFiles("", None, None)
 class LogSummary(msgspec.Struct, frozen=True, array_like=True):
     """What a run's log says in short: as much as tables of many runs need of each.
 
-    ``KeptFigures`` reads it, and the index keeps it. ``is_comparable`` tells whether it says how fast the run's
-    configuration is.
+    ``KeptFigures`` reads it, and the index keeps it. The property ``is_comparable`` is True where the run succeeded,
+    has a step time and was measured as documented.
     """
 
     status: Status
@@ -75,7 +75,7 @@ class LogSummary(msgspec.Struct, frozen=True, array_like=True):
     steps: MeasuredSteps
     """The step time and what else the measured iterations say."""
     sense: tuple[str, ...] = ()
-    """Sentences on why it did not train, by its log and plan alone; empty: nothing speaks against it."""
+    """Sentences without a period on why it did not train, by its log and plan alone; empty: none."""
     image: RunImage = RunImage("", "")
     """The container image that it trained in."""
     documented: bool = False
@@ -91,7 +91,10 @@ class LogSummary(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Timing(msgspec.Struct, frozen=True, array_like=True):
-    """A run's timing in the form that the index keeps: without its files, and of its iterations only the last."""
+    """A run's timing in the form that the index keeps: without its files, and of its iterations only the last.
+
+    ``of`` returns it as the timing of a run, whose files it is given; it reads no log.
+    """
 
     timing: RunTiming
     count: int
@@ -100,7 +103,8 @@ class _Timing(msgspec.Struct, frozen=True, array_like=True):
     def of(self, files: RunFiles) -> RunTiming:
         """Return the kept timing as that of the run in ``files``.
 
-        Iterations but the last are read from its log when they are asked for.
+        Iterations but the last are read from its log when they are asked for, which raises OSError where it is gone by
+        then. It has no iterations where ``files`` has no log.
         """
         last = self.timing.iterations
         known = IterationsOnDisk(files.log, self.count, last[0]) if last and files.log is not None else ()
@@ -108,7 +112,10 @@ class _Timing(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptLog(NamedTuple):
-    """What the log of one run says, as the index of runs has it or as it was just read."""
+    """What the log of one run says, as the index of runs has it or as it was just read.
+
+    ``KeptFigures`` makes it.
+    """
 
     summary: LogSummary
     """What it says in short."""
@@ -121,8 +128,8 @@ class KeptLog(NamedTuple):
 def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
     """Return the timing of the run in ``files`` from ``packed``, the bytes that the index keeps of its log.
 
-    None where another version of the code has kept it in another form. Iterations but the last are read from the log
-    when they are asked for; no log is read now.
+    None where another version of the code has kept it in another form. No log is read now: iterations but the last are
+    read when they are asked for, which raises OSError where the log is gone by then.
     """
     found = _decode_struct(packed, _Timing)
     return found.of(files) if found else None
@@ -131,10 +138,10 @@ def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
 class KeptFigures:
     """What the logs of the runs in ``folders`` say, from the index of the installation, or from the logs themselves.
 
-    Made from ``install``, the installation, and ``folders``, those of all runs that will be asked for; it then reads
-    their entries of the index. ``take_unchanged`` answers from the index alone, ``read`` reads the log where it must,
-    and ``close``, which the caller must call at the end, keeps in the index what was read. With ``install`` None
-    nothing is kept.
+    Made from ``install``, the installation, and ``folders``, those of all runs that will be asked for (None is
+    ignored); it then reads their entries of the index. ``take_unchanged`` returns a ``KeptLog`` from the index alone,
+    or None; ``read`` returns one in any case and reads the log where it must; ``close``, which the caller must call at
+    the end, keeps in the index what was read. Nothing is raised. With ``install`` None nothing is kept.
     """
 
     def __init__(self, install: Path | None, folders: Iterable[Path | str | None]) -> None:
@@ -148,8 +155,9 @@ class KeptFigures:
     def take_unchanged(self, row: RunRow) -> KeptLog | None:
         """Return what the index keeps of the log of an ended run, if nothing of the run has changed since; else None.
 
-        Changed is also what another version of the code has kept. None of a live run, too, and of one that the index
-        does not have. The record is not read. Each run is given out once: asked again, it is None.
+        ``row`` is the run's in the index. Changed is also what another version of the code has kept. None of a live
+        run, too, and of one that the index does not have. The record is not read. Each run is given out once: asked
+        again, it is None.
         """
         if is_live(row.state) or row.path not in self._known:
             return None
@@ -161,7 +169,7 @@ class KeptFigures:
     def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
         """Return what the index keeps of the run in ``folder`` if it was kept with this ``stamp``, else None.
 
-        It is given out once: asked again, it is None.
+        None for an empty stamp. It is given out once: asked again, it is None.
         """
         # Given out once, so that those of thousands of runs do not stay in memory twice.
         kept = self._known.pop(folder, None)
@@ -173,10 +181,11 @@ class KeptFigures:
     def read(self, files: RunFiles, record: RunRecord, wanted: Window | None, *, alone: bool) -> KeptLog:
         """Return what the log of a run says, from the index if nothing has changed, else read now.
 
-        Never raises for a bad or missing log: its status says what is wrong. What was read is kept, at the latest by
-        ``close``, unless the run is live, a ``wanted`` window is given, other logs lie beside it (not ``alone``), or
-        its files changed within the last two seconds. ``wanted`` None: over the documented window, of a resumed run's
-        own steps.
+        ``files`` has the log, ``record`` is the run's. Never raises for a bad or missing log: its status says what is
+        wrong. What was read is kept, at the latest by ``close``, unless the run is live, a ``wanted`` window is given,
+        other logs lie beside it (not ``alone``), its files changed within the last two seconds, or the log cannot be
+        read. ``wanted`` None: over the documented window, of a resumed run's own steps. The object must have been made
+        for the run's folder.
         """
         plan = record.plan
         resumes = bool(plan.checkpoint.load or plan.checkpoint.resume)
@@ -226,8 +235,9 @@ class KeptFigures:
 def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float]:
     """Return the mean step time in seconds of each run that has succeeded and was measured, by its folder.
 
-    Over the documented window; whether it trained is not asked. From the index, or from the run's log, which is kept in
-    the index of ``install`` then (None: it is not). Other runs, and those that cannot be read, are left out.
+    ``rows`` are the runs', as the index has them. The times are over the documented window; whether it trained is not
+    asked. From the index, or from the run's log, which is kept in the index of ``install`` then (None: it is not).
+    Other runs, and those that cannot be read, are left out.
     """
     kept, found = KeptFigures(install, [row.path for row in rows]), dict[Path, float]()
     for row in rows:
@@ -241,7 +251,8 @@ def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float
 def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
     """Return what the log of the run in ``folder`` says, read or from the index.
 
-    None where the run has no log, or no record that can be read.
+    ``kept`` answers from the index, and keeps what is read. None where the run has no log, or no record that can be
+    read.
     """
     record = result_or_error(load_record, folder)
     if isinstance(record, LLMBError):
@@ -254,7 +265,8 @@ def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
 def _memory_ratio(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
     """Return (key, ratio): by what a run's GPU memory was predicted, and its measured peak over the predicted one.
 
-    An empty key and None where memory was not predicted, or not measured.
+    ``read`` is what the log says, ``record`` the run's. The key is that of ``memory_key``. An empty key and None where
+    memory was not predicted, or not measured.
     """
     predicted = record.plan.preflight.memory
     measured = account_of(record).memory_gib or (read.memory.allocated if read.memory else None)
@@ -294,9 +306,9 @@ def _decode_struct(content: bytes, kind: type[T]) -> T | None:
 def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
     """Return a text that changes with all that decides what ``code``, a hash of code, reads of a run.
 
-    That is its log and its files in ``folder`` (record and events), each by inode, size and times, and its recorded
-    state. Empty where one of the files changed within the last two seconds: it could change again without a trace. A
-    missing file counts as such.
+    That is its log and its files in ``folder`` (``job.json``, ``run.json`` and ``events.jsonl``), each by inode, size
+    and times, and its recorded state. ``folder`` and ``log`` are paths. Empty where one of the files changed within
+    the last two seconds: it could change again without a trace. A missing file counts as such.
     """
     now = time.time_ns()
     parts = [code, state.state, state.detail]
@@ -317,13 +329,20 @@ def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
 def _hash_of(pattern: str, *packages: ModuleType) -> str:
     """Return a hash of the files of these packages that match ``pattern``, code and tables; found once in a process.
 
-    With other code, other figures may be read from the same log.
+    ``pattern`` is a glob such as ``*.py``, for files in the packages' own folders. One word for each package, with
+    blanks between. With other code, other figures may be read from the same log.
+
+    Raises:
+        OSError: a file cannot be read
     """
     return " ".join(sha256_of_tree(Path(package.__file__ or "").parent, pattern)[:16] for package in packages)
 
 
 def _code_hash() -> str:
-    """Return a hash of the code that reads logs and measures runs."""
+    """Return a hash of the code that reads logs and measures runs.
+
+    That is three words for three packages, found once in a process.
+    """
     return _hash_of("*.py", base, timing, results)
 
 
@@ -333,9 +352,9 @@ def diagnoses(
     """Return why those of the runs that have ended badly did, by run id; empty where none has.
 
     From the index of ``install`` (None: none), or found now from the logs and kept there. ``judged`` are the runs'
-    statuses by run id, as far as known: a run that its scheduler calls complete may have failed all the same. A status
-    ``Failed`` or ``Trained`` (what came after the last step failed) is bad; without a status any state but COMPLETED
-    is. Live runs are left out; records are taken as they are.
+    statuses by run id, as far as known (None: none is): a run that its scheduler calls complete may have failed all
+    the same. A status ``Failed`` or ``Trained`` (what came after the last step failed) is bad; without a status any
+    state but COMPLETED is. Live runs are left out; records are taken as they are. Nothing is raised for bad logs.
     """
     statuses = judged or {}
     failed = []

@@ -41,12 +41,16 @@ def measure(
 ) -> list[MeasuredRun]:
     """Return every run in ``runs``, folders or rows of the index, with what was measured of it, in their order.
 
-    A folder stands for all runs in it at any depth, sorted by path, and may also be a log. Measured are the iterations
-    that its document measures, or those of ``window``. Each run comes once: a copy of a run is left out. Of a row of
-    the index nothing is read if the run has not changed and there is no ``window``; what is read is kept in the index.
-    ``known`` are up-to-date records by folder; of other live runs the scheduler is asked, and their records are
-    updated. A log that LLMB did not write is measured by itself. Copies and records that cannot be read are told by
-    notices, and nothing is raised for them.
+    ``workspace`` has the installation, its recipes and baselines. A folder stands for all runs in it at any depth,
+    sorted by path, and may also be a log. Measured are the iterations that its document measures, or those of
+    ``window``. Each run comes once: a copy of a run is left out. Of a row of the index nothing is read if the run has
+    not changed and there is no ``window``; what is read is kept in the index. ``known`` are up-to-date records by
+    folder (None: none); of other live runs the scheduler is asked, and their records are updated. A log that LLMB did
+    not write is measured by itself. Copies and records that cannot be read are told by notices, and nothing is raised
+    for them. Empty where folders have no runs.
+
+    Raises:
+        OSError: reading the record of a live run, which is to be updated, fails
     """
     install = workspace.install_or_none
     with no_garbage():
@@ -87,20 +91,22 @@ def measure(
 def _measured_run(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
     """Return the ``MeasuredRun`` of a log that was read, or is kept in the index.
 
-    ``row`` is the run's row in the index; None: LLMB did not make the log. ``more`` are further fields.
+    ``judge`` is what the command's runs are held against. ``row`` is the run's row in the index; None: LLMB did not
+    make the log. ``more`` are further fields of it, by name.
     """
     return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
 
 
 def _slow_search_note(folder: Path) -> Callable[[], None]:
-    """Return a function to call after each folder of a search for runs.
+    """Return a function without arguments to call after each folder of a search for runs.
 
-    Once the search has taken long, it prints a message, a single time, that ``folder`` is searched.
+    Once the search has taken two seconds, it prints a message on standard error, a single time, that ``folder`` is
+    searched.
     """
     due = time.monotonic() + SILENT_SECONDS
 
     def folder_searched() -> None:
-        """Print a message, once, if the search for runs has taken long."""
+        """Print a message, once, if the search for runs in the enclosing function's ``folder`` has taken long."""
         nonlocal due
         if time.monotonic() > due:
             due = math.inf
@@ -112,7 +118,8 @@ def _slow_search_note(folder: Path) -> Callable[[], None]:
 def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
     """Return the run of ``record``, which is up to date, measured over its documented iterations.
 
-    The scheduler is not asked. Other logs in its folder are ignored.
+    ``workspace`` has the installation, its recipes and baselines. The scheduler is not asked, and nothing raised for a
+    bad log. Other logs in its folder are ignored.
     """
     folder: Path = record.paths.folder
     found = measure([folder], workspace, known={folder: record})
@@ -122,9 +129,12 @@ def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
 def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
     """Return the run records in ``folders``, by folder, as they are now.
 
-    The scheduler is asked about live runs, and their records are updated on disk. Where it does not answer for a run, a
-    notice says so, and its record has the last known state. None and folders without a record are left out; so are
+    The scheduler is asked about live runs, and their records are updated on disk. Where it does not answer for a run,
+    a notice says so, and its record has the last known state. None and folders without a record are left out; so are
     those with one that cannot be read, which a notice tells.
+
+    Raises:
+        OSError: reading a record that is to be updated fails
     """
     records: dict[Path | None, RunRecord] = {}
     for folder in dict.fromkeys(folders):
@@ -148,7 +158,9 @@ def _without_copies(
 ) -> list[RunFiles | MeasuredRun]:
     """Return the items of ``found`` with each run once: a copy of a run's folder is no repeat of the run.
 
-    Of folders with the same run id one in the installation counts, else the first; a notice tells of each copy.
+    ``workspace`` has the installation. ``records`` are those of the folders in ``found``. Of folders with the same run
+    id one in the installation counts, else the first; a notice tells of each copy. Rows of runs that are read now,
+    too, are left out. The order stays.
     """
     together: dict[str, list[str]] = {}
     for item in found:

@@ -93,8 +93,11 @@ class Judge:
     """What the runs of one command are held against: recipes, baselines and the site's past runs.
 
     Made from the command's workspace, whose ``baselines`` it reads at once; ``past`` is empty until ``measure`` sets
-    it. ``recipe`` is that of a run, ``reference`` what its speed is compared with, and ``work`` the TFLOP that one GPU
-    does in a step as planned. Repeats share a reference, so that it is found once for each kind of run.
+    it. ``recipe`` returns that of a run (None: LLMB did not make the run, or no recipe has its workload any more),
+    ``reference`` what its speed is compared with (None: nothing), and ``work`` the TFLOP that one GPU does in a step
+    as planned (None: not known). They raise ``RecipeError`` or ``ConfigError`` where recipes or the site's
+    configuration cannot be read, the last two also ``RecordError``, where the run's record cannot. Repeats share a
+    reference, so that it is found once for each kind of run.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -111,6 +114,10 @@ class Judge:
         """Return the recipe of a recorded run.
 
         None where LLMB did not make the run, and, with a notice, where no recipe has its workload any more.
+
+        Raises:
+            ConfigError: the site's configuration cannot be used
+            RecipeError: no recipe has its workload, and a file searched for a similar one cannot be read
         """
         if run.row is None:
             return None
@@ -129,6 +136,8 @@ class Judge:
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
+            OSError: the last step's time counts, is only read from the log now, and that fails
         """
         if run.row is None or not run.status.measured or run.steps.time is None:
             return None
@@ -147,6 +156,7 @@ class Judge:
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
         """
         if run.configuration not in self._work:
             recipe, record = self.recipe(run), run.record
@@ -155,9 +165,10 @@ class Judge:
 
 
 def _baselines(workspace: Workspace) -> list[Baseline]:
-    """Return the baselines of the installation.
+    """Return the baselines of the workspace's installation.
 
-    Empty without an installation and, with a notice, where they cannot be read.
+    They are sorted by title, then software. Empty without an installation and, with a notice, where they cannot be
+    read.
     """
     if workspace.install_or_none is None:
         return []
@@ -172,11 +183,17 @@ def _baselines(workspace: Workspace) -> list[Baseline]:
 class MeasuredRun:
     """One run, or one log that LLMB did not make, with what was measured of it.
 
-    ``measure`` makes it; two are equal only if they are the same object. ``outcome`` says in a word for tables what
-    became of it; ``good`` is its step time if that may be compared, else ``unfit`` says why not; ``verdict`` judges it,
-    ``figures`` follow from its speed, ``findings`` come from its nodes, and ``why`` says why it failed. ``earlier``
-    tells how its repeats scatter. Of thousands, tables show few: what a run's record, the rest of its log, its
-    reference and its nodes say is found out when it is first asked for, and kept until ``forget``.
+    ``measure`` makes it; two are equal only if they are the same object. All names without arguments but ``forget``
+    are properties. What a run's record, the rest of its log, its reference and its nodes say is found out when it is
+    first asked for, and kept until ``forget`` drops it; ``RecordError`` comes where the record cannot be read.
+    ``status`` says what became of the run, ``outcome`` that in a word or two for tables, ``failed`` whether it ended
+    without a result, and ``why`` why (None: it did not fail). ``good`` is its step time if that may be compared, else
+    None, and ``unfit`` says why not (empty: it may); ``step_seconds`` is the mean step in seconds (None: not
+    measured). ``verdict`` is None where the recipe is gone, ``figures`` also without a step time, ``reference`` where
+    it is compared with nothing; ``not_training``, ``remarks`` and ``problems`` are sentences (empty: nothing is
+    wrong), ``findings`` what its nodes say against it. ``record`` is None for a log that LLMB did not make;
+    ``memory_gib`` and ``memory_reserved_gib`` are peaks in GiB (None: not known). ``files``, ``timing``, ``style``,
+    ``steps``, ``software``, ``account`` and ``extras`` are never None. ``earlier`` returns how its repeats scatter.
     """
 
     summary: LogSummary
@@ -184,19 +201,21 @@ class MeasuredRun:
     judge: Judge
     """What it is held against, shared by all runs of a command."""
     row: RunRow | None = None
-    """None for a log that LLMB did not make: no figures and no verdict."""
+    """Its row in the index; None for a log that LLMB did not make: no figures and no verdict on its speed."""
     configuration: str = ""
     """The key of its configuration and software, equal for repeats; empty for a log that LLMB did not write."""
     image: str = ""
-    """What tells the run's image from others of its name (``image_marks``)."""
+    """What tells the run's image from others of its name (``image_marks``); empty where there are no others."""
     unlike: tuple[str, ...] = ()
-    """In what its training is unlike that of its repeats, in words."""
+    """In what its training is unlike that of its repeats, in sentences without a period; empty: in nothing, or too few
+    repeats tell.
+    """
     packed: RunTiming | bytes = b""
     """What its log says of each iteration, as it was read or as the index has it."""
     known: RunRecord | None = None
-    """The record, where it was read."""
+    """The record, where it was read; None: it is read when asked for."""
     found: RunFiles | None = None
-    """Its log, where that was looked for."""
+    """Its log, where that was looked for; None: it was not."""
 
     @cached_property
     def files(self) -> RunFiles:
@@ -223,7 +242,8 @@ class MeasuredRun:
     def timing(self) -> RunTiming:
         """What the run's log says of each iteration, from the index or read now; never raises for a bad log.
 
-        Iterations but the last may be read when they are asked for.
+        Iterations but the last may be read when they are asked for, which raises OSError where the log is gone by
+        then.
         """
         if isinstance(self.packed, RunTiming):
             return self.packed
@@ -284,6 +304,7 @@ class MeasuredRun:
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
         """
         return None if self.unfit else self.steps.time
 
@@ -291,8 +312,11 @@ class MeasuredRun:
     def why_not_training(self) -> str:
         """What shows that the run did not train the planned work, as sentences joined by ``; ``; empty: nothing does.
 
+        It has no period.
+
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
         """
         return "; ".join(self.not_training)
 
@@ -304,6 +328,7 @@ class MeasuredRun:
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
         """
         if not self.status.measured:
             return self.status.message or self.status.state
@@ -321,6 +346,7 @@ class MeasuredRun:
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
         """
         status = self.status
         if status.state == "Running":
@@ -341,6 +367,7 @@ class MeasuredRun:
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
         """
         return self.outcome in WITHOUT_RESULT and not (self.row and is_live(self.row.state))
 
@@ -361,8 +388,8 @@ class MeasuredRun:
     def earlier(self, judged: Sequence[str]) -> Squares:
         """Return how the step times of the run's repeats on record scatter, as sums of squares.
 
-        Runs with ids in ``judged`` are left out; the run itself counts unless it is in ``judged``. Runs of baselines
-        are left out, too, for they may be of another speed. Nothing is in it where there are no repeats.
+        Runs with ids in ``judged`` are left out; the run itself counts unless it is in ``judged``. Runs of all
+        baselines are left out, too, for they may be of another speed. Nothing is in it where there are no repeats.
         """
         of_baselines = chain.from_iterable(item.runs for item in self.baselines)
         others = [run.run_id for run in of_baselines]
@@ -374,6 +401,8 @@ class MeasuredRun:
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
+            OSError: the last step's time counts, is only read from the log now, and that fails
         """
         return self.judge.reference(self)
 
@@ -381,11 +410,12 @@ class MeasuredRun:
     def not_training(self) -> tuple[str, ...]:
         """Sentences on why the run did not train the planned work; empty where it did, or nothing tells.
 
-        Of a run without a step time only that a figure was not a number. Differences from its repeats (``unlike``)
-        count only where nothing else is wrong.
+        They have no period, such as "the optimizer skipped 3 of 50 steps". Of a run without a step time only that a
+        figure was not a number. Differences from its repeats (``unlike``) count only where nothing else is wrong.
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
         """
         if self.row is None:
             return self.verdict.not_training if self.verdict else ()
@@ -401,11 +431,13 @@ class MeasuredRun:
     def verdict(self) -> Verdict | None:
         """The verdict on the run: whether it trained, and how fast it was against a reference.
 
-        A log that LLMB did not make is compared with nothing. None for a run whose recipe is gone, which a notice
-        tells.
+        A log that LLMB did not make gets one that compares it with nothing. None for a run whose recipe is gone, which
+        a notice tells.
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
+            OSError: the last step's time counts, is only read from the log now, and that fails
         """
         record = self.record
         if record is None:
@@ -436,6 +468,8 @@ class MeasuredRun:
 
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
+            OSError: the last step's time counts, is only read from the log now, and that fails
         """
         record = self.record
         seconds = measured_seconds(record.plan, self.timing) if record and self.status.measured else None
@@ -446,8 +480,12 @@ class MeasuredRun:
     def remarks(self) -> tuple[str, ...]:
         """Sentences on what is odd in the run's log and in its steps, for readers of its result; empty: nothing.
 
+        They have no period.
+
         Raises:
             RecordError: the run's record cannot be read
+            RecipeError, ConfigError: its recipe's files, or the site's configuration, cannot be read
+            OSError: the last step's time counts, is only read from the log now, and that fails
         """
         of_steps = self.verdict.remarks if self.verdict else ()
         return (*self.timing.notices, *of_steps)
@@ -506,6 +544,8 @@ class MeasuredRun:
     def problems(self) -> list[str]:
         """Sentences on what the records of the run's nodes hold against its result, notes left out; empty: nothing.
 
+        They have no period.
+
         Raises:
             RecordError: the run's record cannot be read
         """
@@ -544,7 +584,8 @@ _READ_AGAIN = ("files", "record", "timing", "verdict", "figures", "account", "ex
 def explain(runs: Sequence[MeasuredRun]) -> None:
     """Find out why those of ``runs`` that failed did, all at once, and keep it in them (``why``) and in the index.
 
-    Runs that know already are left out; a run that did not fail, or is still live, gets None.
+    Runs that know already are left out; a run that did not fail, is still live, or is a log that LLMB did not make
+    gets None. Where it raises, none gets anything.
 
     Raises:
         RecordError: the record of a failed run cannot be read
@@ -569,6 +610,7 @@ def timed(runs: Iterable[MeasuredRun]) -> Iterator[tuple[str, tuple[str, ...], S
 
     Raises:
         RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     for run in runs:
         if run.good is not None:
@@ -588,11 +630,14 @@ def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
 def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
     """Return the lines below a table of runs on what its verdicts are held against, and how to read them.
 
-    One for each reference, in the order of runs, then their corrections and indications, then one on how to read; each
-    line once, without a period or line break. Empty where no run is compared with anything.
+    One for each reference, which begins with "reference ", in the order of runs, then their corrections and
+    indications, then one on how to read; each line once, without a period or line break. Empty where no run is
+    compared with anything.
 
     Raises:
         RecordError: the record of a run cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: a last step's time counts, is only read from the log now, and that fails
     """
     references: dict[str, None] = {}
     corrected: dict[str, None] = {}

@@ -47,8 +47,8 @@ def missing_nodes(fleet: Fleet) -> Iterator[Found]:
 def other_gpus(fleet: Fleet) -> Iterator[Found]:
     """Yield one finding, of no node in particular, where the commonest product of the GPUs is not of the planned type.
 
-    Nothing where no type is planned, its product names are not known, or no GPU has told its product. A single GPU
-    unlike the others is another rule's matter.
+    Such as ``planned for H100, but the GPUs are NVIDIA H200``. Nothing where no type is planned, its product names are
+    not known, or no GPU has told its product. A single GPU unlike the others is another rule's matter.
     """
     known = GPUS.get(fleet.needs.gpu_type)
     products = Counter(run.gpu.product for run in fleet.gpus if run.gpu.product)
@@ -62,8 +62,9 @@ def other_gpus(fleet: Fleet) -> Iterator[Found]:
 def slow_clocks(fleet: Fleet) -> Iterator[Found]:
     """Yield a finding for each GPU whose clock under load is far below the median GPU's.
 
-    That is below 90 % of it, and further below than healthy GPUs come (``OUTLIER``, 5 standard deviations). All GPUs of
-    all nodes are compared; those without a known clock are left out.
+    Such as ``900 MHz on n3 GPU 5 (median 1600)``. That is below 90 % of it, and further below than healthy GPUs come
+    (``OUTLIER``, 5 standard deviations). All GPUs of all nodes are compared; those without a known clock are left out.
+    In the order of ``fleet.gpus``.
     """
     clocks = [(run, run.clock) for run in fleet.gpus]
     known = [(run, mhz) for run, mhz in clocks if mhz]
@@ -79,7 +80,8 @@ def slow_clocks(fleet: Fleet) -> Iterator[Found]:
 def _deviation(clocks: Sequence[float], median: float) -> float:
     """Return the standard deviation of healthy GPUs' clocks in MHz, from ``clocks``, among which may be slow ones.
 
-    The fewer ``clocks``, the more the usual deviation counts, which is a fixed share of ``median`` (MHz).
+    ``clocks`` are in MHz, at least one. The fewer they are, the more the usual deviation counts, which is a fixed
+    share of ``median`` (MHz).
     """
     # The slow ones themselves do not widen it. Few GPUs say little of how much they differ.
     seen = robust_deviation(clocks)
@@ -91,7 +93,8 @@ def _deviation(clocks: Sequence[float], median: float) -> float:
 def slow_buses(fleet: Fleet) -> Iterator[Found]:
     """Yield a finding for each GPU whose PCIe link is slow, unless all GPUs of the nodes are slow alike.
 
-    Then it is a matter of ``slow_buses_everywhere``.
+    Such as ``n3 GPU 5 (8x of 16x)``. If all are, it is a matter of ``slow_buses_everywhere``. In the order of
+    ``fleet.gpus``.
     """
     yield from _slow_buses(fleet, on_all=False)
 
@@ -99,13 +102,16 @@ def slow_buses(fleet: Fleet) -> Iterator[Found]:
 def slow_buses_everywhere(fleet: Fleet) -> Iterator[Found]:
     """Yield a finding for each GPU whose PCIe link is slow, where all GPUs are slow alike: it may be the platform's.
 
-    So it is, too, where there is just one GPU.
+    Such as ``n3 GPU 5 (8x of 16x)``. So it is, too, where there is just one GPU. In the order of ``fleet.gpus``.
     """
     yield from _slow_buses(fleet, on_all=True)
 
 
 def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
-    """Yield a finding for each GPU with a slow PCIe link, where all GPUs are alike (``on_all``), or else differ."""
+    """Yield a finding for each GPU with a slow PCIe link, where all GPUs are alike (``on_all``), or else differ.
+
+    Alike is with the same link, slow or not; so is a single GPU. In the order of ``fleet.gpus``.
+    """
     found = [(run, gpu_run.slow_bus(run)) for run in fleet.gpus]
     are_alike = len({text for _, text in found}) == 1
     for run, text in found:
@@ -116,8 +122,8 @@ def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
 def power_capped(fleet: Fleet) -> Iterator[Found]:
     """Yield one finding, how many GPUs were held at their power limit for long, and how long at most; else nothing.
 
-    For long is at least ``LONG_SHARE`` (1 %) of the time that they were watched; how long is a percentage of that time.
-    It is of no node in particular.
+    For long is at least ``LONG_SHARE`` (1 %) of the time that they were watched; how long is a percentage of that
+    time. It is of no node in particular: ``3 GPUs were at their power limit, for up to 40 % of the time``.
     """
     shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
     long = [share for share in shares if share >= gpu_run.LONG_SHARE]
@@ -184,7 +190,8 @@ CLOCK_SECONDS = 30
 def clock_skew(fleet: Fleet) -> Iterator[Found]:
     """Yield a finding for each node whose time of day is more than 30 seconds from the median of all nodes, either way.
 
-    Nothing where fewer than three nodes tell theirs.
+    Such as ``its clock is +45 s from the others'``. Nothing where fewer than three nodes tell theirs. In the order of
+    ``fleet.nodes``.
     """
     for host, number, median in against_median(fleet, lambda node: node.system.clock):
         if abs(number - median) > CLOCK_SECONDS:
@@ -195,23 +202,26 @@ def clock_skew(fleet: Fleet) -> Iterator[Found]:
 
 
 def _settings_of_enroot(node: NodeFacts) -> str | None:
-    """Return Enroot's settings on the node as one text of ``name=value``, sorted; None where none are known."""
+    """Return Enroot's settings on the node as one text, ``name=value`` with blanks between, sorted; None: not known."""
     settings = sorted(node.software.enroot_settings.items())
     return " ".join(f"{name}={value}" for name, value in settings) or None
 
 
 def _vbios(node: NodeFacts) -> str | None:
-    """Return the VBIOS versions of the node's GPUs, each once and sorted, as one text; None where none is known."""
+    """Return the VBIOS versions of the node's GPUs, each once and sorted, with blanks between; None: none is known."""
     return " ".join(sorted({gpu.vbios for gpu in node.before.gpus if gpu.vbios})) or None
 
 
 def _firmware(node: NodeFacts) -> str | None:
-    """Return the types and firmware of the node's network adapters, each once, sorted, as one text; None: unknown."""
+    """Return the types and firmware of the node's network adapters, each once, sorted, as one text; None: unknown.
+
+    ``TYPE FIRMWARE`` for each, with blanks between.
+    """
     return " ".join(sorted({f"{port.type} {port.firmware}" for port in node.machine.adapters})) or None
 
 
 def _board_ids(node: NodeFacts) -> str | None:
-    """Return the board ids of the node's network adapters, each once and sorted, as one text; None: none are known."""
+    """Return the board ids of the node's network adapters, each once, sorted, with blanks between; None: unknown."""
     return " ".join(sorted({port.board for port in node.ports if port.board})) or None
 
 

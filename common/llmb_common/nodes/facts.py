@@ -36,7 +36,10 @@ class Adapter(msgspec.Struct, frozen=True):
 
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """What the kernel says of a node's CPUs, memory, driver and network adapters; None: it does not say."""
+    """What the kernel says of a node's CPUs, memory, driver and network adapters; None: it does not say.
+
+    ``memory_gib`` is the node's memory in GiB. ``adapters`` has one item for each port of an adapter.
+    """
 
     kernel: str | None = None
     """Its release."""
@@ -55,7 +58,10 @@ class HostFacts(msgspec.Struct, frozen=True):
 class GpuState(msgspec.Struct, frozen=True):
     """One GPU at one moment, as nvidia-smi describes it, in its own words; None: it does not say.
 
-    ``index`` is its number on the node, from 0; the suffixes of names are units (MiB, MHz, W, degrees Celsius).
+    ``index`` is its number on the node, from 0. A figure's name ends with its unit: MiB, MHz, W, degrees Celsius
+    ("c") or microseconds ("us"). ``product`` is the name of the GPU's model, ``sm_mhz`` a clock of its processors.
+    ``pcie_generation`` (5.0) and ``pcie_width`` are those of the link as it runs, ``pcie_generation_max`` and
+    ``pcie_width_max`` the best that it can.
     """
 
     index: int = 0
@@ -122,7 +128,10 @@ class GpuState(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All GPUs of a node at one moment, as nvidia-smi lists them."""
+    """All GPUs of a node at one moment, as nvidia-smi lists them; ``driver`` is the version of NVIDIA's driver.
+
+    ``driver`` and ``cuda`` are None where nvidia-smi does not say.
+    """
 
     time: float = 0.0
     """Unix time; 0: there was no look."""
@@ -142,16 +151,19 @@ class Links(msgspec.Struct, frozen=True):
     down: tuple[int, ...] = ()
     """Numbers of the inactive links."""
     rates: tuple[str, ...] = ()
-    """The different rates of links that are up, sorted, as nvidia-smi prints them."""
+    """The different rates of links that are up, sorted as text, as nvidia-smi prints them."""
 
 
 class Nvlink(msgspec.Struct, frozen=True):
-    """The NVLinks of a node's GPUs and their bit error rates, as nvidia-smi lists them."""
+    """The NVLinks of a node's GPUs and their bit error rates, as nvidia-smi lists them.
+
+    ``gpus`` is empty where it lists none.
+    """
 
     missing: str | None = None
-    """Why nvidia-smi could not be asked; None: it could."""
+    """Why nvidia-smi could not be asked; None: it could, or is not installed."""
     gpus: tuple[Links, ...] = ()
-    """By the GPU's number."""
+    """One for each GPU, in nvidia-smi's order."""
     errors: tuple[str, ...] = ()
     """Bit error rates of the node's links that are not zero."""
 
@@ -160,7 +172,7 @@ class Imex(msgspec.Struct, frozen=True):
     """The state of IMEX on a node, which lets GPUs of several nodes share memory over NVLink."""
 
     missing: str | None = None
-    """Why nvidia-imex-ctl could not be asked; None: it could."""
+    """Why nvidia-imex-ctl could not be asked; None: it could, or is not installed."""
     domain: str | None = None
     """The state of the IMEX domain, such as ``UP``; None: not known."""
     channels: int = 0
@@ -181,7 +193,7 @@ class Port(msgspec.Struct, frozen=True):
     gids: tuple[str, ...] = ()
     """Kinds of its addresses, such as ``RoCE v2``."""
     errors: dict[str, int | None] = {}  # msgspec copies it
-    """By how much each error counter grew within four seconds."""
+    """By the counter's name: by how much it grew within four seconds; None: not known."""
 
 
 class KernelLog(msgspec.Struct, frozen=True):
@@ -240,7 +252,8 @@ class System(msgspec.Struct, frozen=True):
 class Folder(msgspec.Struct, frozen=True):
     """A folder as a node sees it, with the room on its file system.
 
-    ``there`` says whether it exists; ``state`` says in a word or two whether the node can use it.
+    ``there`` says whether it exists. The property ``state`` is ``not visible`` (it is not there), ``read-only``
+    (writing failed, for any reason) or ``writable`` (also where writing was not tried).
     """
 
     path: str = ""
@@ -284,11 +297,11 @@ class Software(msgspec.Struct, frozen=True):
     roots: Folder | None = None
     """Where Enroot keeps the containers of this user; None: it does not say."""
     starts: tuple[str, ...] = ()
-    """Those of the Pythons asked about that start."""
+    """Those of the Python interpreters asked about, as paths, that start on this node."""
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process on a node, by its number and its name."""
+    """A process on a node: its number and the name of its program."""
 
     pid: int
     name: str
@@ -313,10 +326,13 @@ class Peak(msgspec.Struct, frozen=True):
 class NodeFacts(msgspec.Struct, frozen=True):
     """All that is known of one node, either from a run that trained on it or from a look at it before a job.
 
-    A run's ranks record ``machine``, the GPUs ``before``, under ``load`` and ``after`` training, and what NCCL says; a
-    look before a job gives the GPUs as ``before``, and everything from ``nvlink`` on. ``gpus`` are those of the first
-    look that showed any, ``driver`` is the version of NVIDIA's driver. What was not asked, or gave nothing, is as by
-    default.
+    ``read_nodes`` makes it of a run's records, ``read_facts`` of the answer to a look; both ignore unknown keys. A
+    run's ranks record ``machine``, the GPUs ``before``, under ``load`` and ``after`` training, and what NCCL says;
+    a look before a job gives the GPUs as ``before``, and everything from ``nvlink`` on. The property ``gpus`` is
+    the tuple of GPUs of the first of ``before``, ``load`` and ``after`` that showed any, empty if none did; the
+    property ``driver`` is the version of NVIDIA's driver by nvidia-smi, else by the kernel, or None. What was not
+    asked, or gave nothing, is as by default. ``hung``, ``errors`` and ``seconds`` are by the name of the look, one
+    of ``LOOKS`` or ``folder`` with that of a folder behind it.
     """
 
     host: str
@@ -344,13 +360,13 @@ class NodeFacts(msgspec.Struct, frozen=True):
     nvlink: Nvlink = Nvlink(missing="no answer")
     imex: Imex = Imex()
     services: dict[str, dict[str, str]] = {}
-    """What systemd and timedatectl say, by ``fabric_manager`` and ``time``, each by their own keys."""
+    """What systemd (``fabric_manager``) and timedatectl (``time``) say, each property by its own name."""
     ports: tuple[Port, ...] = ()
     kernel: KernelLog = KernelLog(missing="no answer")
     system: System = System()
     software: Software = Software()
     stuck: tuple[Process, ...] = ()
-    """Processes that hang in the kernel."""
+    """Processes in uninterruptible sleep, which hang in the kernel."""
     folders: dict[str, Folder] = {}
     """By what they are for, such as ``workload``."""
     begun: float = 0.0
@@ -360,7 +376,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     errors: dict[str, str] = {}
     """Looks that failed, and why."""
     seconds: dict[str, float] = {}
-    """How long each look took."""
+    """How many seconds each look took."""
 
     @property
     def driver(self) -> str | None:
@@ -381,10 +397,9 @@ LOOKS = ("machine", "gpus", "nvlink", "imex", "services", "ports", "kernel", "sy
 
 
 def field_of(probe: str) -> str:
-    """Return the name of the field of ``NodeFacts`` that a look fills; ``probe`` is one of ``LOOKS``, such as
-    ``nvlink``.
+    """Return the name of the field of ``NodeFacts`` that a look fills; ``probe`` is one of ``LOOKS``.
 
-    It is the look's own name, but ``before`` for ``gpus``; an unknown name comes back as it is.
+    It is the look's own name, such as ``nvlink``, but ``before`` for ``gpus``; an unknown name comes back as it is.
     """
     return "before" if probe == "gpus" else probe
 
@@ -405,7 +420,10 @@ def facts_as_json(facts: NodeFacts | None) -> dict[str, Any] | None:
 
 
 class Nodes(msgspec.Struct, frozen=True):
-    """The records that the nodes of a run left, of its last start; nodes without one are missing."""
+    """The records that the nodes of a run left, of its last start; nodes without one are missing.
+
+    ``nodes`` has one item for each node that left a readable record; empty: none did.
+    """
 
     nodes: tuple[NodeFacts, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -427,8 +445,9 @@ def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
 def used_adapters(node: NodeFacts) -> dict[str, Adapter | None]:
     """Return the network adapters that NCCL used on the node, by name, with what the kernel says of each.
 
-    None: it says nothing. NCCL's names are without a port, and of an adapter with several ports the first one is
-    described. With EFA these are all adapters, as NCCL names none. Empty where NCCL left no log.
+    None for an adapter: the kernel says nothing of it. NCCL's names are without a port, and of an adapter with
+    several ports the first one is described. With EFA they are all ports that the kernel lists, as NCCL names none.
+    Empty where NCCL left no log.
     """
     if node.nccl is None:
         return {}

@@ -18,17 +18,17 @@ _MOST = 4
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """One thing that a rule found on one node before a job.
+    """One thing that a rule found on one node before a job; ``remarks`` and ``doctor_remarks`` make it.
 
-    ``level`` is ``fail`` (a job would stop there, or its result be wrong), ``warn`` (worth a look) or ``unknown`` (it
-    was not to be found out).
+    ``level`` is ``fail`` (a job would stop there, or its result be wrong), ``warn`` (worth a look) or ``unknown``
+    (it could not be found out).
     """
 
     check: str
     """The rule's name."""
     level: Weight
     text: str
-    """Printable, without a period."""
+    """One printable line of at most 500 characters, without a period."""
     remedy: str = ""
     """What to do about it; empty: nothing is known."""
 
@@ -36,8 +36,9 @@ class Remark(msgspec.Struct, frozen=True):
 def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
     """Return everything that the records of a run's nodes say against the run's result, problems before notes.
 
-    Among equals they come in the order of the rules. Each has a printable text. ``needs`` is what the run needed of its
-    nodes; on CPUs only rules that need no GPU are asked. Empty: nothing speaks against it, or there are no records.
+    Among equals they come in the order of the rules. Each has a printable text. ``needs`` is what the run needed of
+    its nodes; where its ``device`` is ``cpu``, only rules that need no GPU are asked. Empty: nothing speaks against
+    it, or there are no records.
     """
     findings = []
     for rule, severity, items in _of_run(needs, found):
@@ -48,7 +49,8 @@ def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
 def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding]]:
     """Yield (host, finding) for everything that the records of a run's nodes say against the run's result.
 
-    It goes rule by rule. What a rule finds without naming one of the nodes is yielded for each of them.
+    It goes rule by rule. What a rule finds without naming one of the nodes is yielded for each of them, so not at
+    all if no node left a readable record. ``needs`` is what the run needed of its nodes.
     """
     for rule, severity, items in _of_run(needs, found):
         for host, own in _by_host(items, found.nodes).items():
@@ -59,8 +61,9 @@ def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding
 def remarks(fleet: Fleet, *, at_work: bool = False) -> Iterator[tuple[str, Remark]]:
     """Yield (host, remark) for everything that the rules of ``health`` find on nodes before a job, rule by rule.
 
-    On CPUs only rules that need no GPU are asked. ``at_work``: only rules that also judge runs, for nodes that worked
-    while they were looked at.
+    ``fleet`` has these nodes and what is needed of them; where its ``needs.device`` is ``cpu``, only rules that
+    need no GPU are asked. ``at_work``: only rules that also judge runs, for nodes that worked while they were
+    looked at. What names no node is yielded for each of them.
     """
     # On CPUs only rules that need no GPU are asked.
     for rule in RULES if fleet.needs.device == "cuda" else ANYWHERE:
@@ -71,8 +74,8 @@ def remarks(fleet: Fleet, *, at_work: bool = False) -> Iterator[tuple[str, Remar
 def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
     """Return what the rules of ``doctor`` find on one node of a site, by the rule's name.
 
-    There is at most one for each rule, the last that it finds. ``needs`` is what the site's jobs need. Empty: nothing
-    is wrong.
+    There is one remark for each rule that finds something, the last that it finds. ``needs`` is what the site's
+    jobs need. All rules of ``doctor`` are asked, also on CPUs. Empty: nothing is wrong.
     """
     fleet = Fleet(needs, (node,))
     found: dict[str, Remark] = {}
@@ -85,7 +88,8 @@ def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
 def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[Found]]]:
     """Yield (rule, severity, things found) for each rule that finds something in the records of a run's nodes.
 
-    Nothing where there are no records at all.
+    Rules are in their own order; where ``needs.device`` is ``cpu``, only those that need no GPU are asked. Nothing
+    where there are no records at all.
     """
     if found == Nodes():
         return
@@ -98,7 +102,8 @@ def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[F
 
 
 def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Remark]]:
-    """Yield (host, remark) for everything that one rule finds on nodes before a job, weighed as ``level``.
+    """Yield (host, remark) for everything that ``rule`` finds on the nodes of ``fleet``, each remark of level
+    ``level``.
 
     It goes host by host. What names no node is yielded for each. Nodes that are pods of Kubernetes get the rule's
     remedy for pods, if it has one.
@@ -113,7 +118,8 @@ def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Rem
 def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, list[Found]]:
     """Return what was found on each node, by host; nodes on which nothing was found are left out.
 
-    The order is that of finding. What names none of ``nodes`` counts as found on all of them.
+    Hosts and what was found are in the order of ``items``. What names none of ``nodes`` is listed for every one of
+    them.
     """
     hosts = dict.fromkeys(node.host for node in nodes)
     found: dict[str, list[Found]] = {}
@@ -124,10 +130,10 @@ def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, li
 
 
 def _finding_sentences(rule: Rule, items: Sequence[Found]) -> list[str]:
-    """Return what a rule found as printable texts of up to 500 characters: one each, or one for all of ``items``.
+    """Return what ``rule`` found as printable texts of up to 500 characters: one for each of ``items``, or one for all.
 
-    The latter is so where the rule has a sentence for it, which names the first four and counts the others. ``items``
-    must not be empty.
+    One for all where the rule has a ``sentence``: it names the first four, counts the others, and says the
+    ``usual`` of the first. ``items`` must not be empty then.
     """
     if not rule.sentence:
         return [printable(item.text)[:500] for item in items]

@@ -23,7 +23,8 @@ _YES = ("Yes", "1")
 class GpuAtRest(NamedTuple):
     """One GPU of a node before a job, for rules to look at: its state, its NVLinks, and what the job needs.
 
-    ``is_divided`` says whether MIG divides it, ``compute_mode`` is its compute mode in lower-case words.
+    The property ``is_divided`` is True where MIG divides it; the property ``compute_mode`` is its compute mode in
+    lower-case words, such as ``exclusive process``, empty where not known.
     """
 
     gpu: GpuState
@@ -44,14 +45,19 @@ class GpuAtRest(NamedTuple):
 
 
 def each_gpu(problem_of: Callable[[GpuAtRest], str]) -> Finder:
-    """Return a finder for a rule that asks ``problem_of`` what is wrong with each GPU at rest; empty: nothing.
+    """Return a finder for a rule that asks ``problem_of`` what is wrong with each GPU at rest.
 
-    A finder is called with a fleet and yields what it finds. GPUs of a node with the same problem are found as one:
-    ``GPU 0-3: persistence mode is off``.
+    ``problem_of`` is called with one ``GpuAtRest`` and returns a text; empty: nothing is wrong. A finder is called
+    with a ``Fleet`` and yields a ``Found`` for each problem of a node: GPUs of a node with the same text are found
+    as one, ``GPU 0-3: persistence mode is off``.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each problem of the GPUs of each node with the numbers of the GPUs that have it: ``GPU 0-3: ...``."""
+        """Yield each problem that ``problem_of`` finds on a node, once with the numbers of the GPUs that have it:
+        ``GPU 0-3: ...``.
+
+        It goes node by node, problems in the order in which they are first found.
+        """
         for node in fleet.nodes:
             numbers: dict[str, list[int]] = {}
             for at in _gpus_at_rest(node, fleet.needs):
@@ -65,11 +71,11 @@ def each_gpu(problem_of: Callable[[GpuAtRest], str]) -> Finder:
 
 
 def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
-    """Yield each GPU of the node with its NVLinks and the number that should be up.
+    """Yield each GPU of the node with its NVLinks, the number of them that should be up, and ``needs``.
 
-    That is 18 where ``needs`` names a type of Hopper or Blackwell, else what the best GPU of the node has. Where
-    nvidia-smi listed no GPUs, one without a state stands for each GPU whose NVLinks are known; where it listed no
-    NVLinks of a GPU, all count as up.
+    The number is 18 where ``needs.gpu_type`` is a type of Hopper or Blackwell, else what the best GPU of the node
+    has. Where nvidia-smi listed no GPUs, one without a state stands for each GPU whose NVLinks are known; where it
+    listed no NVLinks of a GPU, all count as up.
     """
     links = node.nvlink.gpus
     known = GPUS.get(needs.gpu_type)
@@ -86,8 +92,8 @@ def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
 def says_nothing(node: NodeFacts, needs: Needs) -> str:
     """Return a clause with the numbers of the GPUs that do not answer nvidia-smi at all; empty: all do.
 
-    It begins ``GPU 3: ``. nvidia-smi still lists a lost GPU, with ``Unknown Error`` for everything that it is asked.
-    ``needs`` is not looked at.
+    ``GPU 0-3: it does not answer at all``. nvidia-smi still lists a lost GPU, with ``Unknown Error`` for everything
+    that it is asked. The GPUs are those of ``node.before``; ``needs`` is not looked at.
     """
     silent = [gpu.index for gpu in node.before.gpus if not gpu.product and not gpu.uuid]
     return f"GPU {ranges(silent)}: it does not answer at all" if silent else ""
@@ -103,7 +109,8 @@ def sram_errors(at_rest: GpuAtRest) -> str:
 
 
 def memory_errors(at_rest: GpuAtRest) -> str:
-    """Return the number of uncorrectable memory errors of a GPU since its driver loaded, as a phrase.
+    """Return a phrase with the number of a GPU's uncorrectable memory errors,
+    ``2 uncorrectable errors since the driver loaded``.
 
     Empty: none known, or ``sram_errors`` reports the same GPU already.
     """
@@ -112,12 +119,12 @@ def memory_errors(at_rest: GpuAtRest) -> str:
 
 
 def rows_lost(at_rest: GpuAtRest) -> str:
-    """Return a clause, always the same, if rows of a GPU's memory could not be remapped; empty: none, or not known."""
+    """Return ``memory rows could not be remapped`` if that is so of a GPU's memory; empty: it is not, or not known."""
     return "memory rows could not be remapped" if at_rest.gpu.rows_failed in _YES else ""
 
 
 def rows_waiting(at_rest: GpuAtRest) -> str:
-    """Return a phrase if rows of a GPU's memory wait for its next reset to be remapped; empty: none, or not known.
+    """Return ``rows to remap at its next reset`` if rows of a GPU's memory wait for it; empty: none, or not known.
 
     Empty, too, where ``rows_lost`` speaks of the same GPU.
     """
@@ -125,26 +132,29 @@ def rows_waiting(at_rest: GpuAtRest) -> str:
 
 
 def unusable_mode(at_rest: GpuAtRest) -> str:
-    """Return why no job can use a GPU: MIG divides it, or its compute mode prohibits all work; empty: neither."""
+    """Return why no job can use a GPU: MIG divides it (``divided (MIG)``), or its compute mode prohibits all work;
+    empty: neither.
+    """
     if at_rest.is_divided:
         return "divided (MIG)"
     return "its compute mode prohibits all work" if at_rest.compute_mode == "prohibited" else ""
 
 
 def exclusive_mode(at_rest: GpuAtRest) -> str:
-    """Return a clause if a GPU's compute mode allows only one process.
+    """Return ``its compute mode allows only one process`` if that is so of a GPU.
 
-    Empty: it allows more, or MIG divides the GPU.
+    Empty: it allows more, or none at all (``unusable_mode`` tells that), it is not known, or MIG divides the GPU.
     """
     is_exclusive = at_rest.compute_mode.startswith("exclusive") and not at_rest.is_divided
     return "its compute mode allows only one process" if is_exclusive else ""
 
 
 def somebody_elses_memory(at_rest: GpuAtRest) -> str:
-    """Return how much memory of an idle GPU is in use, where only another job can be the reason.
+    """Return how much memory of an idle GPU is in use, ``4000 MiB in use, 2 processes``, where only another job can
+    be the reason.
 
-    Empty: it is less than 2048 MiB. Empty, too, where MIG divides the GPU, nothing is known, or it may be the node's
-    Grace CPU that uses it.
+    Empty: it is less than 2048 MiB. Empty, too, where MIG divides the GPU, nothing is known, or it may be the
+    node's Grace CPU that uses it. That the GPU is idle is not checked: it must be a node without a job of ours.
     """
     return "" if _memory_may_be_the_cpus(at_rest) else _memory_in_use(at_rest)
 
@@ -152,8 +162,9 @@ def somebody_elses_memory(at_rest: GpuAtRest) -> str:
 def perhaps_somebody_elses(at_rest: GpuAtRest) -> str:
     """Return what is in use of an idle GPU, where a job of somebody else may be the reason or not; empty: nothing.
 
-    That is memory that the node's Grace CPU may have taken, or more than 20 % utilization. Empty, too, where
-    ``somebody_elses_memory`` is sure.
+    That is memory that the node's Grace CPU may have taken (``4000 MiB in use, no visible processes``), else more
+    than 20 % utilization (``35 % busy, with no job on it``). Empty, too, where ``somebody_elses_memory`` reports
+    the GPU, or MIG divides it.
     """
     if somebody_elses_memory(at_rest):
         return ""
@@ -166,7 +177,8 @@ def perhaps_somebody_elses(at_rest: GpuAtRest) -> str:
 def _memory_may_be_the_cpus(at_rest: GpuAtRest) -> bool:
     """Return whether the memory in use of a GPU may be taken by the node's Grace CPU, which treats it as its own.
 
-    That can be on nodes of NVL72 racks, where no process is seen on the GPU.
+    True where the job's GPU type is of NVL72 racks and nvidia-smi sees no process on the GPU. Whether any memory is
+    in use is not looked at.
     """
     return at_rest.needs.domain_nodes > 1 and not at_rest.gpu.processes
 
@@ -174,7 +186,8 @@ def _memory_may_be_the_cpus(at_rest: GpuAtRest) -> bool:
 def _memory_in_use(at_rest: GpuAtRest) -> str:
     """Return how much memory of an idle GPU is in use, ``4000 MiB in use, 2 processes``; empty: below 2048 MiB.
 
-    Empty, too, where MIG divides the GPU, or nothing is known.
+    Without a process that nvidia-smi sees it ends ``no visible processes``. Empty, too, where MIG divides the GPU,
+    or nothing is known.
     """
     used = at_rest.gpu.memory_used_mib
     if not used or used < FOREIGN_MIB or at_rest.is_divided:
@@ -183,14 +196,15 @@ def _memory_in_use(at_rest: GpuAtRest) -> str:
 
 
 def no_persistence(at_rest: GpuAtRest) -> str:
-    """Return a clause if persistence mode of a GPU is off; empty: it is on, or not known."""
+    """Return ``persistence mode is off`` if it is for a GPU; empty: it is on, or not known."""
     return "persistence mode is off" if at_rest.gpu.persistence == "Disabled" else ""
 
 
 def link_trouble(at_rest: GpuAtRest) -> str:
-    """Return what is wrong with a GPU's NVLinks, as a phrase: which are inactive, else how many are missing.
+    """Return what is wrong with a GPU's NVLinks, as a phrase; empty: all is well, or MIG divides the GPU.
 
-    If neither, it is that their rates differ. Empty: all is well, or MIG divides the GPU.
+    Only the first that applies: which are inactive (``NVLinks 3-5 are inactive``), how many are missing
+    (``16 of 18 NVLinks are up``), that their rates differ.
     """
     links = at_rest.links
     if at_rest.is_divided:
@@ -214,8 +228,9 @@ def unknown_links(node: NodeFacts, needs: Needs) -> str:
 
 
 def link_errors(node: NodeFacts, needs: Needs) -> str:
-    """Return the bit error rates of the node's NVLinks that are not zero, in one phrase; empty: there are none.
+    """Return ``bit errors on NVLinks: `` and those bit error rates of the node's NVLinks that are not zero, joined
+    by ", ".
 
-    ``needs`` is not looked at.
+    Empty: there are none. ``needs`` is not looked at.
     """
     return f"bit errors on NVLinks: {', '.join(node.nvlink.errors)}" if node.nvlink.errors else ""

@@ -43,11 +43,13 @@ _NEAR = 0.97
 
 
 class GpuRun(msgspec.Struct, frozen=True, dict=True):
-    """One GPU of a node over a run: its states before, under load and after training.
+    """One GPU of a node over a run: its states before, under load and after training; ``gpu_runs_of`` makes it.
 
-    ``where`` names it, ``n3 GPU 5``. ``busy`` are the states under load in which it really worked, and ``clock`` is its
-    median SM clock in MHz in these only. ``shares`` has the share of the run for which each reason held down its
-    clocks, and ``hot`` says whether it came near the temperature that slows it down.
+    Its properties: ``where`` names it, ``n3 GPU 5``. ``busy`` is a tuple of the states under load with at least
+    50 % utilization, or an unknown one, in order of time. ``clock`` is its median SM clock in MHz over these, None
+    where fewer than three show it. ``shares`` is a dict: for each reason (``sw_power_cap``) the share of the run, 0
+    to 1, for which it held down the clocks; empty: not known. ``hot`` is True where any look found it within 3
+    degrees of the temperature that slows it down.
     """
 
     host: str
@@ -122,9 +124,9 @@ def gpu_runs_of(node: NodeFacts) -> Iterator[GpuRun]:
 def throttled(run: GpuRun) -> str:
     """Return what held down the clocks of one GPU in a run: heat, the power brake or the hardware; empty: nothing.
 
-    Reasons are joined by semicolons, each with its share of the time if counters tell 1 % or more. Others must show in
-    two looks under load, or the only one, but heat and the power brake in one look at any time. Heat by the driver's
-    word counts only if the GPU was hot. A power cap is not among them.
+    Reasons are joined by "; ", each with its share of the time (``..., 12 % of the time``) if counters tell 1 % or
+    more. Others must show in two looks under load, or the only one, but heat and the power brake in one look at any
+    time. What the driver calls heat counts only if ``run.hot``. A power cap is not among the reasons.
     """
     known = {name: text for name, text in _HARD.items() if name != _FOLLOWS or run.hot}
     seen = Counter(chain.from_iterable(look.throttle for look in run.samples))
@@ -144,8 +146,8 @@ def throttled(run: GpuRun) -> str:
 def slow_bus(run: GpuRun) -> str:
     """Return how far a GPU's PCIe link was below what GPU and slot can do: ``8x of 16x``, ``generation 4 of 5``.
 
-    Both are joined by a comma. It must be so in every look with the GPU at work, because links slow down at rest; the
-    last one is quoted. Empty: it was not, or nothing is known.
+    Both are joined by ", ". It must be so in every one of ``run.busy``, because links slow down at rest; the last
+    one is quoted. Empty: it was not, or nothing is known.
     """
     gpu, looks = run.gpu, run.busy
     words, widest = [], _pcie_lanes(gpu.pcie_width_max)
@@ -168,15 +170,18 @@ def lowered_limit(run: GpuRun) -> str:
 
 
 def own_limit(run: GpuRun) -> float | None:
-    """Return a GPU's power limit in watts; None where it is not known, or ``lowered_limit`` reports it already."""
+    """Return a GPU's power limit in watts at the first look; None where it is not known, or ``lowered_limit``
+    reports it.
+    """
     return None if lowered_limit(run) else run.gpu.power_limit_w
 
 
 def held_clock(run: GpuRun) -> str:
-    """Return the clock at which somebody holds a GPU below its highest, in a phrase; empty: none is known to do so.
+    """Return the clock at which somebody holds a GPU below its highest, as a phrase; empty: nobody is known to do so.
 
-    nvidia-smi names application clocks below their default, but shows locked ones only by what they do: in at least
-    three looks at work the clock is the same, below 97 % of the boost clock, and no reason for it is reported.
+    ``application clock 1200 MHz of 1980`` where the application clock is below its default. nvidia-smi does not
+    show locked clocks; they are told by what they do: in at least three looks, all of ``run.busy``, the clock is
+    the same, below 97 % of the boost clock, with utilization known and no reason for it reported.
     """
     gpu, seen = run.gpu, {look.sm_mhz for look in run.busy}
     if gpu.application_mhz and gpu.default_application_mhz and gpu.application_mhz < gpu.default_application_mhz:
@@ -195,8 +200,8 @@ def held_clock(run: GpuRun) -> str:
 def outside_fabric(run: GpuRun) -> str:
     """Return the state of a GPU that has not joined its NVLink fabric, in nvidia-smi's words; empty: it has.
 
-    It is state and, if known, status. The look after training counts, if it shows the state, else the first look.
-    Empty, too, where there is no fabric, or nothing is known.
+    It is the state and, if known, the status, ``In Progress, Success``. The look after training counts, if it shows
+    the state, else the first look. Empty, too, where there is no fabric, or nothing is known.
     """
     gpu = run.end if run.end and run.end.fabric else run.gpu
     state, status = gpu.fabric or "Completed", gpu.fabric_status or "Success"
@@ -208,8 +213,9 @@ def outside_fabric(run: GpuRun) -> str:
 def new_memory_errors(run: GpuRun) -> str:
     """Return the uncorrectable memory errors that a GPU had during a run, and rows that wait for repair or failed it.
 
-    Empty: none, or not known. Without a look before training, all errors since the driver loaded count. Rows count as
-    the last look shows them, also from before the run.
+    ``2 uncorrectable errors, rows to remap at the next reset``. Empty: none, or not known. Without a look before
+    training, all errors since the driver loaded count; with that look alone, none are new. Rows count as the last
+    look shows them, also from before the run.
     """
     gpu = run.end or run.gpu
     new = (gpu.uncorrected or 0) - (run.before.uncorrected or 0 if run.before else 0)
@@ -220,7 +226,8 @@ def new_memory_errors(run: GpuRun) -> str:
 
 
 def old_memory_errors(run: GpuRun) -> str:
-    """Return how many uncorrectable memory errors a GPU had before a run, since its driver loaded, as a phrase.
+    """Return how many uncorrectable memory errors a GPU had before a run, since its driver loaded:
+    ``2 uncorrectable errors``.
 
     Empty: it had none, or it is not known.
     """
@@ -243,7 +250,7 @@ def _margins(sample: GpuState, gpu: GpuState) -> Iterator[float | None]:
 
 
 def _pcie_lanes(width: str | None) -> int:
-    """Return the number of PCIe lanes in nvidia-smi's ``16x``; 0: not known, or no number."""
+    """Return the number of PCIe lanes in nvidia-smi's ``16x``; 0: None, or no number."""
     digits = (width or "").rstrip("x")
     return int(digits) if digits.isdecimal() else 0
 

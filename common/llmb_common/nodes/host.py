@@ -34,9 +34,9 @@ CUDA_NEEDED = 13
 
 
 def other_architecture(node: NodeFacts, needs: Needs) -> str:
-    """Return a phrase if the architecture of the node's CPUs is not exactly the one that jobs need.
+    """Return a phrase if the architecture of the node's CPUs is not exactly ``needs.architecture``.
 
-    Empty: it is, none is needed, or the node does not tell its own.
+    ``aarch64, and jobs are for x86_64``. Empty: it is, none is needed, or the node does not tell its own.
     """
     found = node.machine.architecture
     return f"{found}, and jobs are for {needs.architecture}" if found and needs.architecture not in ("", found) else ""
@@ -51,19 +51,19 @@ def no_gpus(node: NodeFacts, needs: Needs) -> str:
 
 
 def fewer_gpus(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node shows fewer GPUs than jobs need, ``n3 has 7 of 8``; empty: enough, or none at all.
+    """Return a clause if the node shows fewer GPUs than jobs need (``needs.gpus_per_node``), ``n3 has 7 of 8``.
 
-    Empty, too, where no number is needed. A node without any GPU is the matter of ``no_gpus``.
+    Empty: enough, none at all (that is the matter of ``no_gpus``), or no number is needed.
     """
     found = len(node.gpus)
     return f"{node.host} has {found} of {needs.gpus_per_node}" if 0 < found < needs.gpus_per_node else ""
 
 
 def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
-    """Return a phrase if the node's first GPU is not of the type that jobs need; empty: it is.
+    """Return a phrase if the node's first GPU is not of the type that jobs need (``needs.gpu_type``); empty: it is.
 
-    A product of no known type counts as another one. Empty, too, where the look before training shows no GPU, or no
-    type is needed.
+    ``NVIDIA A100, and jobs are for h100``. A product of no known type counts as another one. Empty, too, where the
+    look before training shows no GPU, or no type is needed.
     """
     if not node.before.gpus or not needs.gpu_type:
         return ""
@@ -73,9 +73,10 @@ def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
 
 
 def old_driver(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the newest CUDA that the node's driver supports is older than 13.
+    """Return a clause if the newest CUDA that the node's driver supports is older than 13:
+    ``the driver's CUDA is 12.8``.
 
-    Empty: it is not, or it is not known. Empty, too, where the node shows no GPU. ``needs`` is not looked at.
+    Empty: it is not, or it is not known. Empty, too, where the first look shows no GPU. ``needs`` is not looked at.
     """
     cuda = re.match(r"\d+", node.before.cuda or "")
     is_old = cuda is not None and int(cuda[0]) < CUDA_NEEDED
@@ -86,9 +87,10 @@ def old_driver(node: NodeFacts, needs: Needs) -> str:
 
 
 def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if a process may lock less than 32 GiB of memory on a node with network adapters.
+    """Return a clause if a process may lock less than 32 GiB of memory on a node with network adapters, which need
+    as much.
 
-    Empty: it may lock as much, which adapters need, the limit is not known, or the node has no adapters. ``needs`` is
+    Empty: it may lock as much, the limit is not known or there is none, or the node has no adapters. ``needs`` is
     not looked at.
     """
     limit = node.system.memlock
@@ -97,7 +99,7 @@ def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's /dev/shm has less than 8 GiB in all or 64 MiB free.
+    """Return a clause if the node's /dev/shm has less than 8 GiB in all (``/dev/shm has 4.0 GB``) or 64 MiB free.
 
     Empty: neither, or not known. ``needs`` is not looked at.
     """
@@ -121,15 +123,17 @@ def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def _left_in_shared_memory(free: int) -> str:
-    """Return the clause that /dev/shm has only ``free`` bytes left, because something was left behind there."""
+    """Return the clause that /dev/shm has only ``free`` bytes left,
+    ``/dev/shm has 20 MB free: something was left behind there``.
+    """
     return f"/dev/shm has {size(free)} free: something was left behind there"
 
 
 def few_open_files(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if a process may open fewer than 65,536 files on the node; empty: enough, no limit, or not
-    known.
+    """Return a clause if a process may open fewer than 65,536 files on the node,
+    ``a process may open only 1024 files``.
 
-    ``needs`` is not looked at.
+    Empty: enough, no limit, or not known. ``needs`` is not looked at.
     """
     limit = node.system.nofile
     return f"a process may open only {limit} files" if limit is not None and limit < FILES else ""
@@ -149,8 +153,9 @@ def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
 def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a phrase for each setting of the node that keeps its CPUs from full speed.
 
-    These are frequency governors other than ``performance``, idle states that are switched off, and NUMA balancing that
-    is on. What is not known is no evidence. ``needs`` is not looked at.
+    These are frequency governors other than ``performance`` (one phrase for all), idle states that are switched off
+    or of which there are only one or two, and NUMA balancing that is on. What is not known is no evidence.
+    ``needs`` is not looked at.
     """
     system = node.system
     governors = [name for name in system.governors if name != "performance"]
@@ -172,7 +177,7 @@ _IDLE_OFF = "idle states of the CPU are off: busy cores cannot reach boost clock
 
 
 def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's clock is not synchronized over the network; empty: it is, or it is not known.
+    """Return ``its clock is not synchronized`` if timedatectl says so of the node; empty: it is, or it is not known.
 
     ``needs`` is not looked at.
     """
@@ -194,7 +199,8 @@ def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
 def no_imex_channel(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if NVLink cannot reach other nodes because the node has no IMEX channel; empty: it has one.
 
-    A node whose channels are not known counts as having none. Empty, too, for GPU types whose NVLink joins no nodes.
+    A node whose channels are not known counts as having none. Empty, too, where ``needs.domain_nodes`` is 1: NVLink
+    joins no nodes then.
     """
     if needs.domain_nodes == 1 or node.imex.channels:
         return ""
@@ -204,7 +210,7 @@ def no_imex_channel(node: NodeFacts, needs: Needs) -> str:
 def imex_down(node: NodeFacts, needs: Needs) -> str:
     """Return a clause with the state of the node's IMEX domain, if that is neither up nor degraded; empty: it is.
 
-    Empty, too, where the state is not known, or NVLink joins no nodes.
+    Empty, too, where the state is not known, or NVLink joins no nodes (``needs.domain_nodes`` is 1).
     """
     return _imex_domain(node) if _imex_state(node, needs) not in ("", "UP", "DEGRADED") else ""
 
@@ -236,22 +242,25 @@ def _imex_state(node: NodeFacts, needs: Needs) -> str:
 
 
 def _imex_domain(node: NodeFacts) -> str:
-    """Return the clause that names the state of the node's IMEX domain; the state must be known."""
+    """Return the clause that names the state of the node's IMEX domain, ``the IMEX domain is DOWN``; it must be
+    known.
+    """
     return f"the IMEX domain is {node.imex.domain}"
 
 
 def hanging_driver(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a clause for each process of NVIDIA's driver that hangs in the node's kernel.
 
-    ``needs`` is not looked at.
+    Its name begins with ``nvidia``: ``nvidia-modprobe (4711) hangs in the kernel (state D)``. ``needs`` is not
+    looked at.
     """
     yield from _hanging(node, of_driver=True)
 
 
 def hanging_processes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each process that hangs in the node's kernel, except those of NVIDIA's driver.
+    """Yield a clause for each process that hangs in the node's kernel, ``dd (4711) hangs in the kernel (state D)``.
 
-    ``needs`` is not looked at.
+    Those of NVIDIA's driver are left to ``hanging_driver``. ``needs`` is not looked at.
     """
     yield from _hanging(node, of_driver=False)
 
@@ -270,11 +279,10 @@ def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
 
 
 def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each folder that was looked at on the node and that jobs cannot use: missing or not
-    writable.
+    """Yield a clause for each folder that was looked at on the node and that jobs cannot use: missing or not writable.
 
-    The folder /tmp may be missing; it is reported, too, if less than 64 MiB is free there. The folders were chosen at
-    the look; ``needs`` is not asked.
+    The folder /tmp may be missing; it is reported, too, if less than 64 MiB is free there. ``node.folders``, as
+    chosen at the look, are asked; ``needs`` is not looked at.
     """
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
@@ -288,7 +296,8 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a clause for each folder on the node with less than 500 MB or 2 % of its file system free.
 
-    Those that are missing or that ``missing_folders`` reports already are left out. ``needs`` is not looked at.
+    It is that of ``_free_space_text``. Those that are missing or that ``missing_folders`` reports already are left
+    out, as are those whose room is not known. ``needs`` is not looked at.
     """
     for what, folder in node.folders.items():
         is_seen = folder.there or what == "/tmp"
@@ -308,7 +317,7 @@ def _is_nearly_full(folder: Folder) -> bool:
 
 
 def _free_space_text(folder: Folder) -> str:
-    """Return the clause that tells how much room a folder's file system has, ``/tmp has 20 MiB free``.
+    """Return the clause that tells how much room a folder's file system has, ``/tmp has 20 MB free``.
 
     Unknown room counts as none.
     """
@@ -316,10 +325,10 @@ def _free_space_text(folder: Folder) -> str:
 
 
 def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the unpacked container image has less room on the node than the packed one takes.
+    """Return a clause if less is free for the unpacked container image on the node than the packed one takes.
 
-    The room is that of the folder in which Enroot unpacks images. Empty: it has as much, the room or the image's size
-    is not known, or jobs need no containers.
+    The room is that of the folder in which Enroot unpacks images. Empty: it is enough, the room or the image's size
+    (``needs.image_bytes``) is not known, or jobs need no containers.
     """
     return _room_for_image(node, needs, least=0, most=needs.image_bytes)
 
@@ -335,8 +344,8 @@ def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
 def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> str:
     """Return a clause with the node's room for unpacking images, if it is from ``least`` to below ``most`` bytes.
 
-    The room is that of the folder in which Enroot unpacks them. Empty: it is not, it is not known, or jobs need no
-    containers.
+    ``/raid has 12.0 GB free for an image of 20.0 GB``; the folder is the one in which Enroot unpacks them. Empty:
+    it is not, it is not known, or jobs need no containers.
     """
     room = node.software.unpacked
     if not needs.containers or room is None or room.free is None or not least <= room.free < most:
@@ -386,7 +395,8 @@ LESSER_LOOKS = ("kernel", "services", "software", "imex")
 def hung_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a sentence for each look at the node that did not end in time: jobs may hang there, too.
 
-    It has no period. Looks of ``LESSER_LOOKS``, such as at the kernel's log, are left out. ``needs`` is not looked at.
+    It has no period: ``the check of gpus hung (...)``, with what was waited for. Looks of ``LESSER_LOOKS``, such as
+    at the kernel's log, are left out. ``needs`` is not looked at.
     """
     yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe not in LESSER_LOOKS)
 
@@ -400,10 +410,7 @@ def hung_lesser_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def _hung_sentence(probe: str, how: str) -> str:
-    """Return the sentence that the look ``probe`` at a node hung; ``how`` says what was waited for.
-
-    It has no period.
-    """
+    """Return ``the check of kernel hung (...)`` for the look ``probe`` at a node; ``how`` says what was waited for."""
     return f"the check of {probe} hung ({how})"
 
 

@@ -31,17 +31,19 @@ class NcclLog(msgspec.Struct, frozen=True):
     """What the log that NCCL wrote on one node says of its version, the network and the channels between GPUs.
 
     ``transports`` has every channel, within the node and to others; ``networks`` what NCCL chose between nodes.
-    ``direct`` says whether adapters reach GPU memory by themselves, ``network`` names the network between nodes, and
-    ``sockets`` says whether its data goes through TCP. None or empty: the log does not say.
+    None or empty: the log does not say. Three properties sum it up: ``direct`` (True, False; None: no channel over
+    such an adapter) says whether adapters reach GPU memory by themselves, ``network`` names the network between
+    nodes, ``IB``, ``RoCE``, ``EFA``, ``Socket`` or a plug-in's name (empty: not known), and ``sockets`` (True or
+    False) says whether data between nodes goes through TCP.
     """
 
     version: str | None = None
     cuda: str | None = None
-    """The release that NCCL was built with."""
+    """The release of CUDA that NCCL was built with."""
     networks: tuple[str, ...] = ()
     """As NCCL calls them: ``IB``, ``IBext_v8``, ``Socket``, ``AWS Libfabric``."""
     adapters: dict[str, str] = {}  # msgspec copies it
-    """``IB`` or ``RoCE`` by the adapter's name."""
+    """``IB``, ``RoCE`` or ``uRoCE`` by the adapter's name, without its port."""
     provider: str | None = None
     """Libfabric's, below the OFI plug-in: ``efa``, or ``tcp;ofi_rxm`` where there is none."""
     transports: dict[str, int] = {}
@@ -64,17 +66,18 @@ class NcclLog(msgspec.Struct, frozen=True):
     def network(self) -> str:
         """The network between nodes that NCCL chose: ``IB``, ``RoCE``, ``EFA``, ``Socket`` or a plug-in's name.
 
-        ``RoCE`` is said where all adapters that the log names are. Where the log names no choice, the channels tell.
-        Several are sorted and joined by ``and``; empty: the log names none.
+        ``IB`` becomes ``RoCE`` where all adapters that the log names are RoCE. Where the log names no choice, the
+        channels tell. Several are sorted and joined by " and "; empty: the log names none.
         """
         return " and ".join(sorted({self._common_name(name) for name in self.networks or self._channels}))
 
     @property
     def sockets(self) -> bool:
-        """Whether NCCL's data between nodes goes through TCP, by its own choice or below a plug-in.
+        """Whether NCCL's data between nodes goes through TCP, by its own choice or below a plug-in; False: no, or
+        not known.
 
-        The channels decide. Where there are none to other nodes, the network that was chosen does, and the answer is
-        False if NVLink reaches other nodes.
+        The channels decide. Where there are none to other nodes, the network that was chosen does, and the answer
+        is False if NVLink reaches other nodes.
         """
         if not self._channels and "P2P/MNNVL" in self.transports:
             return False
@@ -108,7 +111,7 @@ class NcclLog(msgspec.Struct, frozen=True):
 def read_nccl_log(file: Path) -> NcclLog | None:
     """Return what the log of NCCL in ``file`` says, of its first 16 MiB; bytes that are not UTF-8 do no harm.
 
-    None where the file cannot be read, or no line of it says anything that is kept.
+    None where the file is missing or cannot be read, or no line of it says anything that is kept.
     """
     try:
         text = read_plain(file, MOST_BYTES).decode("utf-8", "replace")
@@ -122,8 +125,8 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
     """Return what the lines of a log of NCCL say; empty fields where they say nothing.
 
     Lines that are not NCCL's, cut or garbled are passed over. Of several versions the first counts, of several
-    providers the last, of cliques the largest. The words are the same from NCCL 2.19 to 2.29; a line may have a time
-    stamp, a launcher's prefix or another line in it::
+    providers the last, of cliques the largest; names beyond a limit are left out. The words are the same from NCCL
+    2.19 to 2.29; a line may have a time stamp, a launcher's prefix or another line in it::
 
         NCCL version 2.21.5+cuda12.4
         node1:737:842 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.4<0>
@@ -186,10 +189,10 @@ def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def _transport(path: str) -> str:
-    """Return the kind of a channel without its numbers, from the path that NCCL logs for it.
+    """Return the kind of a channel without its numbers, from ``path``, which NCCL logs behind "via".
 
-    ``NET/IB/GDRDMA`` for ``NET/IB/0/GDRDMA``, ``SHM`` for ``SHM/direct/direct``, ``P2P/CUMEM`` for ``P2P/CUMEM/read``.
-    Of any other path it is what is before the second slash. It has at most 60 characters.
+    ``NET/IB/GDRDMA`` for ``NET/IB/0/GDRDMA``, ``SHM`` for ``SHM/direct/direct``, ``P2P/CUMEM`` for
+    ``P2P/CUMEM/read``. Of any other path it is what is before the second slash. It has at most 60 characters.
     """
     parts = path.strip().split("/")
     if parts[0] == "NET":

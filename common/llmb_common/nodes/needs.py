@@ -21,13 +21,14 @@ from llmb_common.recipes.loading import load_recipe
 class Needs:
     """What a job, or the jobs of a site, need of each node; rules hold nodes against it.
 
-    ``needs_of`` makes it of a plan, ``needs_of_site`` of a site's configuration, ``needs_of_run`` of a finished run's
-    plan. What is left at its default is not asked of nodes. ``containers`` says whether the job runs in a container,
-    ``domain_nodes`` how many nodes NVLink joins for its GPU type (1: each is by itself).
+    ``needs_of`` makes it of a plan, ``needs_of_site`` of a site's configuration, ``needs_of_run`` of a finished
+    run's plan. What is left at its default is not asked of nodes. The property ``containers`` is True where the job
+    runs in a container (False without a scheduler); the property ``domain_nodes`` is how many nodes NVLink joins
+    for its GPU type (1: each is by itself, or the type is unknown).
     """
 
     gpu_type: str = ""
-    """Empty: whatever most nodes have."""
+    """A key of ``GPUS`` such as ``h100``, or ``cpu``; empty: whatever most nodes have."""
     gpus_per_node: int = 0
     """0: as many as most nodes have."""
     nodes: int = 1
@@ -36,11 +37,12 @@ class Needs:
     scheduler: SchedulerPart | None = None
     """What is asked of the scheduler; None: there is none."""
     dispatcher: str = ""
-    """The dispatcher of tokens to experts on other nodes: ``deepep``, ``hybridep``; empty within one NVLink domain."""
+    """What sends tokens to experts on other nodes: ``deepep`` or ``hybridep``; empty: another one, or experts stay
+    within one NVLink domain."""
     adapters: str = ""
-    """NCCL_IB_HCA of the job."""
+    """The job's NCCL_IB_HCA, as it is set; empty: it is not."""
     architecture: str = ""
-    """Of the CPUs, as the kernel calls it."""
+    """Of the CPUs, as the kernel calls it (``x86_64``); empty: any."""
     image: str | None = None
     """The container image, a file or a name in a registry; None: there is none, or it is not known."""
     image_bytes: int = 0
@@ -48,11 +50,11 @@ class Needs:
     mounts: tuple[str, ...] = ()
     """Container mounts, ``SOURCE:TARGET[:ro]``."""
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Folders to look into, by what they are for; into ``workload`` a file is written."""
+    """Paths of the folders to look into, by what they are for; into that for ``workload`` a file is written."""
     pythons: tuple[str, ...] = ()
-    """Pythons of the training engine, if jobs run without a container."""
+    """Paths of the training engine's Python interpreters, if jobs run without a container."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """The job's own variables."""
+    """The job's own environment variables, values by name."""
 
     @property
     def containers(self) -> bool:
@@ -86,8 +88,9 @@ def needs_of_run(plan: JobPlan) -> Needs:
 def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
     """Return what jobs of the site need of a node, by the site's configuration, where there is no job yet.
 
-    ``install`` is the installation's folder. ``traits`` is the way of running jobs; ``partition`` replaces the site's
-    own (None: it does not). No image is asked for. Looks which folder for workloads exists, and writes nothing.
+    ``install`` is the installation's folder. ``traits`` is the way of running jobs; ``partition`` replaces the
+    site's own (None: it does not). No image is asked for, and ``nodes`` is 1. Looks which folder for workloads
+    exists, and writes nothing.
 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong
@@ -146,7 +149,7 @@ def needs_of(plan: JobPlan) -> Needs:
 def _nearest_existing(path: str) -> str:
     """Return the folder ``path`` if it exists, else the nearest one above it that does: runs make the rest.
 
-    ``path`` itself where none of them exists.
+    ``path`` itself where none of them exists; a file of that name does not count.
 
     Raises:
         OSError: a folder may not be looked at

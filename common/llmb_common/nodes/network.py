@@ -39,10 +39,9 @@ def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield the errors of each port whose counters grew within the four seconds of a look: ``mlx5_0: 3
-    symbol_error``.
+    """Yield the errors of each port whose counters grew within the four seconds of a look: ``mlx5_0: 3 symbol_error``.
 
-    The number is by how much. Several counters of a port are joined by commas. Ports that ``lost_links`` reports are
+    The number is by how much. Several counters of a port are joined by ", ". Ports that ``lost_links`` reports are
     left out. ``needs`` is not looked at.
     """
     for port in node.ports:
@@ -54,8 +53,9 @@ def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
 def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if the node's adapters cannot reach GPU memory (GPUDirect RDMA) for lack of a driver module.
 
-    The module nvidia_peermem is not loaded, and the driver is not the open one on Linux 5.12 or later. Empty: they can,
-    it is not known, there is no InfiniBand or RoCE adapter, or the job has one node only.
+    That is so where the module nvidia_peermem is not loaded, and the driver is not the open one on Linux 5.12 or
+    later. Empty: they can, whether the module is loaded is not known, there is no InfiniBand or RoCE adapter, or
+    ``needs.nodes`` is 1.
     """
     version = re.match(r"(\d+)\.(\d+)", node.machine.kernel or "")
     is_new = version is not None and (int(version[1]), int(version[2])) >= DMABUF
@@ -67,10 +67,10 @@ def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's driver lacks what the job's dispatcher of experts needs; empty: it has it.
+    """Return a clause if the node's driver lacks what the job's dispatcher of experts (``needs.dispatcher``) needs.
 
-    It needs the driver's PeerMappingOverride=1 or GDRCopy. Empty, too, where the job has no dispatcher across nodes, or
-    the driver's settings are not known.
+    That is the driver's PeerMappingOverride=1 or GDRCopy. Empty: it has one of them, the job has no dispatcher
+    across nodes, or the driver's settings are not known.
     """
     if not needs.dispatcher or node.system.peer_mapping is not False or node.system.gdrcopy:
         return ""
@@ -81,10 +81,11 @@ def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each active port that serves GPUs and is slower than most ports of the same name, with both rates.
+    """Yield each active port that serves GPUs and is slower than most ports of the same name on all nodes.
 
-    Compared are the ports of all nodes. Of two equally frequent rates the higher is usual. Ports whose name only one
-    node has are left out.
+    The text has both rates, ``mlx5_0 runs at 200 Gbit/s; usual here: 400``. Of two equally frequent rates the
+    higher is usual. Ports whose name only one node has are left to ``ports_slow_for_their_node``, those without a
+    known rate are left out.
     """
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
 
@@ -92,33 +93,36 @@ def slow_ports(fleet: Fleet) -> Iterator[Found]:
 def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
     """Yield each active port that is slower than most ports of its node, where no other node has one of its name.
 
-    Only ports that serve GPUs count. Of two equally frequent rates the higher is usual.
+    Only ports that serve GPUs count. The text has both rates, ``mlx5_0 runs at 200 Gbit/s; usual here: 400``. Of
+    two equally frequent rates the higher is usual.
     """
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) == 1)
 
 
 def dark_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each port that serves GPUs and is down, where ports of its name on other nodes say that it should be up.
+    """Yield each port that serves GPUs and is not active, where ports of its name on other nodes say that it should be.
 
-    They do where most of three or more are up, or the other of two is.
+    They do where more than half of three or more such ports, itself counted, are active, or the other of two is.
     """
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "fail")
 
 
 def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each port that serves GPUs and is down, where other nodes do not show whether it should be up.
+    """Yield each port that serves GPUs and is not active, where other nodes do not show whether it should be.
 
-    Either no other node has one of its name, or the only other one is down, too, and the port's node has fewer active
-    ports than GPUs.
+    Either no other node has one of its name, or the only other one is not active, too, and the port's node has
+    fewer active ports that serve GPUs than GPUs.
     """
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "warn")
 
 
 class _Port(NamedTuple):
-    """One port of a network adapter that serves GPUs, with the ports to compare it with.
+    """One port of a network adapter that serves GPUs, with the ports to compare it with; ``_ports`` makes it.
 
-    ``slow`` and ``dark`` give what is found where it is slower than usual, and where it has no link; ``dark_level``
-    says how much the latter counts.
+    ``slow`` returns the ``Found`` that it is slower than the rate in Gbit/s that it is called with, and the
+    property ``dark`` the ``Found`` that it has no link; neither checks that it is so. The property ``dark_level``
+    says how much the latter counts: ``fail``, ``warn``, or empty: the port is active, or nothing says that it
+    should be.
     """
 
     node: NodeFacts
@@ -129,13 +133,19 @@ class _Port(NamedTuple):
     """The active ports of its node that serve GPUs."""
 
     def slow(self, usual: float) -> Found:
-        """Return what is found on this port: that it runs below ``usual``, a rate in Gbit/s. Its own must be known."""
+        """Return what is found on this port: that it runs below ``usual``, a rate in Gbit/s.
+
+        The port's own rate must be known. That it is lower is not checked.
+        """
         rate = self.port.rate_gbps
         return Found(self.node.host, f"{self.port.name} runs at {rate:g} Gbit/s; usual here: {usual:g}")
 
     @property
     def dark(self) -> Found:
-        """What is found where this port has no link: its name with its logical and, if known, physical state."""
+        """What is found where this port has no link: its name with its logical and, if known, physical state.
+
+        ``mlx5_0 is DOWN, Polling``. That it has no link is not checked.
+        """
         own = [port.phys for port in self.node.ports if port.name == self.port.name and port.phys]
         phys = f", {own[0]}" if own else ""
         return Found(self.node.host, f"{self.port.name} is {self.port.state}{phys}")
@@ -144,9 +154,9 @@ class _Port(NamedTuple):
     def dark_level(self) -> str:
         """How much it counts that this port is down: ``fail``, ``warn``, or empty: nothing, or it is not known to be.
 
-        It fails where more than half of the ports of its name, of three or more nodes, are up, or the other of two is.
-        It warns where no other node has one, and where both of two are down and its node has fewer active ports than
-        GPUs. Else it does not count.
+        It fails where more than half of the ports of its name, of three or more, are active, or the other of two
+        is. It warns where no other node has one, and where neither of two is active and its node has fewer active
+        ports than GPUs. Else it does not count.
         """
         if self.port.state in (ACTIVE, None):  # what does not tell its state may be up
             return ""
@@ -159,7 +169,9 @@ class _Port(NamedTuple):
 
 
 def _ports(fleet: Fleet) -> Iterator[_Port]:
-    """Yield each port of each node that serves GPUs, with the ports to compare it with."""
+    """Yield each port of each node that serves GPUs (``_serving_ports``), with the ports to compare it with, node
+    by node.
+    """
     named: dict[str, list[Adapter]] = {}
     for node in fleet.nodes:
         for port in node.machine.adapters:
@@ -187,8 +199,8 @@ def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
 def _usual_rate(ports: Sequence[Adapter]) -> float | None:
     """Return the rate in Gbit/s that most active ones of ``ports`` have, of equally frequent ones the highest.
 
-    None: none is known. They should be of one name: the ports of a node may differ by design, as adapters of storage
-    do.
+    None: no active one has a known rate. They should be of one name: the ports of a node may differ by design, as
+    adapters of storage do.
     """
     return usual_value(port.rate_gbps or None for port in ports if port.state == ACTIVE)
 
@@ -196,7 +208,8 @@ def _usual_rate(ports: Sequence[Adapter]) -> float | None:
 def no_roce_address(fleet: Fleet) -> Iterator[Found]:
     """Yield each node with active Ethernet ports that serve GPUs and have only addresses other than RoCE v2.
 
-    Ports whose addresses are not known are left out.
+    ``no RoCE v2 address on mlx5_0, mlx5_1``: only those ports are named. Ports whose addresses are not known are
+    left out.
     """
     for node in fleet.nodes:
         serving = _serving_ports(node, fleet.needs)
@@ -212,9 +225,10 @@ def no_roce_address(fleet: Fleet) -> Iterator[Found]:
 
 
 def missing_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each node with fewer ports that serve GPUs than most nodes have; nodes without any are left out.
+    """Yield each node with fewer ports that serve GPUs than most nodes have, with both numbers.
 
-    Of equally frequent numbers the larger is usual.
+    ``7 adapters of the kind that serves GPUs; usual here: 8``. Of equally frequent numbers the larger is usual.
+    Nodes without any such port neither count nor are yielded.
     """
     counts = {node.host: len(_serving_ports(node, fleet.needs)) for node in fleet.nodes}
     usual = usual_value(count or None for count in counts.values())
@@ -226,9 +240,9 @@ def missing_ports(fleet: Fleet) -> Iterator[Found]:
 def _serving_ports(node: NodeFacts, needs: Needs) -> list[Adapter]:
     """Return the adapter ports of a node that a job's traffic between GPUs uses, in the node's order.
 
-    They are those that the job's NCCL_IB_HCA names (one that excludes adapters, with ``^``, does not count), else those
-    of the commonest kind; a node's adapters for storage may be among them, and its DPU is not. Empty: no port is as
-    named, or no kind has half as many ports as there are GPUs.
+    They are those that ``needs.adapters`` (NCCL_IB_HCA) names; where it is empty, or excludes adapters with ``^``,
+    those of the commonest kind (model and link layer), among which a node's adapters for storage may be. Empty: no
+    port is as named, or no kind has half as many ports as there are GPUs.
     """
     ports = node.machine.adapters
     if needs.adapters and needs.adapters[0] != "^":
@@ -266,9 +280,10 @@ def _without_port(name: str) -> str:
 
 
 def sockets(fleet: Fleet) -> Iterator[Found]:
-    """Yield each node on which NCCL's data to other nodes went through TCP.
+    """Yield each node on which NCCL's data to other nodes went through TCP; the text of what is found is the host
+    alone.
 
-    Nothing where nodes did not work together, as with a single one.
+    Nothing where nodes did not work together (``fleet.together`` is 1), and of nodes without a log of NCCL.
     """
     for node in fleet.nodes:
         if fleet.together > 1 and node.nccl and node.nccl.sockets:
@@ -286,9 +301,10 @@ def indirect(fleet: Fleet) -> Iterator[Found]:
 
 
 def unknown_network(fleet: Fleet) -> Iterator[Found]:
-    """Yield, once for all nodes, why the network that NCCL used between them is not known; the first node's reason.
+    """Yield, once for all nodes (without a host), why the network that NCCL used between them is not known.
 
-    Nothing where at least one node left a log of NCCL, and for a single node.
+    It is the first reason that a node gives, or ``NCCL wrote no log``. Nothing where at least one node left a log
+    of NCCL, and for a single node.
     """
     if fleet.together == 1 or any(node.nccl for node in fleet.nodes):
         return
@@ -299,8 +315,9 @@ def unknown_network(fleet: Fleet) -> Iterator[Found]:
 def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
     """Yield where NVLink should join several nodes of the job and does not.
 
-    Once for all nodes where these are in more NVLink domains than they need, and once for each node whose log of NCCL
-    shows it. Nothing for GPU types whose NVLink joins no nodes, and for a single node.
+    Once for all nodes (without a host) where these are in more NVLink domains than they need, and once for each
+    node whose log of NCCL shows it. Nothing for GPU types whose NVLink joins no nodes, and for a single node, or
+    where only one left a record.
     """
     together, nodes = _nvlink_domain_size(fleet), len(fleet.nodes)
     if together < 2 or nodes < 2:
@@ -323,7 +340,8 @@ def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
 
 
 def _nvlink_domain_size(fleet: Fleet) -> int:
-    """Return how many nodes of the job should share one NVLink domain; 1: NVLink joins no nodes.
+    """Return how many nodes of the job should share one NVLink domain; 1: NVLink joins no nodes, or the type is
+    unknown.
 
     It is the segment that the scheduler was asked for, else as many as the GPU type allows, but no more than worked
     together.
@@ -336,9 +354,10 @@ def _nvlink_domain_size(fleet: Fleet) -> int:
 
 
 def unused_adapters(fleet: Fleet) -> Iterator[Found]:
-    """Yield each node on which NCCL left adapters idle that its GPUs lack, with how many were used.
+    """Yield each node on which NCCL left adapters idle that its GPUs lack, with how many were used: ``n3 (4 of 8)``.
 
-    The idle ones are active and like the used ones, and enough for each GPU to have its own.
+    It used fewer adapters than there are GPUs; the idle ones are active and like the used ones, and enough for each
+    GPU to have its own. Nodes without a log of NCCL are left out.
     """
     for node in fleet.nodes:
         used = {port.name: port for port in used_adapters(node).values() if port}
@@ -355,13 +374,15 @@ def unused_adapters(fleet: Fleet) -> Iterator[Found]:
 def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """Return a finder for a rule that compares the adapters that NCCL used, port by port, with their like elsewhere.
 
-    Their like are ports of the same name on other nodes; what most of them have is right, of equally frequent values
-    the better one (``usual_value``). An adapter counts on all nodes if NCCL used it on one: where it is down, NCCL does
-    not name it. ``value`` gives what of a port is compared; a port of which it gives None, not known, is left out.
+    ``value`` is called with an ``Adapter`` and returns what of a port is compared, such as its firmware; a port of
+    which it gives None, not known, is left out. Compared are ports of the same name on all nodes; what most of them
+    have is right, of equally frequent values the better one (``usual_value``). An adapter counts on all nodes if
+    NCCL used it on one: where it is down, NCCL does not name it. A finder is called with a ``Fleet`` and yields a
+    ``Found`` for each port that differs, ``28.39 instead of 28.40 on n3 mlx5_0``.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each port of an adapter that NCCL used on any node and whose value is unlike that of most nodes."""
+        """Yield each port of an adapter that NCCL used on any node and whose ``value`` is unlike that of most nodes."""
         names = chain.from_iterable(map(used_adapters, fleet.nodes))
         yield from _differing(fleet, value, set(map(_without_port, names)))
 
@@ -371,13 +392,16 @@ def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """Return a finder for a rule that compares all ports with those of the same name on other nodes.
 
-    What most of them have is right, of equally frequent values the better one (``usual_value``). It finds nothing where
-    NCCL's logs say which adapters were used. ``value`` gives what of a port is compared; a port of which it gives None,
-    not known, is left out.
+    ``value`` is called with an ``Adapter`` and returns what of a port is compared; a port of which it gives None,
+    not known, is left out. What most of them have is right, of equally frequent values the better one
+    (``usual_value``). The finder, called with a ``Fleet``, finds nothing where NCCL's logs say which adapters were
+    used: ``used_ports_differ`` is for these.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each port whose value is unlike that of most nodes; nothing where it is known which ones NCCL used."""
+        """Yield each port whose ``value`` is unlike that of most nodes; nothing where it is known which ones NCCL
+        used.
+        """
         if not any(used_adapters(node) for node in fleet.nodes):
             ports = chain.from_iterable(node.machine.adapters for node in fleet.nodes)
             yield from _differing(fleet, value, {_without_port(port.name) for port in ports})
@@ -388,8 +412,9 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
     """Yield each port, of adapters called one of ``names``, whose value is unlike that of most ports of its name.
 
-    Names of adapters are without a port. ``value`` gives what is compared; ports of which it gives None are left out.
-    Of equally frequent values the better one is right (``usual_value``).
+    The text is ``28.39 instead of 28.40 on n3 mlx5_0``. ``names`` are without a port. ``value`` is called with an
+    ``Adapter`` and gives what is compared; ports of which it gives None are left out. Of equally frequent values
+    the better one is right (``usual_value``).
     """
     named: dict[str, list[tuple[str, object]]] = {}
     for node in fleet.nodes:

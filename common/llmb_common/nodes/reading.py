@@ -31,11 +31,12 @@ _KINDS = {field.name: field.type for field in msgspec.structs.fields(NodeFacts)}
 
 
 def read_nodes(run_folder: Path) -> Nodes:
-    """Return what the nodes of a run recorded about its last start, sorted by the names of their files.
+    """Return what the nodes of the run in ``run_folder`` recorded about its last start, sorted by the names of
+    their files.
 
-    The last start is that of the record that began last; records of earlier ones are left out. Empty where there are no
-    records. Never raises: files that cannot be read or are damaged are named in ``unreadable``, of whatever start. At
-    most 8192 files are read.
+    The last start is that of the record that began last; records of earlier ones are left out. Empty where there
+    are no records, or no such folder. Never raises: files that cannot be read or are damaged are named in
+    ``unreadable``, of whatever start. At most 8192 files are read.
     """
     folder = run_folder / FOLDER
     try:
@@ -52,9 +53,11 @@ def read_nodes(run_folder: Path) -> Nodes:
 
 
 def _read_node(file: Path) -> NodeFacts | None:
-    """Return what one node of a run recorded in ``file``, with its log of NCCL and its ranks' peaks of GPU memory.
+    """Return what one node of a run recorded in ``file``, ``NAME.json``, with its log of NCCL and its ranks' peaks
+    of GPU memory.
 
-    These lie beside ``file``, and may be missing. None where ``file`` cannot be read, is damaged or larger than 1 MiB.
+    These two lie beside it, as ``NAME.nccl.log`` and ``NAME.memory.jsonl``, and may be missing. None where ``file``
+    cannot be read, is damaged or larger than 1 MiB.
     """
     try:
         content = read_plain(file, _MOST_OF_A_NODE)  # a larger one is cut, and no JSON
@@ -71,7 +74,7 @@ def _read_node(file: Path) -> NodeFacts | None:
 
 
 def _refuse_constant(word: str) -> None:
-    """Refuse the words ``NaN`` and ``Infinity``, which Python's JSON parser would take.
+    """Refuse ``word``, one of ``NaN``, ``Infinity`` and ``-Infinity``, which Python's JSON parser would take.
 
     Raises:
         ValueError: always
@@ -82,8 +85,9 @@ def _refuse_constant(word: str) -> None:
 def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
     """Return the peaks of GPU memory that the ranks of one start of a run wrote to ``file``, sorted by rank.
 
-    The start is that of ``job`` and ``restart``. Damaged lines, and impossible numbers, are left out; a rank that wrote
-    twice is there twice. An unreadable file counts as none.
+    ``file`` has one JSON object (``Peak``) a line. The start is that of ``job`` (None: without a Slurm job) and
+    ``restart``. Damaged lines, and impossible numbers, are left out; a rank that wrote twice is there twice. Empty:
+    there are none, or the file is missing or cannot be read.
     """
     try:
         lines = read_plain(file, _MOST_OF_PEAKS).splitlines()
@@ -102,8 +106,10 @@ def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
 def read_facts(host: str, answer: Mapping[str, Any]) -> NodeFacts:
     """Return the facts in the JSON ``answer`` of a node that was looked at before a job.
 
-    ``host`` is the node's name. A look that failed or gave unreadable values is in ``errors``, one that did not end in
-    ``hung``; its facts are as by default. Looks that are not known are ignored, and no ``answer`` is refused.
+    ``host`` is the node's name. ``answer`` has the key ``begun`` (Unix time) and ``looks``: by the name of each
+    look (of ``LOOKS``, or of a folder) an object with ``value``, ``error`` or ``hung``, and ``seconds``. A look
+    that failed or gave unreadable values is in ``errors``, one that did not end in ``hung``; its facts are as by
+    default. Unknown looks are ignored, and no ``answer`` is refused.
     """
     fields: dict[str, Any] = {}
     folders: dict[str, Folder] = {}

@@ -26,9 +26,9 @@ to be found out, which is not the same as healthy."""
 class Level(NamedTuple):
     """How much a rule about nodes counts for each command that asks it; None: that command does not ask it.
 
-    A weight is ``fail`` (a job would stop there, or its result be wrong), ``warn`` (worth a look) or ``unknown`` (it
-    was not to be found out); for a run's evidence it is ``problem`` (the result is not what these machines can do) or
-    ``note`` (worth knowing).
+    A weight is ``fail`` (a job would stop there, or its result be wrong), ``warn`` (worth a look) or ``unknown``
+    (it could not be found out); for a run's evidence it is ``problem`` (the result is not what these machines can
+    do) or ``note`` (worth knowing).
     """
 
     doctor: Weight | None = None
@@ -42,7 +42,8 @@ class Level(NamedTuple):
 class Fleet(msgspec.Struct, frozen=True, dict=True):
     """The nodes that rules look at, and what is needed of them; a ``Finder`` is called with it.
 
-    ``gpus`` has every GPU of all nodes, each with its states over the run.
+    ``nodes`` leaves out those that did not answer or left no readable record. The property ``gpus`` is a list of
+    every GPU of all nodes, each with its states over the run, node by node; empty: no node showed any.
     """
 
     needs: Needs
@@ -56,16 +57,19 @@ class Fleet(msgspec.Struct, frozen=True, dict=True):
     def gpus(self) -> list[GpuRun]:
         """Every GPU of all nodes of this fleet, each with its states over the run; empty: no node showed any.
 
-        They come node by node, in nvidia-smi's order.
+        They come node by node in the fleet's order, and in nvidia-smi's within a node.
         """
         return list(chain.from_iterable(map(gpu_runs_of, self.nodes)))
 
 
 class Found(NamedTuple):
-    """One thing that a rule found on a node, or on all nodes together; the rule's sentence is filled with it."""
+    """One thing that a rule found on a node, or on all nodes together; the rule's sentence is filled with it.
+
+    A ``Finder`` makes it.
+    """
 
     host: str
-    """Empty: on all nodes."""
+    """The node's name; empty: it is on all nodes together."""
     text: str
     """A sentence without a period, or what the rule's sentence has braces for."""
     usual: str = ""
@@ -78,7 +82,9 @@ Finder = Callable[[Fleet], Iterable[Found]]
 class Rule(NamedTuple):
     """A rule about nodes: how it finds problems, and how these are worded and weighed.
 
-    ``find`` is called with a ``Fleet`` and yields what it finds; ``remedy`` is what to do about it.
+    ``find`` is called with a ``Fleet`` and yields a ``Found`` for each problem. ``remedy`` is what to do about it,
+    one line without a period. ``name`` is the word by which users know the rule, such as ``architecture``; several
+    rules may share one.
     """
 
     name: str
@@ -86,8 +92,8 @@ class Rule(NamedTuple):
     find: Finder
     remedy: str
     sentence: str = ""
-    """With braces for all that is found, and a second pair for what is usual; empty: each thing found is a sentence by
-    itself."""
+    """One for all that is found, with ``{}`` for these texts and perhaps a second ``{}`` for what is usual; empty:
+    each thing found is a sentence by itself."""
     in_pods: str = ""
     """The remedy for nodes that are pods of Kubernetes; empty: the same."""
 
@@ -95,12 +101,13 @@ class Rule(NamedTuple):
 def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
     """Return a finder for a rule that asks ``problem_of`` what is wrong with each node by itself.
 
-    A finder is called with a fleet, and yields what it finds, node by node. The answer is the text of what is found;
-    empty or None: nothing.
+    ``problem_of`` is called with a node and the fleet's ``needs``, and returns the text of what is found; empty or
+    None: nothing. A finder is called with a ``Fleet``, and yields one ``Found`` for each node with a text, in the
+    fleet's order.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield what ``problem_of`` finds wrong with each node of the fleet; nodes without a problem are left out."""
+        """Yield what ``problem_of`` finds wrong with each node of ``fleet``; nodes without a problem are left out."""
         for node in fleet.nodes:
             text = problem_of(node, fleet.needs)
             if text:
@@ -112,12 +119,12 @@ def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
 def several_of_each_node(problems_of: Callable[[NodeFacts, Needs], Iterable[str]]) -> Finder:
     """Return a finder for a rule that asks ``problems_of`` for everything that is wrong with each node.
 
-    A finder is called with a fleet, and yields what it finds, node by node. Each text of ``problems_of`` is found by
-    itself.
+    ``problems_of`` is called with a node and the fleet's ``needs``, and returns texts. A finder is called with a
+    ``Fleet``, and yields one ``Found`` for each text, node by node.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each thing that ``problems_of`` finds wrong with a node of the fleet."""
+        """Yield each thing that ``problems_of`` finds wrong with a node of ``fleet``, node by node."""
         for node in fleet.nodes:
             for text in problems_of(node, fleet.needs):
                 yield Found(node.host, text)
@@ -128,12 +135,15 @@ def several_of_each_node(problems_of: Callable[[NodeFacts, Needs], Iterable[str]
 def each_gpu_run(problem_of: Callable[[GpuRun], str]) -> Finder:
     """Return a finder for a rule that asks ``problem_of`` what was wrong with each GPU over a run.
 
-    A finder is called with a fleet, and yields what it finds, GPU by GPU: the GPU with the answer in parentheses, ``n3
-    GPU 5 (power brake)``; an empty answer: nothing.
+    ``problem_of`` is called with a ``GpuRun`` and returns a text; empty: nothing. A finder is called with a
+    ``Fleet``, and yields one ``Found`` for each GPU with a text: the GPU with that in parentheses,
+    ``n3 GPU 5 (power brake)``.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each GPU of the fleet with what ``problem_of`` finds wrong with it; others are left out."""
+        """Yield each GPU of ``fleet`` with what ``problem_of`` finds wrong with it, ``n3 GPU 5 (...)``; others are
+        left out.
+        """
         for run in fleet.gpus:
             text = problem_of(run)
             if text:
@@ -145,7 +155,9 @@ def each_gpu_run(problem_of: Callable[[GpuRun], str]) -> Finder:
 def same_on_nodes(value: Callable[[NodeFacts], object]) -> Finder:
     """Return a finder for a rule that all nodes are alike in ``value``; it finds the nodes that differ from most.
 
-    Of equally frequent values the better one counts (``usual_value``). A node whose value is None is left out.
+    ``value`` is called with a node; None: not known, the node is left out. Right is the most frequent value, of
+    equally frequent ones the better (``usual_value``). A finder is called with a ``Fleet``, and yields one
+    ``Found`` for each node that differs, ``VALUE on HOST``, with the usual value beside it.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -156,10 +168,12 @@ def same_on_nodes(value: Callable[[NodeFacts], object]) -> Finder:
 
 
 def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
-    """Return a finder for a rule that all GPUs of all nodes are alike in ``value``; it finds those that are not.
+    """Return a finder for a rule that all GPUs of all nodes are alike in ``value``; it finds those that differ from
+    most.
 
-    Right is what most have, of equally frequent values the better one (``usual_value``). A GPU whose value is None is
-    left out.
+    ``value`` is called with a ``GpuRun``; None: not known, the GPU is left out. Right is the most frequent value,
+    of equally frequent ones the better (``usual_value``). A finder is called with a ``Fleet``, and yields one
+    ``Found`` for each GPU that differs, ``VALUE on n3 GPU 5``, with the usual value beside it.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
@@ -170,10 +184,10 @@ def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
 
 
 def _unlike_most(values: Sequence[tuple[str, str, object]]) -> Iterator[Found]:
-    """Yield each of ``values``, given as (host, place, value), that is not the usual one; None is left out.
+    """Yield each of ``values``, given as (host, place, value), that is not the usual one; a value of None is left out.
 
-    The usual one is what ``usual_value`` says of all of them; where it says None, each known value is yielded. What is
-    found reads ``VALUE on PLACE``, with the usual value beside it.
+    The usual one is what ``usual_value`` says of all of them. What is found reads ``VALUE on PLACE``, with the
+    usual value as text beside it.
     """
     usual = usual_value(value for _, _, value in values)
     for host, place, value in values:
@@ -194,7 +208,9 @@ def usual_value(values: Iterable[T | None]) -> T | None:
     counts = Counter(value for value in values if value is not None)
 
     def rank(value: T) -> tuple[int, float]:
-        """Return a sort key: first how frequent ``value`` is, then how good: how large, or an active link's state."""
+        """Return a sort key of ``value``, more is better: (how frequent it is, how good: a number itself, 1.0 for
+        an active link).
+        """
         is_better = float(value) if isinstance(value, float | int) else float(value == ACTIVE)
         return counts[value], is_better
 
@@ -220,15 +236,16 @@ def far_from_median(
 ) -> Finder:
     """Return a finder for a rule that compares a number of each node with the median of all nodes.
 
-    ``value`` gives the number (None: not known, and left out), ``is_far`` is asked with number and median, in this
-    order, and ``text`` has braces for the number; behind it the median is told. Nothing is found where fewer than three
-    nodes give one.
+    ``value`` is called with a node and gives the number (None: not known, and left out); ``is_far`` is called with
+    number and median, in this order; ``text`` has one pair of braces, perhaps with a format (``{:.0f} GiB``), for
+    the number. A finder is called with a ``Fleet`` and yields a ``Found`` for each node that is far: ``text`` and
+    behind it ``; usual here: `` with the median. Nothing is found where fewer than three nodes give a number.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each node of the fleet whose number ``is_far`` from the median of all.
+        """Yield each node of the fleet whose number ``is_far`` from the median of all, as ``text`` and the median.
 
-        Nothing for fewer than three numbers.
+        Nothing where fewer than three nodes give a number.
         """
         for host, number, median in against_median(fleet, value):
             if is_far(number, median):
@@ -240,7 +257,8 @@ def far_from_median(
 def against_median(fleet: Fleet, value: Callable[[NodeFacts], float | None]) -> Iterator[tuple[str, float, float]]:
     """Yield (host, number of the node, median of all such numbers) for each node that gives one, in the fleet's order.
 
-    ``value`` gives the number; None: not known. Nothing where fewer than three nodes give one.
+    ``value`` is called with a node and gives the number; None: not known. Nothing where fewer than three nodes give
+    one.
     """
     known = [(node.host, value(node)) for node in fleet.nodes]
     numbers = [(host, number) for host, number in known if number is not None]

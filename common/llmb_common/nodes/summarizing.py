@@ -18,8 +18,8 @@ from llmb_common.nodes.summary import NodeSummary
 def summarize(needs: Needs, found: Nodes) -> NodeSummary:
     """Return a summary of what a run's nodes recorded, with everything in it that speaks against the run's result.
 
-    ``needs`` is what the run needed of its nodes. Findings have problems before notes. The summary is empty where no
-    node left a record, but for findings on damaged files.
+    ``needs`` is what the run needed of its nodes, ``found`` their records. Findings have problems before notes.
+    Where no node left a readable record, all but ``findings`` is as by default.
     """
     nodes = found.nodes
     under_load = chain.from_iterable(node.load.gpus for node in nodes)
@@ -79,7 +79,8 @@ def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
 def _gpus_of(node: NodeFacts) -> str | None:
     """Return the number and product of a node's GPUs as text, ``8 x NVIDIA B200``; None: it shows none.
 
-    Several products are joined by commas, in the order of GPUs.
+    Several products are joined by ", ", in the order of GPUs; a GPU that does not tell its own is an
+    ``unknown GPU``.
     """
     products = Counter(gpu.product or "unknown GPU" for gpu in node.gpus)
     return ", ".join(f"{count} x {name}" for name, count in products.items()) or None
@@ -114,9 +115,11 @@ def _limit_of(run: GpuRun) -> str | None:
 
 
 def _clocks_of(run: GpuRun) -> str | None:
-    """Return a GPU's highest clock as text, ``up to 1980 MHz``, with the clock at which somebody holds it.
+    """Return a GPU's highest clock as text, ``up to 1980 MHz``, with the clock at which somebody holds it, in
+    parentheses.
 
-    None: not known.
+    The latter is in the words of ``held_clock``, and left out where nobody does. None: the highest clock is not
+    known.
     """
     highest = run.gpu.boost_mhz or run.gpu.max_sm_mhz
     fixed_clock = held_clock(run)
@@ -133,8 +136,8 @@ def _yes_no(value: bool | None) -> str | None:
 def _values_with_counts(values: Iterable[str | None]) -> str:
     """Return the value that all have; where they differ, the four commonest with their counts: ``a (3) / b (1)``.
 
-    The commonest comes first, of equally frequent ones the earlier; further ones are dropped. None and empty values are
-    left out; empty: there are no others.
+    The commonest comes first, of equally frequent ones the earlier; further ones are dropped without a mark. None
+    and empty values are left out; empty text: there are no others.
     """
     counts = Counter(value for value in values if value)
     if len(counts) < 2:

@@ -18,28 +18,32 @@ _MOST_DOMAINS = 4
 
 
 class NodeFinding(msgspec.Struct, frozen=True):
-    """One thing that a rule about nodes found to speak against a run's result.
+    """One thing that a rule about nodes found to speak against a run's result; ``find`` and ``setup_findings`` make it.
 
     ``severity`` is ``problem`` (the result is not what these machines can do) or ``note`` (worth knowing).
     """
 
     kind: str
-    """The rule's name."""
+    """The rule's name, or ``expectation`` for a difference from accepted runs."""
     severity: Severity
     text: str
-    """Printable, without a period."""
+    """Printable, up to 500 characters, without a period."""
 
 
 class NodeSummary(msgspec.Struct, frozen=True):
     """What a run ran on, as its nodes recorded it: hardware, versions, network, clocks, power and memory.
 
-    A text is the value that all nodes have; where they differ, the four commonest have their counts, ``a (3) / b (1)``.
-    Empty or None: not known. ``lines`` gives all but the findings for people.
+    ``summarize`` makes it. A text is the value that all nodes have; where they differ, the four commonest have
+    their counts, ``a (3) / b (1)``. Empty or None: not known. ``driver``, ``cuda``, ``kernel`` and ``nccl`` are
+    versions, ``cpu`` a model, ``network`` a name as in ``NcclLog``. A figure's name ends with its unit: MHz, W
+    (watts) or GiB. ``lines`` returns all but the findings as a list of up to six lines for people; empty where
+    ``nodes`` is 0.
     """
 
     nodes: int = 0
     """Number of nodes that left a record."""
     hosts: tuple[str, ...] = ()
+    """Names of these nodes."""
     gpus: str = ""
     """Such as ``8 x NVIDIA B200``, of each node."""
     driver: str = ""
@@ -51,38 +55,40 @@ class NodeSummary(msgspec.Struct, frozen=True):
     transports: dict[str, int] = {}  # msgspec copies it
     """Channels of NCCL by kind, such as ``NET/IB/GDRDMA``, summed over nodes."""
     channels: str = ""
-    """The kinds of ``transports``."""
+    """The kinds in ``transports``, sorted and joined by commas."""
     adapters: str = ""
-    """How many NCCL uses on a node, and how fast."""
+    """How many NCCL uses on a node, and how fast: ``8 at 400 Gbit/s``."""
     gpudirect: str = ""
     """``yes`` or ``no``: whether adapters reach GPU memory by themselves."""
     nvlink: str = ""
-    """How many GPUs NCCL joins by NVLink, on whichever nodes."""
+    """How many GPUs NCCL joins by NVLink, on whichever nodes: ``72 GPUs``."""
     domains: dict[str, int] = {}
-    """Nodes by ``<cluster>.<clique>`` of the NVLink fabric."""
+    """Number of nodes by NVLink domain, ``<cluster>.<clique>``."""
     fabric: str = ""
     """Whether GPUs have joined their NVLink fabric, in nvidia-smi's words."""
     pcie: str = ""
-    """Width and generation of the GPUs' links under load."""
+    """Width and generation of the GPUs' links under load: ``16x generation 5``."""
     power_limit: str = ""
+    """``700 W``, or ``600 of 700 W`` where it is not the default."""
     clocks: str = ""
-    """The highest clock, and what holds it down."""
+    """The highest clock, and the one at which somebody holds it down: ``up to 1980 MHz``."""
     clock_mhz: float | None = None
     """Median over the GPUs of their SM clock under load."""
     power_w: float | None = None
     """Mean over the GPUs of their power at the first look under load."""
     memory_gib: float | None = None
-    """Peak of memory that tensors took, on the GPU that had most."""
+    """Peak of GPU memory that tensors took, on the GPU that had most."""
     memory_reserved_gib: float | None = None
-    """Peak of memory that PyTorch's allocator held, on the GPU where that was most."""
+    """Peak of GPU memory that PyTorch's allocator held, on the GPU where that was most."""
     memory_device_gib: float | None = None
     """All memory of a GPU, as PyTorch sees it, of the smallest one."""
     memory_ranks: int = 0
     """Number of ranks that recorded their peaks."""
     findings: tuple[NodeFinding, ...] = ()
+    """What speaks against the run's result, problems before notes."""
 
     def lines(self) -> list[str]:
-        """Return up to six lines for people on the nodes of the run, printable; empty where no node left a record.
+        """Return up to six lines for people on the nodes of the run, printable; empty list where no node left a record.
 
         What is not known is left out. Findings are not among them.
         """
@@ -133,9 +139,10 @@ _OF_THE_JOB = ("gpudirect", "nvlink")
 def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
     """Return the hardware and versions that the nodes of accepted runs agree on, by field of ``NodeSummary``.
 
-    The fields are ``gpus``, ``driver``, ``adapters``, ``gpudirect``, ``nvlink``, ``fabric``, ``pcie``, ``power_limit``
-    and ``clocks``. What differs between runs, or is empty in one, is left out; ``clock_mhz``, the clock under load, is
-    the mean of those known. Empty: they left no record. At least one summary must be given.
+    The fields are ``gpus``, ``driver``, ``adapters``, ``gpudirect``, ``nvlink``, ``fabric``, ``pcie``,
+    ``power_limit`` and ``clocks``. What differs between runs, or is empty in one, is left out; ``clock_mhz``, the
+    clock under load, is the mean of those known. Empty: they agree on nothing, or left no record. At least one
+    summary must be given.
     """
     setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
     kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
@@ -147,12 +154,12 @@ def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
 def setup_findings(
     account: NodeSummary, setup: Mapping[str, str | float], what: str, *, same_job: bool
 ) -> list[NodeFinding]:
-    """Return a finding for each way in which a run's nodes differ from those of accepted runs.
+    """Return a finding for each way in which a run's nodes differ from those of accepted runs; empty: they are alike.
 
-    Empty: they are alike. ``account`` is of the run, ``setup`` comes from ``setup_of``, and ``what`` names the accepted
-    runs in the texts. What either does not know is not compared, nor is ``gpus``. Another driver is a note, all else a
-    problem. ``same_job``: both ran the same configuration, so that GPUDirect RDMA, NVLink and clocks under load are
-    compared, too; of clocks only one below 90 % counts.
+    ``account`` is of the run, ``setup`` comes from ``setup_of``, and ``what`` names the accepted runs in the texts,
+    ``driver 580.1, and 570.2 in WHAT``. What either does not know is not compared, nor is ``gpus``. Another driver
+    is a note, all else a problem. ``same_job``: both ran the same configuration, so that GPUDirect RDMA, NVLink and
+    clocks under load are compared, too; of clocks only one below 90 % of the accepted counts.
     """
     found: list[tuple[Severity, str]] = []
     for name, (severity, word) in _FACTS.items():

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that planning starts from: recipe, site's configuration, user's request and machine.
 
-    ``containers`` says whether jobs of this site run in containers.
+    The property ``containers`` is True where jobs of this site run in containers (ValueError: ``machine`` has an
+    unknown way of running jobs). All four are given by keyword.
     """
 
     recipe: Recipe
@@ -42,21 +43,25 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
 class Case(PlanningInput, frozen=True, kw_only=True):
     """A user's request together with what it means in the recipe: configuration row, model, variant, dtype and GPUs.
 
-    ``choose`` makes it. All but the list of notices, to which ``note`` adds, stays as it is. ``shape`` has the numbers
-    of the model, ``entry`` what the function's name says, ``precision`` the FP8 scaling or else the dtype, and ``what``
-    the configuration as a phrase for messages. ``adapters`` (LoRA), ``resumes``, ``saves`` and ``on_cpu`` say what the
-    job does: train adapters, continue a checkpoint, write one, run on CPUs. ``gpus_per_node`` is how many a node has,
-    of which a job may use fewer.
+    ``choose`` makes it. Only the list of notices changes: ``note`` adds sentences to it. Properties: ``shape``, the
+    numbers of the model; ``entry``, what the function's name says (None: there is no function); ``precision``, the
+    FP8 scaling (``cs``, ``mx``) or else the dtype, and ``what``, the configuration as a phrase for messages, both
+    text; ``adapters``, ``resumes``, ``saves`` and ``on_cpu``, booleans: whether the job trains adapters (LoRA),
+    continues a checkpoint, writes one, runs on CPUs; ``gpus_per_node``, how many a node has, of which a job may use
+    fewer. ``entry``, ``adapters``, ``resumes`` and ``saves`` raise a RecipeError where the recipe's catalogue
+    cannot be read, so never for a case that ``choose`` made, which has read it.
     """
 
     gpu_type: str
+    """Such as ``h100``, or ``cpu``."""
     model: Model
     """With as many layers, and the sequence length, that ``row`` says."""
     row: Row
     variant: Variant
     dtype: str
+    """``bf16``, ``fp8`` or ``nvfp4``."""
     gpus: int
-    """In all; on CPUs the number of ranks."""
+    """Number of the job's GPUs in all; on CPUs the number of ranks."""
     function: Function | None
     """What the row's function gives; None where the recipe itself lists the architecture."""
     notices: list[str] = msgspec.field(default_factory=list)
@@ -100,7 +105,8 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     @property
     def resumes(self) -> bool:
-        """Whether the job continues the training of a checkpoint, as LOAD_CHECKPOINT_PATH is set.
+        """Whether the job continues the training of a checkpoint: ``request.load_checkpoint``
+        (LOAD_CHECKPOINT_PATH) is set.
 
         A job that trains adapters loads a checkpoint, too, but does not continue it: False.
 
@@ -111,7 +117,8 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     @property
     def saves(self) -> bool:
-        """Whether the job saves a checkpoint, as ENABLE_CHECKPOINT asks for, or continues from one (``resumes``).
+        """Whether the job saves a checkpoint, as ENABLE_CHECKPOINT asks for, or because it continues from one
+        (``resumes``).
 
         Raises:
             RecipeError: the recipe's catalogue cannot be read, or lacks the row's function
@@ -135,9 +142,9 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     @property
     def gpus_per_node(self) -> int:
-        """The number of GPUs that a node has, by the user, else the site, else the GPU type; a job may use fewer.
+        """The number of GPUs that a node has, by the request, else the site, else the GPU type; a job may use fewer.
 
-        It is 8 for an unknown type, and for CPUs, where it counts ranks.
+        By type it is 8 for an unknown one, and for CPUs, where it counts ranks.
         """
         return self.request.gpus_per_node or self.cluster.gpus_per_node or per_node(self.gpu_type)
 
@@ -151,10 +158,10 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
 
 def gpu_type_text(given: PlanningInput, gpu_type: str) -> str:
-    """Return the GPU type as messages have it, with ``(gpu_type in cluster_config.yaml)`` if the site set it.
+    """Return ``gpu_type`` as messages have it, with " (gpu_type in cluster_config.yaml)" behind it if the site set it.
 
-    That is so where the request names none and ``gpu_type`` is the site's. Without that, a user would look for GPU_TYPE
-    in the shell, in vain.
+    That is so where the request names none and ``gpu_type`` is the site's. Without that, a user would look for
+    GPU_TYPE in the shell, in vain.
     """
     from_site = given.request.gpu_type is None and gpu_type == given.cluster.gpu_type
     return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
@@ -181,13 +188,13 @@ _ALIASES = {
 def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     """Return (GPU type, model, dtype, rows of the recipe) that the request means; there is at least one row.
 
-    The rows are for any number of GPUs and any FP8 scaling, in the recipe's order. Those of variants that are chosen by
-    name only are there if the request names one.
+    The rows are for any number of GPUs and any FP8 scaling, in the order of the recipe's variants. Those of
+    variants that are chosen by name only are there if the request names one.
 
     Raises:
         RequestError: model, GPU type, variant or dtype is unknown, missing or without rows; the remedy says what
             there is
-        RecipeError: the recipe's catalogue cannot be read
+        RecipeError: a file of the recipe, such as its catalogue, cannot be read
     """
     recipe = given.recipe
     request = given.request
@@ -243,13 +250,13 @@ def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
 
 
 def _refuse_unknown_model(given: PlanningInput) -> None:
-    """Raise unless the recipe has the requested model size, on whatever GPU, or none is requested.
+    """Raise if a model size is requested that the recipe does not have on any GPU; return None otherwise.
 
     A size with ``-smoke`` behind it, the small copy of a model, passes with the size.
 
     Raises:
         RequestError: it has no such model; the remedy names the nearest one
-        RecipeError: the recipe's catalogue cannot be read
+        RecipeError: a file of the recipe, such as its catalogue, cannot be read
     """
     recipe, request = given.recipe, given.request
     if request.model_size is None or request.model_size.removesuffix("-smoke") in recipe.sizes:
@@ -283,13 +290,14 @@ def _requested_arguments(given: PlanningInput, gpu_type: str | None) -> dict[str
 def choose(given: PlanningInput) -> Case:
     """Return the request with what it means in the recipe: row, model, variant, dtype and number of GPUs.
 
-    The row is the first that documents so many GPUs, else (with FORCE) the one that such a job starts from. What was
-    decided for the user is among its notices.
+    The row is the first that documents so many GPUs, else (with FORCE) the one that such a job starts from: that of
+    ``_base_row``, or the one whose range is nearest. What was decided for the user is among the notices of the
+    case.
 
     Raises:
-        RequestError: a part of the request is unknown, missing or without rows; the remedy says what there is. The code
-            is ``undocumented-scale`` where only the number of GPUs has no row, and FORCE is not set.
-        RecipeError: the recipe's catalogue cannot be read, or is damaged
+        RequestError: a part of the request is unknown, missing or without rows; the remedy says what there is. The
+            code is ``undocumented-scale`` where only the number of GPUs has no row, and FORCE is not set.
+        RecipeError: a file of the recipe, such as its catalogue, cannot be read, or is damaged
     """
     recipe = given.recipe
     request = given.request
@@ -333,11 +341,11 @@ def choose(given: PlanningInput) -> Case:
 def _with_so_many(case: Case) -> dict[str, str]:
     """Return a GPU type or a model size that is documented for the requested number of GPUs, by its variable.
 
-    Such as ``{"GPU_TYPE": "h100"}``; never both, and a GPU type rather than a size. It is one that neither user nor
-    site has set. Empty: there is none.
+    Such as ``{"GPU_TYPE": "h100"}`` or ``{"MODEL_SIZE": "8b"}``; never both, and a GPU type rather than a size. It
+    is one that neither user nor site has set. Empty: there is none.
 
     Raises:
-        RecipeError: the recipe's catalogue cannot be read
+        RecipeError: the recipe's catalogue, validation or results file cannot be read
     """
     recipe, request = case.recipe, case.request
     if request.gpu_type is None and case.cluster.gpu_type is None:
@@ -358,12 +366,12 @@ def _with_so_many(case: Case) -> dict[str, str]:
 def choose_gpu_type(given: PlanningInput) -> str:
     """Return the GPU type to plan for: as requested, else the site's, this machine's or the recipe's default.
 
-    They count in this order. This machine counts only where jobs run on it; without GPUs of a known type it is ``cpu``,
-    so that the recipe's default is never asked.
+    They count in this order. This machine counts only where jobs run on it; without GPUs of a known type it is
+    ``cpu``, so that the recipe's default is not asked then.
 
     Raises:
         RequestError: nobody names a type, or it is unknown
-        RecipeError: the recipe's catalogue cannot be read
+        RecipeError: the recipe's catalogue, validation or results file cannot be read
     """
     recipe = given.recipe
     machine = given.machine
@@ -389,13 +397,13 @@ def choose_gpu_type(given: PlanningInput) -> str:
 
 
 def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
-    """Return the error for a request without a GPU type, to be raised; ``remedy`` is its remedy.
+    """Return the error for a request without a GPU type, for the caller to raise; ``remedy`` is its remedy.
 
-    If there are values of variables that would complete the request, it has them.
+    Its ``complete`` has the variables that would complete the request, GPU_TYPE and, if not requested,
+    JOB_TOTAL_GPUS; empty: none are known.
 
     Raises:
-        RequestError: the requested variant is unknown
-        RecipeError: the recipe's catalogue cannot be read
+        RecipeError: the recipe's catalogue, validation or results file cannot be read
     """
     recipe, request = given.recipe, given.request
     size = request.model_size or recipe.defaults.model_size
@@ -413,12 +421,12 @@ def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
 def documented_scales(given: PlanningInput) -> list[int]:
     """Return the numbers of GPUs, sorted, that the recipe documents for the requested model, GPU type and dtype.
 
-    The requested number of GPUs does not matter. Rows that name no FP8 scaling count for any; empty where no row has
-    the requested one.
+    The requested number of GPUs does not matter. Rows that name no FP8 scaling count for any; empty where no row
+    has the requested one.
 
     Raises:
         RequestError: model, GPU type, variant or dtype is unknown, missing or without rows
-        RecipeError: the recipe's catalogue cannot be read
+        RecipeError: a file of the recipe, such as its catalogue, cannot be read
     """
     scaling = given.request.fp8_recipe
     rows = [row for row in _matching_rows(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)]
@@ -428,7 +436,8 @@ def documented_scales(given: PlanningInput) -> list[int]:
 def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     """Return notices on what planning decided for the user, such as GPU type, dtype or variant; empty: nothing.
 
-    They are sentences without a period. ``rows`` are those among which the number of GPUs decided.
+    They are sentences without a period, for ``Case.note``. ``rows`` are those that the number of GPUs was chosen
+    from or matched against, the newest variant first.
     """
     recipe = case.recipe
     request = case.request
@@ -459,9 +468,9 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 
 def _gpu_notices(case: Case) -> list[str]:
-    """Return a notice on the GPU type, if the user did not choose it or this machine has another one; else empty.
+    """Return a notice on the GPU type, if the user did not choose it or this machine has another one; else [].
 
-    It is a list of one at most.
+    It is a list of one at most, a sentence without a period.
     """
     machine = case.machine
     local = machine.gpu_type if machine.traits.this_machine else None
@@ -476,9 +485,10 @@ def _gpu_notices(case: Case) -> list[str]:
 
 
 def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
-    """Return a notice on which variant the job is, where another one is newer or fits as well; else empty.
+    """Return a notice on which variant the job is, where another one is newer or fits as well; else [].
 
-    It is a list of one at most. ``rows``, the newest variant first, are those among which the number of GPUs decided.
+    It is a list of one at most. ``rows``, the newest variant first and at least one, are those that the number of
+    GPUs was matched against.
     """
     taken, newest = case.variant, rows[0].variant
     if taken.name != newest:
@@ -498,10 +508,10 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 
 def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
-    """Return the GPU types that ``recipe`` has configurations of the model ``size`` for.
+    """Return the GPU types that ``recipe`` has configurations of the model ``size`` for, each once.
 
-    They are in the order of ``gpu_types``. None as ``size``: of the recipe's default, and the CPU if there is a small
-    copy for it. Those of all sizes where it has no such size.
+    They are in the order of ``gpu_types``. None as ``size``: of the recipe's default, and the CPU if there is a
+    small copy for it. Those of all sizes where it has no such size.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read
@@ -514,10 +524,13 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
 
 
 def _requested_dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
-    """Return the requested dtype; without a request the recipe's default if ``rows`` have it, else their first.
+    """Return the requested dtype; without a request the recipe's default if ``rows`` have it, else the first of the
+    first row.
+
+    ``model`` and ``gpu_type`` are only for messages; there must be a row.
 
     Raises:
-        RequestError: no row has the requested dtype; the message lists those that there are
+        RequestError: no row has the requested dtype; the remedy lists those that there are
     """
     recipe = given.recipe
     requested = given.request.dtype
@@ -544,8 +557,8 @@ def _requested_dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Se
 def _alternatives(case: Case) -> str:
     """Return what else runs on the requested number of GPUs, as the beginning of a remedy; empty: nothing.
 
-    That is a stand-in size (``405b-proxy`` for ``405b``) and variants that are chosen by name only. Each clause ends
-    with a semicolon and a blank.
+    That is a stand-in size (``405b-proxy`` for ``405b``) and variants that are chosen by name only. Each clause
+    ends with "; ", so that the remedy can go on behind it.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read
@@ -569,8 +582,9 @@ def _alternatives(case: Case) -> str:
 def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
     """Return those of ``rows`` with the requested FP8 scaling; all of them where no row names a scaling.
 
-    Without a request it is the scaling of the first row's variant, or the first of the rows where none has that one;
-    rows for the requested number of GPUs decide, if there are any.
+    Without a request it is the scaling of the first row's variant if a row has that one, else the first that a row
+    names; rows for the requested number of GPUs decide, if there are any. ``gpu_type`` and ``model`` are only for
+    the message.
 
     Raises:
         RequestError: rows name their scalings, and none has the requested one
@@ -598,8 +612,8 @@ def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: li
 def _requested_gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
     """Return the number of GPUs (on CPUs, of ranks) that is requested.
 
-    Without a request, where jobs run on this machine, it is all its GPUs, or on CPUs the largest of the rows' least
-    numbers.
+    Without a request, where jobs run on this machine, it is all its GPUs; for the CPU, or where it has none, the
+    largest of the least numbers of ``rows``.
 
     Raises:
         RequestError: it is above 1,000,000, or missing for a job of a scheduler
@@ -629,7 +643,7 @@ def _requested_gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) ->
 
 
 def _scales_text(rows: Sequence[Row]) -> str:
-    """Return the numbers of GPUs that ``rows`` document, in increasing order, as text: ``8, 16, 32``."""
+    """Return the numbers of GPUs that ``rows`` document, in increasing order, each once, as text: ``8, 16, 32``."""
     return ", ".join(map(str, _scales_of(rows)))
 
 
@@ -639,10 +653,11 @@ def _scales_of(rows: Iterable[Row]) -> list[int]:
 
 
 def _base_row(rows: Sequence[Row]) -> Row | None:
-    """Return the row whose function a job on an undocumented number of GPUs starts from.
+    """Return the row whose function a job on an undocumented number of GPUs starts from; ``rows`` must not be empty.
 
-    It is the one for most GPUs, or, for the sizes in ``_BASE_IS_SMALLEST``, for fewest. None where any row names no
-    function, or is for a range of numbers.
+    It is the one for most GPUs, or, for the model sizes in ``_BASE_IS_SMALLEST``, for fewest; functions in
+    ``_ALIASES`` count only if there are no others. None where any row names no function, or is for a range of
+    numbers.
     """
     functions = [row for row in rows if row.function is not None and row.gpus_min == row.gpus_max]
     if len(functions) < len(rows):

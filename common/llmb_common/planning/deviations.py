@@ -20,8 +20,8 @@ QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
     """Return what a planned job does, on purpose, otherwise than NVIDIA's runner of performance recipes.
 
-    In the order of ``TABLE``, each once. Empty where it does nothing so, and on CPUs. Nothing is added to the notices
-    of ``case``.
+    In the order of ``TABLE``, each once. Empty where it does nothing so, and on CPUs. ``case`` is what ``plan`` was
+    made of; nothing is added to its notices.
     """
     if plan.device == "cpu":
         return ()
@@ -29,9 +29,10 @@ def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
 
 
 def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
-    """Yield a sentence for each deviation, in order: what the job does, what NVIDIA's runner does, and why.
+    """Yield a sentence for each deviation of ``found``, in order: what the job does, what NVIDIA's runner does, and
+    why.
 
-    It has no period.
+    It has no period: ``HERE (NVIDIA's runner: NVIDIA), because WHY``.
     """
     for one in found:
         yield f"{one.here} (NVIDIA's runner: {one.nvidia}), because {one.why}"
@@ -54,7 +55,7 @@ def _is_interleaved(plan: JobPlan) -> bool:
 def _gathers_early(case: Case, plan: JobPlan) -> bool:
     """Return whether NVIDIA's runner would gather this job's parameters early, during the optimizer's step.
 
-    ``overrides.py:683-689`` of Megatron-Bridge, v0.3.1 alike.
+    What this job does itself is not asked. ``overrides.py:683-689`` of Megatron-Bridge, v0.3.1 alike.
     """
     settings = case.function.settings if case.function is not None else {}
     if settings.get("early_gather"):
@@ -95,10 +96,11 @@ def _gathers_late(case: Case, plan: JobPlan) -> bool:
 
 
 def _changes_queues(case: Case, plan: JobPlan) -> bool:
-    """Return whether the planned job has another TP or CP than its function.
+    """Return whether the planned job has another TP or CP than its function, so that NVIDIA's runner would set
+    queues anew.
 
-    NVIDIA's runner then sets CUDA_DEVICE_MAX_CONNECTIONS anew (``overrides.py:248-263`` of Megatron-Bridge). False for
-    a plan without a function.
+    Queues are CUDA_DEVICE_MAX_CONNECTIONS (``overrides.py:248-263`` of Megatron-Bridge). False for a plan without a
+    function. ``case`` is not looked at.
     """
     function = plan.function
     return function is not None and (plan.tp, plan.cp) != (function.columns.tp, function.columns.cp)
@@ -107,7 +109,8 @@ def _changes_queues(case: Case, plan: JobPlan) -> bool:
 def _changes_queues_on_rubin(case: Case, plan: JobPlan) -> bool:
     """Return whether the job, on R100, sets another number of device queues than NVIDIA's runner would.
 
-    The number is CUDA_DEVICE_MAX_CONNECTIONS. False on every other GPU type.
+    The number is CUDA_DEVICE_MAX_CONNECTIONS. False on every other GPU type, without a function, and with the
+    function's TP and CP.
     """
     overlaps = bool(case.function and case.function.settings.get("overlap_moe_expert_parallel_comm"))
     single = (plan.tp > 1 or plan.cp > 1) and not overlaps

@@ -21,8 +21,11 @@ from llmb_common.recipes.model import AnyShape
 class Layout(Columns[int], frozen=True, kw_only=True):
     """The layout columns of one job (TP, PP, CP, batch sizes and so on), resolved for its number of GPUs.
 
-    ``dp``, ``ga`` and ``expert_dp`` follow from them, rounded down: nothing is refused where they do not divide.
-    ``gpus`` is the number in all.
+    The fields are those of ``Columns``, ``seq_len`` (sequence length in tokens) and ``gpus``, the number in all.
+    Three properties follow from them, rounded down, as nothing is refused where they do not divide: ``dp`` is the
+    data-parallel size (0: too few GPUs for one replica), ``ga`` the number of micro-batches that a rank runs in a
+    step (ZeroDivisionError where ``dp`` is 0), ``expert_dp`` the data-parallel size of experts (None: ``ep`` is
+    None).
     """
 
     seq_len: Work[Positive]
@@ -51,7 +54,7 @@ class Layout(Columns[int], frozen=True, kw_only=True):
     def expert_dp(self) -> int | None:
         """The data-parallel size of this layout's experts: how many replicas of each expert there are, rounded down.
 
-        Without an ETP of its own, TP counts as ETP. None without EP.
+        Where ``etp`` is None, TP counts as ETP. None: ``ep`` is None.
         """
         if self.ep is None:
             return None
@@ -65,7 +68,7 @@ Broken = Iterator[tuple[str, str]]
 
 
 def refuse_first(broken: Broken) -> None:
-    """Raise for the first broken rule that ``broken`` yields, with its remedy; return where it yields none.
+    """Raise for the first (message, remedy) that ``broken`` yields; return None where it yields none.
 
     Raises:
         RequestError: code ``does-not-divide``: there is a broken rule
@@ -77,7 +80,8 @@ def refuse_first(broken: Broken) -> None:
 def broken_rules(layout: Layout, model: AnyShape, family: str) -> Broken:
     """Yield (what is wrong, what to do) for every rule that a layout breaks for a model that a recipe lists.
 
-    Nothing for a valid layout. By the recipe's ``family`` CUDA graphs capture whole iterations or single layers.
+    Nothing for a valid layout. ``model`` has the numbers of the model; by the recipe's ``family`` CUDA graphs
+    capture whole iterations or single layers.
 
     Raises:
         ZeroDivisionError: only after the first problem, where there are fewer GPUs than one replica takes
@@ -94,7 +98,7 @@ def broken_rules(layout: Layout, model: AnyShape, family: str) -> Broken:
 def captures_iterations(family: str) -> bool:
     """Return whether CUDA graphs of a recipe's ``family`` capture whole iterations, not single layers.
 
-    They do of ``llama3`` only; every other name gives False.
+    True for ``llama3``; False for every other name.
     """
     return family == "llama3"
 
@@ -131,7 +135,7 @@ def of_ranks(c: Layout) -> Broken:
 def divides_at_all(layout: Layout) -> bool:
     """Return whether GPUs, sequence, batch and experts' ranks of a layout divide, whatever the model; raises nothing.
 
-    It is a quick look before one is planned, which may still refuse it.
+    It is a quick look before a job with this layout is planned; planning may still refuse what it lets pass.
     """
     if next(of_ranks(layout), None) is not None:
         return False
@@ -151,10 +155,11 @@ def _of_world(c: Layout) -> Broken:
 
 
 def _of_tensors(c: Layout, a: AnyShape) -> Broken:
-    """Yield (what is wrong, what to do) for each size of the model that TP does not divide.
+    """Yield (what is wrong, what to do) for each size of the model that TP does not divide; nothing where it
+    divides all.
 
-    These are its heads, FFN, vocabulary and shared expert's FFN, as far as it has them; query groups may instead divide
-    TP. ``c`` is the job's layout, ``a`` has the numbers of the model.
+    These are its heads, FFN, vocabulary and shared expert's FFN, as far as it has them, and its query groups, of
+    which TP may instead be a multiple. ``c`` is the job's layout, ``a`` has the numbers of the model.
     """
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
@@ -168,11 +173,11 @@ def _of_tensors(c: Layout, a: AnyShape) -> Broken:
 
 
 def _of_sequence(c: Layout, attention_chunk: int | None = None) -> Broken:
-    """Yield (what is wrong, what to do) where a sequence cannot be divided among the ranks of TP and CP.
+    """Yield (what is wrong, what to do) where a sequence cannot be divided among the ranks of TP and CP; else nothing.
 
-    TP*CP must divide it where TP is above 1, and 2*CP where CP is. So, too, where it is longer than ``attention_chunk``
-    tokens, and CP is above 1 or it is no whole number of such chunks of attention; None: the model has no chunks. ``c``
-    is the job's layout.
+    TP*CP must divide it where TP is above 1, and 2*CP where CP is. A sequence longer than ``attention_chunk``
+    tokens (None: the model has no chunks) also needs CP=1, and must be a whole number of such chunks. ``c`` is the
+    job's layout.
     """
     sequence = f"the sequence of {c.seq_len} tokens"
     if c.tp > 1 and c.seq_len % (c.tp * c.cp):
@@ -196,11 +201,11 @@ _TOKENS = {"mx": ("MXFP8", 32), "nvfp4": ("NVFP4", 16), "bf16": ("BF16", 1)}
 
 
 def of_precision(c: Layout, precision: str) -> Broken:
-    """Yield (what is wrong, what to do) where a rank's tokens are no multiple of what a precision needs.
+    """Yield (what is wrong, what to do) where a rank's tokens are no multiple of what a precision needs; else nothing.
 
-    That is 32 in MXFP8, 16 in NVFP4, 8 in other FP8, 1 in BF16; they are the tokens of one micro-batch, divided by TP
-    and CP. ``precision`` is the FP8 scaling (``mx``, ``cs``, ...), or the dtype where it is not FP8. ``c`` is the job's
-    layout.
+    That is 32 in MXFP8, 16 in NVFP4, 8 in other FP8, 1 in BF16; they are the tokens of one micro-batch, divided by
+    TP and CP. ``precision`` is the FP8 scaling (``mx``, ``cs``, ...), or the dtype where it is not FP8; anything
+    unknown counts as FP8. ``c`` is the job's layout.
     """
     word, unit = _TOKENS.get(precision, ("FP8", 8))
     shared = c.tp * c.cp
@@ -215,9 +220,9 @@ def of_precision(c: Layout, precision: str) -> Broken:
 def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
     """Return the number of layer slots that the pipeline stages share: ``layers``, or two more.
 
-    The two are embedding and loss, which Megatron's ``account_for_embedding_in_pipeline_split`` and
-    ``account_for_loss_in_pipeline_split`` count as layers; so 126, 62 and 30 layers divide. None: PP*VP divides neither
-    number. None as ``vp`` counts as 1.
+    The first of these that PP*VP divides (None as ``vp`` counts as 1); None: it divides neither. The two more are
+    embedding and loss, which Megatron's ``account_for_embedding_in_pipeline_split`` and
+    ``account_for_loss_in_pipeline_split`` count as layers; so 126, 62 and 30 layers divide.
     """
     return next((slots for slots in (layers, layers + 2) if slots % (pp * (vp or 1)) == 0), None)
 
@@ -245,10 +250,11 @@ def _of_batches(c: Layout) -> Broken:
 
 
 def _of_experts(c: Layout, a: AnyShape) -> Broken:
-    """Yield (what is wrong, what to do) where EP and ETP do not divide the experts, their FFN size or the GPUs.
+    """Yield (what is wrong, what to do) where EP and ETP do not divide the experts, their FFN size or the GPUs;
+    else nothing.
 
-    Without an ETP of its own, TP counts as ETP. So, too, where EP or ETP is above 1 for a model without experts. ``c``
-    is the job's layout, ``a`` has the numbers of the model.
+    Where ``c.etp`` is None, TP counts as ETP. For a model without experts it is wrong that EP or ETP is above 1.
+    ``c`` is the job's layout, ``a`` has the numbers of the model.
     """
     if a.moe is None:
         for name, value in (("EP", c.ep), ("ETP", c.etp)):
@@ -266,11 +272,11 @@ def _of_experts(c: Layout, a: AnyShape) -> Broken:
 
 
 def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
-    """Yield (what is wrong, what to do) where recomputation, offload or FSDP does not go with the rest of the
-    layout.
+    """Yield (what is wrong, what to do) where recomputation, offload or FSDP does not go with the rest of the layout.
 
-    Offload and FSDP each need a PP of 1, offload excludes recomputation and must leave a layer, and recomputation takes
-    at most the layers of a stage. ``c`` is the job's layout, ``a`` has the numbers of the model.
+    Offload and FSDP each need a PP of 1, offload excludes recomputation and must leave a layer, and recomputation
+    takes at most the layers of a stage. Nothing where all go together. ``c`` is the job's layout, ``a`` has the
+    numbers of the model.
     """
     offload = f"OFFLOAD_LAYERS={c.offload_layers}"
     recompute = f"RECOMPUTE_LAYERS={c.recompute_layers}"
@@ -289,10 +295,10 @@ def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
 
 
 def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
-    """Yield (what is wrong, what to do) for each setting that cannot be combined with CUDA graphs, if these are on.
+    """Yield (what is wrong, what to do) for each setting that cannot be combined with CUDA graphs, if ``c.cuda_graph``.
 
-    That is offload, FSDP and, unless ``whole_iteration``, recomputation. ``whole_iteration``: they capture whole
-    iterations, else single layers. ``c`` is the job's layout.
+    That is offload, FSDP and, unless ``whole_iteration``, recomputation. ``whole_iteration``: the graphs capture
+    whole iterations, else single layers. Nothing where graphs are off. ``c`` is the job's layout.
     """
     if not c.cuda_graph:
         return
@@ -325,11 +331,12 @@ _FURTHEST = 256
 def with_nearest(
     error: RequestError, layout: Layout, requested: Iterable[str], check: Callable[[Layout], None]
 ) -> RequestError:
-    """Return ``error`` itself, with the nearest valid values added to its remedy: ``(nearest: TP 4 or 8)``.
+    """Return ``error`` itself, with the nearest valid values added to its remedy: " (nearest: TP 4 or 8, GBS 512)".
 
-    ``requested`` has the names of the columns that the user set. The values are those of each of them but for switches,
-    or of the number of GPUs where it has none. ``check`` raises for a layout that is not valid. Without a valid value
-    nearby the remedy stays as it is.
+    ``requested`` has the names of the columns (``tp``, ``seq_len``) that the user set. Suggested are values of each
+    of them but for switches, or of the number of GPUs where it has none; each value is tried with all else of
+    ``layout`` as it is. ``check`` is called with a layout, and raises a RequestError if that is not valid. Without
+    a valid value nearby the remedy stays as it is.
     """
     # Switches have no nearest value.
     names = [name for name in requested if name not in ("fsdp", "cuda_graph")] or ["gpus"]
@@ -344,8 +351,9 @@ def with_nearest(
 def _nearest_valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
     """Yield the nearest valid value of the column ``name`` below the layout's own, then the nearest above.
 
-    Values are tried from 1 on (numbers of layers from 0); of GPUs, GBS and sequence length only multiples that may
-    divide. Either is left out where none of the 256 values tried on that side is valid.
+    ``name`` may be ``gpus``; ``check`` raises a RequestError for a layout that is not valid. A column of None
+    counts as 1. Values are tried from 1 on (numbers of layers from 0); of GPUs, GBS and sequence length only
+    multiples that may divide. Either is left out where none of the 256 values tried on that side is valid.
     """
     own: int = getattr(layout, name) or 1
     least = 0 if name in ("recompute_layers", "offload_layers") else 1
@@ -363,10 +371,10 @@ def _nearest_valid(layout: Layout, name: str, check: Callable[[Layout], None]) -
 
 
 def _is_valid(layout: Layout, name: str, value: int, check: Callable[[Layout], None]) -> bool:
-    """Return whether ``check`` accepts the layout with ``value`` in the column ``name``.
+    """Return whether ``check`` accepts the layout with ``value`` in the column ``name``, or as the number of ``gpus``.
 
-    Its RequestError means no, and so does a division by zero where too few GPUs are left. With another number of GPUs
-    the global batch grows or shrinks with it, if that divides.
+    A RequestError of ``check`` means no, and so does a division by zero where too few GPUs are left. With another
+    number of GPUs the global batch grows or shrinks with it, if that divides. ``layout`` is not changed.
     """
     changed = replace(layout, **{name: value})
     if name == "gpus" and layout.gbs * value % layout.gpus == 0:  # each replica keeps its part of the batch

@@ -35,16 +35,16 @@ from llmb_common.recipes.rows import PublishedResult
 def choose_functions(given: PlanningInput) -> PlanningInput:
     """Return ``given`` with the recipe's functions of that release of Megatron-Bridge in which the job will run.
 
-    It is the one that LLMB_ENGINE names, else the one that the job's image has. A site's own image may have any: the
-    job is planned with the newest release, unless the site has a catalogue of the image; a later patch of a known image
-    of NVIDIA's with the newest of its minor release. Unchanged where the recipe has one set of functions only, and none
-    of the site's own releases is meant.
+    It is the one that LLMB_ENGINE names, else the one that the job's image has. A site's own image may have any:
+    the job is planned with the newest release, unless the site has a catalogue of the image; a later patch of a
+    known image of NVIDIA's with the newest of its minor release. ``given`` itself where the recipe has one set of
+    functions only, and none of the site's own releases is meant.
 
     Raises:
         RequestError: code ``no-such-engine``: LLMB_ENGINE is no release, the recipe has no functions of it, or the
             image has another one or is newer than all known ones
         ConfigError: the site's catalogue is of another release than its configuration says
-        RecipeError: the site's catalogue cannot be read
+        RecipeError: the recipe's or the site's catalogue cannot be read
     """
     recipe, request = given.recipe, given.request
     if request.engine and not re.fullmatch(RELEASE, request.engine):
@@ -98,17 +98,21 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
 def _release_in_image(image: str | None) -> str | None:
     """Return the release of Megatron-Bridge in one of NVIDIA's images, ``0.6.2``; None: it is not known.
 
-    Only ``0.6`` for a later patch of a known image. None, too, for an ``image`` of None.
+    Told from the image's name. For a later patch of a known image it is the minor release only, ``0.6``. None, too,
+    for an ``image`` of None.
     """
     return bridge_release(image) or patched_release(image)
 
 
 def _nearest_release(recipe: Recipe, in_image: str | None, patched: str | None) -> str | None:
-    """Return the release with functions in ``recipe`` that is nearest to an image's own, ``in_image``.
+    """Return the release with functions in ``recipe`` that is nearest to an image's own, ``in_image`` (``0.6.2``).
 
-    That is itself, or the last before it of the same minor release; ``in_image`` itself where there is none. For an
-    image of unknown content (None) it is the newest of the minor release ``patched``, such as ``0.6``; None where that
-    is None or the recipe has none of it.
+    That is itself, or the last before it of the same minor release; ``in_image`` itself, though without functions,
+    where there is none. For an image of unknown content (None) it is the newest of the minor release ``patched``,
+    such as ``0.6``; None where that is None, too, or the recipe has none of it.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read
     """
     alike = sorted((name for name in recipe.releases if minor(name) == minor(in_image or patched or "")), key=order)
     if in_image is None:
@@ -140,7 +144,9 @@ def _refuse_later_image(given: PlanningInput) -> None:
 
 
 def _engine_error(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
-    """Return a RequestError with the code ``no-such-engine``, to be raised; ``field`` is the variable at fault."""
+    """Return a RequestError with the code ``no-such-engine``, for the caller to raise; ``field`` is the variable at
+    fault.
+    """
     return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
 
 
@@ -155,8 +161,12 @@ def _adopt_command(image: str | None) -> str:
 def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
     """Return (number, settings) of the release in the site's configuration that the job runs in.
 
-    It is the one that LLMB_ENGINE names, else the first whose image is requested. A number newer than all that LLMB
-    knows also counts, with empty settings. None: the job runs in a release of the recipe's.
+    It is the one that LLMB_ENGINE names, else the first whose image is requested. A release that LLMB_ENGINE names
+    and that is newer than all that LLMB, or the recipe, knows counts without an entry, with empty settings. None:
+    the job runs in a release of the recipe's.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read
     """
     recipe = given.recipe
     requested = given.request.engine
@@ -213,10 +223,10 @@ def choose_in_release(given: PlanningInput) -> Case:
 
 
 def _not_in_image_error(chosen: PlanningInput, case: Case, release: str) -> RequestError:
-    """Return a RequestError with the code ``not-in-image``, to be raised: the image lacks a function.
+    """Return a RequestError with the code ``not-in-image``, for the caller to raise: the image lacks a function.
 
-    It is the function of ``case``, which the other release, ``release``, has. ``chosen`` is the input with the image's
-    functions.
+    It is the function of ``case``, which the other release, ``release``, has. ``chosen`` is the input with the
+    image's functions, and must have a catalogue.
     """
     say = chosen.request.say
     assert chosen.recipe.catalogue is not None  # or there were no releases
@@ -237,8 +247,8 @@ def choose_engine(case: Case) -> str:
     """Return the minor release of Megatron-Bridge, such as ``0.6``, that a job runs on: LLMB_ENGINE or the recipe's.
 
     Raises:
-        RequestError: the recipe does not run on it, the requested image has another one, or none is requested and LLMB
-            knows no image with it (code ``no-such-engine`` but for the second)
+        RequestError: code ``no-such-engine``: the recipe does not run on it, or no image is requested and LLMB
+            knows none with it; code ``request``: the requested image has another release
     """
     recipe, request = case.recipe, case.request
     engine = request.engine or recipe.engine
@@ -277,8 +287,9 @@ def choose_engine(case: Case) -> str:
 def engine_notices(recipe: Recipe, case: Case, engine: str, published: PublishedResult | None) -> list[str]:
     """Return notices that a job runs on another engine or other functions than the recipe's own; empty: it does not.
 
-    ``recipe`` is as it was read, while that of ``case`` may have other functions. They also say if ``published``, the
-    result to compare with (None: there is none), was measured with another container.
+    ``recipe`` is as it was read, while that of ``case`` may have other functions. ``engine`` is the minor release
+    that the job runs on, as from ``choose_engine``. Where it is not the recipe's, the last notice also says if
+    ``published``, the result to compare with (None: there is none), was measured with another container.
     """
     catalogue = case.recipe.catalogue_file
     request = case.request
@@ -309,7 +320,8 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
 def _is_assumed(recipe: Recipe, case: Case) -> bool:
     """Return whether it is only assumed that the requested image has the release or functions that are planned with.
 
-    False where no image is requested, or jobs run without containers.
+    False where no image is requested, jobs run without containers, or the job runs in a release of the site's own.
+    ``recipe`` is as it was read, that of ``case`` may have other functions.
     """
     request = case.request
     if not case.containers or request.image is None or _own_release(case) is not None:
@@ -326,7 +338,11 @@ def _is_assumed(recipe: Recipe, case: Case) -> bool:
 
 
 def _assumed_notice(recipe: Recipe, case: Case, engine: str) -> str:
-    """Return the notice that the requested image has an unknown release or functions, and which the plan assumes."""
+    """Return the notice that the requested image has an unknown release or functions, and which the plan assumes.
+
+    ``engine`` is the minor release planned for. That an image is requested, and its content assumed, is not
+    checked. ``recipe`` is not looked at.
+    """
     request = case.request
     known = bridge_release(request.image)
     catalogue = case.recipe.catalogue
@@ -345,7 +361,8 @@ def _assumed_notice(recipe: Recipe, case: Case, engine: str) -> str:
 def _newer_release_notice(case: Case, engine: str, *, own: bool) -> str:
     """Return the notice that LLMB does not know the release ``engine``, and with which functions the job is planned.
 
-    ``own``: these functions are of that release, from a catalogue of the site.
+    ``own``: these functions are of that release, from a catalogue of the site. That ``engine`` is newer is not
+    checked.
     """
     notice = f"Megatron-Bridge {engine} is newer than the releases LLMB is tested with ({', '.join(ENGINES)})"
     catalogue = case.recipe.catalogue
@@ -361,7 +378,10 @@ def _newer_release_notice(case: Case, engine: str, *, own: bool) -> str:
 
 
 def _unsupported_reason(case: Case, engine: str) -> str:
-    """Return why the recipe does not run on the release ``engine``, as a clause for an error's message."""
+    """Return why the recipe does not run on the minor release ``engine``, as a clause for an error's message.
+
+    That it does not is not checked.
+    """
     recipe = case.recipe
     if engine not in ENGINES:
         return "LLMB has no settings for this release of Megatron-Bridge"

@@ -50,8 +50,9 @@ def variables(case: Case) -> dict[str, str]:
 def fast_cores(case: Case) -> tuple[int, int] | None:
     """Return the cores that a job's ranks are held to, as (stride, count); None: any core of their socket.
 
-    Rank r of a node runs on ``count`` cores from r x stride on. None without a function, on CPUs, for a small copy of a
-    model, where the user pins cores or declines, and for jobs that NVIDIA's launcher lets run on any core.
+    Rank r of a node runs on ``count`` cores from number r * ``stride`` on. None without a function, on CPUs, for a
+    small copy of a model, where the user pins cores or declines, and for jobs that NVIDIA's launcher lets run on
+    any core.
     """
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
     if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
@@ -60,7 +61,10 @@ def fast_cores(case: Case) -> tuple[int, int] | None:
 
 
 def _any_core(entry: FunctionName) -> bool:
-    """Return whether NVIDIA's launcher lets jobs of this function run on any core (setup_experiment.py: main)."""
+    """Return whether NVIDIA's launcher lets jobs of the function ``entry`` run on any core.
+
+    As in ``main`` of its setup_experiment.py.
+    """
     return (
         (entry.model == "nemotron_3_super" and entry.dtype == "bf16")
         or (entry.model == "deepseek_v3" and entry.suffix != "large_scale")
@@ -71,7 +75,7 @@ def _any_core(entry: FunctionName) -> bool:
 def memory_clock(case: Case) -> int | None:
     """Return the MHz at which the memory of a job's GPUs is held; None: it is left as it is.
 
-    None for jobs without a function, for small copies and on CPUs.
+    None for jobs without a function, for small copies, on CPUs, and for most GPU types.
     """
     gpu = gpus.GPUS.get(case.gpu_type)
     return gpu.memory_clock if gpu is not None and case.function is not None and not case.model.reduced else None
@@ -108,8 +112,8 @@ _CUDNN_NORMS_0_6 = {
 def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engine: str) -> dict[str, str]:
     """Return the variables, name to value, that LLMB sets for a recipe's job, before site and caller have their say.
 
-    ``fp8_recipe`` is the FP8 scaling (None: no FP8), ``engine`` the minor release of Megatron-Bridge. Adds a notice to
-    ``case`` where a trace of NCCL is requested on CPUs.
+    ``layout`` is the job's. ``fp8_recipe`` is the FP8 scaling (None: no FP8), ``engine`` the minor release of
+    Megatron-Bridge, such as ``0.6``. Adds a notice to ``case`` where a trace of NCCL is requested on CPUs.
 
     Raises:
         RequestError: EP is more than the GPUs that NVLink joins, and the function exchanges tokens by it
@@ -143,7 +147,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
 def _variables_of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, str]:
     """Return the variables, name to value, as the scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them.
 
-    ``precision`` is the dtype, with the scaling behind it for FP8: ``bf16``, ``fp8_cs``.
+    ``layout`` is the job's, ``precision`` the dtype, with the scaling behind it for FP8: ``bf16``, ``fp8_cs``.
     """
     size = case.model.size
     row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
@@ -166,9 +170,10 @@ def _variables_of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, s
 def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Layout) -> dict[str, str]:
     """Return the variables, name to value, as Megatron-Bridge 0.6.0's functions of Llama have them.
 
-    See ``perf_recipes/llama``, ``env_vars``. Where a row has other columns than the function, they are as its launcher
-    sets them for such columns (``scripts/performance/utils/overrides.py:217-303``). ``precision`` is the dtype, with
-    the scaling for FP8: ``bf16``, ``fp8_cs``.
+    ``size`` is the model's (``8b``), ``gpu_type`` such as ``h100``, ``precision`` the dtype, with the scaling
+    behind it for FP8: ``bf16``, ``fp8_cs``. See ``perf_recipes/llama``, ``env_vars``; where ``layout`` has other
+    columns than the function, the values are as its launcher sets them for such columns
+    (``scripts/performance/utils/overrides.py:217-303``).
     """
     row_gpu = gpus.rows_of(gpu_type)
     values = {
@@ -200,8 +205,7 @@ _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 
 
 def _sm_margins(streaming_multiprocessors: int) -> dict[str, str]:
-    """Return the variables, name to value, that keep some SMs of the GPU free for communication in normalization
-    kernels.
+    """Return the variables, name to value, that keep SMs of the GPU free for communication in normalization kernels.
 
     ``streaming_multiprocessors`` is the number of SMs to keep free.
     """
@@ -212,8 +216,9 @@ def _sm_margins(streaming_multiprocessors: int) -> dict[str, str]:
 def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_overlapped: bool = False) -> str:
     """Return the value of CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, as text.
 
-    ``32`` on any GPU type but those of Hopper. On Hopper it is ``1`` with TP or CP above 1, unless the exchange of
-    experts is overlapped, else ``otherwise``: one queue keeps the launch order that the overlap of TP and CP relies on.
+    ``32`` on any GPU type but those of Hopper. On Hopper it is ``1`` with TP or CP above 1, unless
+    ``exchange_overlapped`` (the exchange of experts' tokens is), else ``otherwise``: one queue keeps the launch
+    order that the overlap of TP and CP relies on.
     """
     if gpus.generation_of(gpu_type) != "hopper":
         return "32"
@@ -221,10 +226,11 @@ def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_
 
 
 def _variables_of_function(case: Case, function: Function, layout: Layout) -> dict[str, str]:
-    """Return the variables, name to value, that a job's function wants set before torch is imported.
+    """Return the variables, name to value, that the function of ``case`` wants set before torch is imported.
 
-    Other columns than the function's change some of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
-    ``scripts/performance/utils/overrides.py:217-303``); what every function has by itself follows the same rules.
+    ``function.env`` is not changed. Other columns in ``layout`` than the function's change some of them, as in
+    NVIDIA's launcher (Megatron-Bridge 0.6.0, ``scripts/performance/utils/overrides.py:217-303``); what every
+    function has by itself follows the same rules.
 
     Raises:
         RequestError: EP is changed to more than the GPUs that NVLink joins, and the function exchanges tokens by it
@@ -258,7 +264,9 @@ def _variables_of_function(case: Case, function: Function, layout: Layout) -> di
 
 
 def _has_large_messages(entry: FunctionName) -> bool:
-    """Return whether NVIDIA's launcher enlarges NCCL's messages between pipeline stages for such a function."""
+    """Return whether NVIDIA's launcher enlarges NCCL's messages between pipeline stages for the function of
+    ``entry``.
+    """
     if entry.task == "pretrain":
         return entry.model in ("llama3_70b", "llama31_405b")
     return entry.task == "sft" and entry.model.startswith("llama")
@@ -269,9 +277,10 @@ def job_environment(
 ) -> dict[str, EnvironmentValue]:
     """Return all variables of a job, sorted by name, each with its value and who set it.
 
-    They are those of ``recipe``, of the site (``cluster``) and of ``caller`` together. Of exactly the same name, the
-    caller's wins over the site's, the site's over the recipe's, also where its value is empty. Who set it is
-    ``recipe``, ``cluster_config.yaml`` or ``environment``.
+    They are those of ``recipe`` (from ``recipe_environment``), of the site (``cluster.environment``) and of
+    ``caller`` together, the latter two name to value. Of exactly the same name, the caller's wins over the site's,
+    the site's over the recipe's, also where its value is empty. Who set it is ``recipe``, ``cluster_config.yaml``
+    or ``environment``.
     """
     merged = {name: EnvironmentValue(value, "recipe") for name, value in recipe.items()}
     merged |= {name: EnvironmentValue(value, "cluster_config.yaml") for name, value in cluster.environment.items()}

@@ -11,10 +11,10 @@ from llmb_common.recipes.catalogue import Function
 
 
 def divides_stages(function: Function, c: Layout) -> bool:
-    """Return whether PP*VP of a layout divides a function's layers, its counted ends included.
+    """Return whether PP*VP of the layout ``c`` divides the layers of ``function``, those ends included that count
+    as layers.
 
-    True, too, where the function itself assigns its layers to stages. None as VP counts as 1. ``c`` is the job's
-    layout.
+    None as VP counts as 1. True, too, where the function itself assigns its layers to stages, whatever PP and VP.
     """
     return function.stages or (function.architecture.layers + len(ends_of(function))) % (c.pp * (c.vp or 1)) == 0
 
@@ -30,9 +30,9 @@ def ends_of(function: Function) -> list[str]:
 def sharding_problems(function: Function, c: Layout) -> Broken:
     """Yield (what is wrong, what to do) where NVIDIA's launcher cannot switch FSDP of a function as ``c`` has it.
 
-    Call it only where the two differ. Turning FSDP off is never possible; turning it on is not with CUDA graphs or an
-    optimizer other than adam. (The launcher's option only turns FSDP on: Megatron-Bridge 0.6.0,
-    ``scripts/performance/utils/overrides.py:94-114``.)
+    Call it only where ``c.fsdp`` is not the function's own: that is not checked. Turning FSDP off is never
+    possible; turning it on is not with CUDA graphs or an optimizer other than adam, else nothing is yielded. (The
+    launcher's option only turns FSDP on: Megatron-Bridge 0.6.0, ``scripts/performance/utils/overrides.py:94-114``.)
     """
     if not c.fsdp:
         remedy = "unset FSDP, or choose a CONFIG_VARIANT without fsdp"
@@ -46,12 +46,14 @@ def sharding_problems(function: Function, c: Layout) -> Broken:
 
 
 def check_stages(name: str | None, function: Function, layout: Layout) -> None:
-    """Raise unless the function ``name``, which assigns its layers to stages itself, has a layout for PP and VP.
+    """Raise if the function ``name``, which assigns its layers to stages itself, has no layout for PP and VP of
+    ``layout``.
 
-    Its own PP and VP always pass; None as VP means 1.
+    Its own PP and VP always pass; None as VP means 1. That it assigns its layers itself (``function.stages``) is
+    not checked.
 
     Raises:
-        RequestError: code ``no-layout``: it has none; the remedy names the pairs that it has
+        RequestError: code ``no-layout``: it has none; the remedy names the pairs of PP and VP that it has
     """
     own = function.columns
     # VP of None and of 1 mean the same.
@@ -69,11 +71,10 @@ def check_stages(name: str | None, function: Function, layout: Layout) -> None:
 
 
 def other_stages(function: Function, layout: Layout, refused: str) -> bool:
-    """Return whether a refusal by Megatron means the function's own layout of stages only, and the job has another
-    one.
+    """Return whether a refusal by Megatron means the function's own layout of stages only, and the job has another one.
 
-    ``refused`` is Megatron's message on the function at its own PP and VP. The other one must exist: Megatron-Bridge
-    has it for the job's PP and VP.
+    ``refused`` is Megatron's message on the function at its own PP and VP. The job must have other ones, for which
+    Megatron-Bridge has a layout of the function.
     """
     own = function.columns
     changed = (layout.pp, layout.vp or 1) != (own.pp, own.vp or 1)

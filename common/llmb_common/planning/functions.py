@@ -46,7 +46,8 @@ HYBRID_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 def check_combinations(name: str | None, function: Function, layout: Layout) -> None:
     """Raise unless the function and the job's ``layout`` can be combined; ``name`` begins the message.
 
-    It covers what Megatron refuses, and what would fail on every rank later, of which some only for names of GPT-OSS.
+    It covers what Megatron refuses, and what would fail on every rank later, of which some only for names that
+    begin with ``gpt_oss``.
 
     Raises:
         RequestError: code ``does-not-divide``: the first thing that cannot be combined, with what to do
@@ -56,9 +57,10 @@ def check_combinations(name: str | None, function: Function, layout: Layout) -> 
 
 
 def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
-    """Yield (what is wrong, what to do) for what Megatron would refuse of a function in a layout.
+    """Yield (what is wrong, what to do) for everything that Megatron would refuse of ``function`` in the job's
+    layout ``c``.
 
-    Nothing if it can run. ``c`` is the job's layout.
+    The first is a clause to follow the function's name and a colon. Nothing if Megatron takes it.
     """
     settings, own = function.settings, function.columns
     graphs = c.cuda_graph and not function.captures_iterations
@@ -109,12 +111,13 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
 def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]:
     """Yield (what fails, what to do) for what Megatron's validation lets pass and what then fails on every rank.
 
-    Mamba: megatron-core 0.16 to 0.19, ``ssm/mamba_mixer.py`` and ``ssm/mamba_context_parallel.py``. Dispatchers: core
-    0.19, ``MoEFlexTokenDispatcher``. GPT-OSS: Bridge 0.6's recipes of it exchange attention heads (``cp_comm_type``
-    a2a), which Transformer Engine 2.12 to 2.18 divides by CP (``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
+    Nothing if all goes well. ``name`` is the function's, ``c`` the job's layout. Mamba: megatron-core 0.16 to 0.19,
+    ``ssm/mamba_mixer.py`` and ``ssm/mamba_context_parallel.py``. Dispatchers: core 0.19,
+    ``MoEFlexTokenDispatcher``. GPT-OSS: Bridge 0.6's recipes of it exchange attention heads (``cp_comm_type`` a2a),
+    which Transformer Engine 2.12 to 2.18 divides by CP (``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
     Parts of products on a rank: Transformer Engine 2.12 to 2.18 takes multiples of 32 in MXFP8
     (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8 (``pytorch/utils.py``, ``assert_dim_for_fp8_exec``) and in
-    NVFP4 (``quantizer.cpp``). Attention heads are such. ``c`` is the job's layout.
+    NVFP4 (``quantizer.cpp``).
     """
     a = function.architecture
     layers = function.layers
@@ -156,13 +159,14 @@ def check_settings(
 ) -> None:
     """Raise unless Megatron takes the settings ``requested`` in the function ``name``, on GPUs of ``gpu_type``.
 
-    ``requested`` is by section and field, ``model.recompute_modules``; behind the first dot is the function's own name
-    of the setting. Settings that change nothing are not checked, and what the function's own settings conflict in is
-    not held against the requested ones. ``gpu_type`` must be a GPU's, else there may be a KeyError.
+    ``requested`` is by section and field, ``model.recompute_modules``; behind the first dot is the function's own
+    name of the setting. Settings that change nothing are not checked, and what the function's own settings conflict
+    in is not held against the requested ones. ``layout`` is the job's; ``name`` begins messages. ``gpu_type`` must
+    be a GPU's, else there may be a KeyError.
 
     Raises:
-        RequestError: code ``refused-by-megatron`` or ``does-not-divide``: Megatron would refuse them, or they would do
-            nothing
+        RequestError: code ``refused-by-megatron`` or ``does-not-divide``: Megatron would refuse them, or they would
+            do nothing
     """
     changed = msgspec.structs.replace(
         function, settings=function.settings | {key.partition(".")[2]: value for key, value in requested.items()}
@@ -175,10 +179,11 @@ def check_settings(
 
 
 def _conflicts(function: Function, c: Layout, requested: Mapping[str, Any], gpu_type: str) -> list[str]:
-    """Return a clause for each pair of a function's settings that exclude each other; empty: there are none.
+    """Return a clause for each conflict among a function's settings, or of them with the layout; empty: there are none.
 
-    ``requested`` are the user's settings by section and field, of which some do nothing without others. ``c`` is the
-    job's layout, ``gpu_type`` must be a GPU's, else there is a KeyError. Backends of the flexible dispatcher: Bridge's
+    ``requested`` has the user's settings by section and field (``model.recompute_modules``), of which some do
+    nothing without others; ``function`` must have them among its settings already. ``c`` is the job's layout,
+    ``gpu_type`` must be a GPU's, else there is a KeyError. Backends of the flexible dispatcher: Bridge's
     ``training/flex_dispatcher_backend.py`` and core's ``MoEFlexTokenDispatcher``.
     """
     settings = function.settings
@@ -225,8 +230,8 @@ def _conflicts(function: Function, c: Layout, requested: Mapping[str, Any], gpu_
 def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None:
     """Return the plan's record of the function that a job calls, on sequences of ``sequence_length`` tokens.
 
-    None where the job has no function: the training code builds the model from its architecture. Adds to ``case`` the
-    notices that are known of the function.
+    None where the job has no function: the training code builds the model from its architecture. Adds to ``case``
+    the notices that are known of the function; none for a small copy, or without a function.
 
     Raises:
         RecipeError: the recipe's catalogue or its file of validations is damaged
@@ -262,7 +267,8 @@ def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None
 
 
 def check_columns(case: Case, layout: Layout) -> None:
-    """Raise unless the model of ``case`` can be divided as ``layout`` has it, and all its columns go together.
+    """Raise for the first problem if the model of ``case`` cannot be divided as ``layout`` has it, or columns
+    exclude each other.
 
     Raises:
         RequestError: a number does not divide, a column cannot be changed, or Megatron refuses the function
@@ -276,9 +282,10 @@ def check_columns(case: Case, layout: Layout) -> None:
 
 
 def _check_function_layout(case: Case, function: Function, layout: Layout) -> None:
-    """Raise unless the function of ``case`` can run in ``layout``, for the first problem.
+    """Raise for the first problem if ``function``, that of ``case``, cannot run in ``layout``.
 
-    Columns that the user changes are checked by all rules; the function's own, which NVIDIA chose, by arithmetic only.
+    Columns that the user changes are checked by all rules; the function's own, which NVIDIA chose, by arithmetic
+    only. Of a small copy only GPUs, sequence and batch are looked at.
 
     Raises:
         RequestError: a number does not divide, a column cannot be changed, what the function needs is missing, or
@@ -331,10 +338,10 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
 
 
 def _refusal_reason(case: Case, function: Function) -> str | None:
-    """Return why Megatron refuses the function of ``case`` whatever the job's layout, in its words.
+    """Return why Megatron refuses the function of ``case`` whatever the job's layout, in its words; None: it does not.
 
-    None: it does not. A refusal because numbers of the function's own scale do not divide does not count: those of the
-    job are checked apart.
+    A refusal because numbers of the function's own scale do not divide does not count: those of the job are checked
+    apart.
 
     Raises:
         RecipeError: the recipe's file of validations is damaged

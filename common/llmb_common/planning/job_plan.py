@@ -28,14 +28,21 @@ Setting = Scalar | list[Scalar] | dict[str, Any]
 
 
 class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One variable of a job: its value, and whether the recipe, the site's configuration or the caller set it."""
+    """One environment variable of a job: its value, and who set it.
+
+    ``source`` is ``recipe``, ``cluster_config.yaml`` (the site) or ``environment`` (the caller).
+    ``job_environment`` makes it.
+    """
 
     value: str
     source: Literal["recipe", "cluster_config.yaml", "environment"]
 
 
 class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a job profiles: by which tool, in which steps, on which ranks, and into which file."""
+    """What a job profiles: by which tool, in which steps, on which ranks, and into which file; a part of ``JobPlan``.
+
+    ``profile_plan`` makes it.
+    """
 
     tool: Literal["nsys", "torch"]
     start: int
@@ -43,7 +50,7 @@ class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stop: int
     """The step just before which profiling ends."""
     ranks: tuple[int, ...] | None
-    """None: all."""
+    """Their numbers; None: all."""
     file: str
     """The report's name, with variables left in that only a rank knows."""
     gpu_metrics: bool
@@ -53,7 +60,10 @@ class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether and where a job writes and reads checkpoints."""
+    """Whether and where a job writes and reads checkpoints; a part of ``JobPlan``.
+
+    The property ``is_used`` is True where it writes, loads or resumes any.
+    """
 
     enabled: bool = False
     """Whether it writes checkpoints."""
@@ -64,20 +74,24 @@ class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     load: str | None = None
     """The checkpoint to load; None: none."""
     resume: bool = False
-    """Whether to start from the newest finished checkpoint in ``save``, if there is one. ``is_used``: any of these."""
+    """Whether to start from the newest finished checkpoint in ``save``, if there is one."""
     save_seconds: int = 120
-    """What writing one checkpoint takes, by the site's rate: how long before its time limit Slurm tells the job to."""
+    """What writing one checkpoint takes, by the site's rate: so long before its time limit Slurm tells the job to
+    write one."""
 
     @property
     def is_used(self) -> bool:
-        """Whether the job writes, loads or resumes from a checkpoint."""
+        """Whether the job writes checkpoints (``enabled``), loads one (``load``) or would resume from one
+        (``resume``).
+        """
         return self.enabled or self.load is not None or self.resume
 
 
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The predicted GPU memory, in GiB by part, of one rank of some pipeline stages, when it holds most.
 
-    Neighboring stages that are alike, ``first`` to ``last``, are one instance.
+    Neighboring stages that are alike, ``first`` to ``last``, are one instance. The property ``parts`` is a dict of
+    the fields from ``weights`` to ``transient`` by name, in this order; the property ``total`` is their sum.
     """
 
     first: int
@@ -96,7 +110,7 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     dummy_gradients: float
     """Transformer Engine's placeholders, one for each shape of a weight."""
     transient: float
-    """What lives at the peak only. ``parts`` has all from ``weights`` on by name, and ``total`` is their sum."""
+    """What lives at the peak only."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -113,14 +127,20 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The predicted GPU memory of a job, in GiB on one rank, and how far such a prediction can be trusted."""
+    """The predicted GPU memory of a job, in GiB on one rank, and how far such a prediction can be trusted.
+
+    There is at least one stage. Properties: ``fullest`` is the ``StageMemory`` that needs most, ``peak`` its total,
+    and ``likely`` the peak times ``factor``; ``fits`` is True where ``likely`` and ``reserve`` are within
+    ``limit``; ``certain`` is True where not even ``at_least`` and ``reserve`` are; ``verdict`` is ``fits``,
+    ``may fit`` (but another job like it ran out of memory), ``may not fit`` or ``does not fit`` (``certain``).
+    """
 
     stages: tuple[StageMemory, ...]
-    """In order; neighboring stages that are alike are one entry. ``fullest`` needs most, and ``peak`` is its total."""
+    """In order; neighboring stages that are alike are one entry."""
     reserve: float
     """What PyTorch's allocator does not see (CUDA's context, NCCL's buffers), and what it loses to fragments."""
     limit: float
-    """What the GPU has. ``fits``: ``likely`` and ``reserve`` are within it. ``verdict`` puts that in words."""
+    """All memory of the GPU that PyTorch sees."""
     kind: str
     """The kind of job whose measured peaks count, such as ``dense, bf16``."""
     knowledge: Literal["validated", "validated here", "not validated"]
@@ -132,9 +152,9 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pairs: int = 0
     """Number of pairs of a measured and a predicted peak that these come from."""
     factor: float = 1.0
-    """What such jobs need of the predicted peak: measured over predicted. ``likely`` is ``peak`` times this."""
+    """What such jobs need of the predicted peak: measured over predicted; 1.0 where nobody measured any."""
     at_least: float | None = None
-    """A validated lower bound of the peak; None: there is none. ``certain``: not even this fits with the reserve."""
+    """A validated lower bound of the peak; None: there is none."""
     knob: str = ""
     """The change that would save most, ``PP 8 instead of 4 saves 13 GiB``; empty: it fits, or none helps."""
     ran_out: str = ""
@@ -167,7 +187,8 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def certain(self) -> bool:
-        """Whether the job certainly does not fit: a validated lower bound and the reserve exceed the GPU's memory.
+        """Whether the job certainly does not fit: ``at_least``, a validated lower bound, and the reserve exceed the
+        GPU's memory.
 
         Without such a bound the reserve alone would have to.
         """
@@ -186,9 +207,13 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing in which a planned job differs from the published one, with both values as tables show them."""
+    """One thing in which a planned job differs from the published one, with both values as tables show them.
+
+    ``str()`` gives ``NAME PUBLISHED (here PLANNED)``.
+    """
 
     name: str
+    """What differs, in a word for people, such as ``GPUs``."""
     published: str
     planned: str
 
@@ -197,11 +222,15 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PublishedTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The published step time nearest to a planned job, and how the job that it was measured on differs."""
+    """The published step time nearest to a planned job, and how the job that it was measured on differs.
+
+    ``step_seconds`` is in seconds. ``software`` names framework and container for people, ``source`` where the
+    result was published.
+    """
 
     step_seconds: float
     gpus: int
-    """Of the published job."""
+    """Number of GPUs of the published job."""
     gpu_type: str
     container: str | None
     """The release of NVIDIA's container; None: not published."""
@@ -216,7 +245,12 @@ class PublishedTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that jobs do, on purpose, otherwise than NVIDIA's runner of performance recipes."""
+    """One thing that jobs do, on purpose, otherwise than NVIDIA's runner of performance recipes; ``TABLE`` has them
+    all.
+
+    ``name`` is its key, ``gather-under-graph``. The others are clauses for people, without a period; ``why`` is the
+    reason, to follow "because".
+    """
 
     name: str
     jobs: str
@@ -229,15 +263,15 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a job before it runs: memory, step time, published results and warnings.
+    """What is known of a job before it runs: memory, step time, published results and warnings; a part of ``JobPlan``.
 
-    Sizes are in GiB, times in seconds; None: not known.
+    Memory is in GiB on one rank, times in seconds; None: not known.
     """
 
     memory_gib: float | None = None
     """Predicted peak of allocated memory on the fullest rank."""
     memory_limit_gib: float | None = None
-    """What the GPU has."""
+    """All memory of the GPU that PyTorch sees."""
     fits: bool | None = None
     """Whether the GPU has room for the expected peak and a reserve."""
     memory: MemoryEstimate | None = None
@@ -245,6 +279,7 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     predicted_step_seconds: float | None = None
     """The mean of this site's own runs of the same job in the same software."""
     predicted_low: float | None = None
+    """A further run's step time is between this and ``predicted_high`` in 9 of 10 cases."""
     predicted_high: float | None = None
     """A further run's step time is between ``predicted_low`` and this in 9 of 10 cases."""
     own_runs: int | None = None
@@ -264,15 +299,17 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The function of Megatron-Bridge that a job calls, and what its catalogue says of it."""
+    """The function of Megatron-Bridge that a job calls, and what its catalogue says of it; ``planned_function``
+    makes it.
+    """
 
     name: str
     release: str
-    """Of Megatron-Bridge."""
+    """The release of Megatron-Bridge, such as ``0.6.2``."""
     catalogue: str
-    """SHA-256 of the catalogue's functions."""
+    """SHA-256 of the catalogue's functions, hexadecimal."""
     columns: Columns[int]
-    """As the function gives them, at its own scale."""
+    """The layout columns as the function gives them, at its own scale."""
     sequence_length: int
     """As the function gives it, in tokens."""
     flops_per_token: float | None
@@ -288,34 +325,44 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job, complete and frozen: everything after planning is derived from it.
+    """One job, complete and frozen: everything after planning is derived from it. ``make_plan`` makes it.
 
-    It is the ``plan`` in a run's ``run.json``. GPU counts are whole numbers, times seconds or Slurm durations, paths
-    absolute strings. Each field's type says what it is for (``roles``), and from that follows in what two jobs are the
-    same.
+    It is the ``plan`` in a run's ``run.json``. Times are seconds or Slurm durations, paths absolute strings. Each
+    field's type says what it is for (``roles``), and from that follows in what two jobs are the same. An unknown
+    key, a wrong form or an unknown ``cluster_type`` is refused when it is decoded. Properties: ``traits``, the way
+    of running jobs (ValueError: unknown); ``precision``, ``fp8 (mx)``; ``scale``, ``128 GB200 GPUs``;
+    ``tokens_per_gpu``, of one step; ``trained_steps``, ``exit_after`` or else ``max_steps``; ``has_experts``,
+    whether the model is a mixture of experts; ``layout``, the columns as a ``Layout``. ``on_nodes`` and
+    ``after_days`` return another plan, which asks for the nodes of a host list, or begins so many days later; they
+    raise a RequestError where the scheduler knows no such thing.
     """
 
     schema: Bookkeeping[Literal[1]] = 1
     workload: Work[str]
+    """The recipe's workload, ``pretrain_llama3.1``."""
     recipe: Derived[str]
+    """The recipe's name, ``llama3.1``."""
     family: Derived[str]
     """The model's name in Megatron-Bridge's functions, or the recipe's family without one."""
     variant: Speed[str]
     model_size: Work[str]
     dtype: Speed[str]
     fp8_recipe: Speed[str | None]
-    """The scaling, such as ``cs``; None: not in FP8. ``precision`` is dtype and scaling for people."""
+    """The scaling, such as ``cs``; None: not in FP8."""
     gpu_type: Speed[str]
+    """Such as ``h100``, or ``cpu``."""
     device: Speed[Literal["cuda", "cpu"]]
     cluster_type: Place[ClusterType]
     gpus: Division[int]
-    """In all; on CPUs the number of ranks. ``scale`` has them with their type for people."""
+    """In all; on CPUs the number of ranks."""
     nodes: Derived[int]
+    """Number of nodes."""
     gpus_per_node: Division[int]
     """That the job uses on each node."""
     seq_len: Work[int]
     """Tokens of a sequence."""
     layers: Work[int]
+    """Number of layers that it trains."""
     parameters: Derived[int | None]
     """Number of the model's parameters; None: not known."""
     dp: Derived[int]
@@ -335,7 +382,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_steps: Extent[int]
     """Steps that the training schedule has."""
     exit_after: Extent[int | None]
-    """Steps after which a resumed job ends; None: after ``max_steps``. ``trained_steps`` is whichever holds."""
+    """Steps after which a resumed job ends; None: after ``max_steps``."""
     time_limit: Bookkeeping[str]
     """As Slurm writes it, such as ``01:30:00``."""
     image: Place[str | None]
@@ -343,17 +390,19 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     mounts: Bookkeeping[tuple[str, ...]]
     """Container mounts, ``SOURCE:TARGET[:ro]``."""
     experiment_name: Bookkeeping[str]
+    """The name of its experiment, and of that one's folder (``experiment_name``)."""
     env: Speed[dict[str, EnvironmentValue]]
     """The job's variables by name, each with who set it."""
     scheduler: Place[Part] = msgspec.field(name="slurm")
-    """What its scheduler is asked for. Plans were first written where that was Slurm, hence their key. ``on_nodes`` and
-    ``after_days`` return a plan that asks for other nodes, or for a later day."""
+    """What its scheduler is asked for; None: it has none. Plans were first written where that was Slurm, hence
+    their key."""
     engine: Place[str] = DEFAULT_ENGINE
-    """The release of Megatron-Bridge that the recipe needs, ``0.3``; records from before there were two have none."""
+    """The minor release of Megatron-Bridge that the job runs on, ``0.6``; records from before there were two have
+    none."""
     engine_python: Place[str | None]
-    """The Python that trains outside a container; None: the site has none for this release."""
+    """The path of the Python that trains outside a container; None: the site has none for this release."""
     profile: Speed[ProfilePlan | None]
-    """None: nothing is profiled."""
+    """What is profiled; None: nothing."""
     nccl_trace: Speed[bool]
     """Whether NCCL logs its collectives."""
     checkpoint: Speed[CheckpointPlan]
@@ -362,8 +411,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cpu_pinning: Speed[int]
     """CPUs bound to each rank; 0: none are."""
     fast_cores: Speed[tuple[int, int] | None] = None
-    """(stride, count): rank r of a node runs on ``count`` cores from r x stride on, where the node finds them in the
-    NUMA node beside its GPU and fast; else, and for None, on any core there."""
+    """(stride, count): rank r of a node runs on ``count`` cores from number r * ``stride`` on, where the node finds
+    them fast and in the NUMA node beside its GPU; else, and for None, on any core there."""
     memory_clock: Speed[int | None] = None
     """MHz at which the memory of the GPUs is held while the job runs; None: as it is."""
     check_fabric: Bookkeeping[bool] = False
@@ -427,7 +476,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def on_nodes(self, nodes: str) -> JobPlan:
         """Return a plan of the same job on the nodes of a host list, such as ``n[1-4]``; this one stays as it is.
 
-        The nodes replace those asked for before; how many they are is not checked.
+        The nodes replace those asked for before; ``self.nodes`` stays, and how many there are is not checked.
 
         Raises:
             RequestError: the job's scheduler does not let jobs choose their nodes, or there is none
@@ -435,8 +484,10 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).on_nodes(nodes))
 
     def after_days(self, days: int) -> JobPlan:
-        """Return a plan of the same job that begins ``days`` days from this hour, not earlier; this one stays as it
-        is.
+        """Return a plan of the same job that begins, at the earliest, ``days`` days from this hour; this one stays
+        as it is.
+
+        This hour is the full one that is past at the call.
 
         Raises:
             RequestError: the job's scheduler does not let jobs wait, or there is none
@@ -452,7 +503,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def plan_as_dict(plan: JobPlan) -> dict[str, Any]:
     """Return a plan as plain JSON values by field: what ``DRY_RUN=json`` prints and ``run.json`` keeps.
 
-    The key of the scheduler's part is ``slurm``, whatever the scheduler is.
+    All fields are there, also those at their default; properties are not. The key of the scheduler's part is
+    ``slurm``, whatever the scheduler is.
     """
     value: dict[str, Any] = msgspec.to_builtins(plan)
     return value

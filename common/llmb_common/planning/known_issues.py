@@ -31,8 +31,8 @@ _PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_NET")
 def known_issues(case: Case, plan: JobPlan) -> list[str]:
     """Return a notice for each known issue of Megatron-Bridge that the plan's job may meet, in the table's order.
 
-    They are those of the release in the plan's image, if that is known, else of the plan's. Each says what is wrong and
-    how to avoid it. Empty: none is known.
+    They are those of the release in the plan's image, if that is known, else of the plan's. Each says what is wrong
+    and how to avoid it: ``WHAT: HOW``. Empty: none is known. ``case`` is what ``plan`` was made of.
     """
     # The job runs what its image has, whatever release it was planned for.
     release = minor(bridge_release(plan.image) or plan.engine)
@@ -44,11 +44,10 @@ def known_issues(case: Case, plan: JobPlan) -> list[str]:
 
 
 def _exchanges_over_spectrum_x(case: Case, plan: JobPlan) -> bool:
-    """Return whether NCCL itself sends a job's expert tokens beyond NVLink, by the network plug-in that its image
-    sets.
+    """Return whether NCCL itself sends a job's expert tokens beyond NVLink, by the network plug-in that its image sets.
 
-    It does where EP times ETP is more than the GPUs that NVLink joins, and the dispatcher is ``alltoall``. False where
-    the job's variables name another plug-in, on CPUs, and without experts.
+    It does where EP times ETP is more than the GPUs that NVLink joins, and the dispatcher is ``alltoall``. False
+    where the job's variables name a plug-in, on CPUs, and without experts.
     """
     if plan.device == "cpu" or not plan.has_experts or any(name in plan.env for name in _PLUGINS):
         return False

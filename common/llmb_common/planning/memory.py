@@ -37,20 +37,22 @@ _T = 2.13
 class Accuracy(NamedTuple):
     """How well the memory of one kind of job is predicted, by pairs of a measured and a predicted peak.
 
-    Errors are predicted less measured: negative ones mean that a job needs more than predicted. ``low`` is the smallest
-    of them, ``high`` the largest.
+    ``own_accuracy`` and ``published_accuracy`` make it. Errors are predicted less measured, in percent of the
+    measured peak: negative ones mean that a job needs more than predicted. ``low`` is the smallest of them,
+    ``high`` the largest. ``knowledge`` is ``validated`` (by published peaks), ``validated here`` (by runs of this
+    site) or ``not validated``.
     """
 
     knowledge: Literal["validated", "validated here", "not validated"]
     low: float | None = None
-    """The lowest error of a prediction, in percent of the measured peak; None: nobody measured any."""
+    """The lowest error of a prediction; None: nobody measured any."""
     high: float | None = None
     """The highest error, likewise."""
     pairs: int = 0
     """Number of pairs."""
     factor: float = 1.0
-    """Measured over predicted: the mean of a site's own runs, or the highest of published peaks of a kind that is not
-    validated."""
+    """Measured over predicted: the mean of a site's own runs, or the highest of published peaks of a kind that is
+    not validated; 1.0 otherwise."""
 
 
 MEASURED = {
@@ -84,8 +86,9 @@ further word of it, the share of the GPU that was predicted with the reserve, an
 def ran_out(kind: str, share: float) -> str:
     """Return who saw a job of this ``kind`` run out of memory, though predicted to need no more than this one.
 
-    ``share`` is this one's predicted peak with its reserve, as a share of the GPU's memory (more than 1: it does not
-    fit). Empty: nobody published such a case.
+    ``share`` is this one's predicted peak with its reserve, as a share of the GPU's memory (more than 1: it does
+    not fit). The answer is a phrase for people, ``Megatron-Bridge issue 3714``. Empty: nobody published such a
+    case.
     """
     for begins, word, least, source in RAN_OUT:
         if kind.startswith(begins) and word in kind and share >= least:
@@ -96,10 +99,10 @@ def ran_out(kind: str, share: float) -> str:
 def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
     """Return the kind of a job that decides how well its memory is known, such as ``experts, fp8 (mx), VP``.
 
-    It is ``dense`` or ``experts``, ``precision``, and of ``VP``, ``FSDP``, ``recomputation``, ``offload``, ``CUDA
-    graphs``, ``heads for further tokens``, ``adapters`` and ``settings`` what the job has, in this order. ``precision``
-    is the dtype with its scaling as people write it. ``graphs``: it uses CUDA graphs. ``adapters``: it trains adapters.
-    ``settings``: the user changed some of the framework's.
+    It is ``dense`` or ``experts``, ``precision``, and of ``VP``, ``FSDP``, ``recomputation``, ``offload``,
+    ``CUDA graphs``, ``heads for further tokens``, ``adapters`` and ``settings`` what the job has, in this order,
+    joined by ", ". ``precision`` is the dtype with its scaling as people write it, ``fp8 (mx)``. ``graphs``: it
+    uses CUDA graphs. ``adapters``: it trains adapters. ``settings``: the user changed some of the framework's.
     """
     layout = job.layout
     words = {
@@ -137,11 +140,11 @@ def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
 
 
 def published_accuracy(kind: str) -> Accuracy:
-    """Return how well published peaks agree with the prediction for jobs of exactly this ``kind``.
+    """Return how well published peaks agree with the prediction for jobs of exactly this ``kind``, as of ``kind_of``.
 
-    Without published peaks it is ``not validated``, without errors. Where there are some, but not enough to validate
-    the prediction, it is ``not validated``, too, but has their errors, and as ``factor`` by how much the prediction is
-    too low at most.
+    Without published peaks it is ``not validated``, without errors. Where there are some, but not enough to
+    validate the prediction, it is ``not validated``, too, but has their errors, and as ``factor`` by how much the
+    prediction is too low at most.
     """
     found = MEASURED.get(kind, Accuracy("not validated"))
     if found.knowledge == "validated" or found.low is None:
@@ -162,8 +165,9 @@ def estimate_of(
     """Return the predicted GPU memory of the ranks of a plan; nothing is refused.
 
     None on CPUs, for a small copy of a model, with ``PREFLIGHT=off``, and where the model's numbers are not known.
-    ``here`` gives, for a kind of job (``kind_of``), the measured over the predicted peak of each of this site's runs;
-    five or more win over what is published, unless they scatter too much (``own_accuracy``).
+    ``here`` is called with a kind of job (``kind_of``) and gives the measured over the predicted peak of each of
+    this site's runs of it; five or more win over what is published, unless they scatter too much
+    (``own_accuracy``).
     """
     job = job_of(case, plan) if case.request.preflight != "off" else None
     if job is None:
@@ -185,9 +189,9 @@ def estimate_of(
 
 
 def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
-    """Return everything that the memory of a plan's ranks depends on.
+    """Return everything that the memory of a plan's ranks depends on; ``case`` is what ``plan`` was made of.
 
-    None on CPUs, for a small copy of a model, and where the model's numbers are not known.
+    None on CPUs, for a small copy of a model, and where the model's layers or vocabulary are not known.
     """
     if plan.device == "cpu" or (plan.function is not None and plan.function.reduced is not None):
         return None
@@ -225,19 +229,22 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
 
 
 def _chunk_layers(case: Case, layout: Layout) -> tuple[int, ...] | None:
-    """Return the number of layers of each pipeline chunk where Megatron-Bridge itself has a layout for PP and VP.
+    """Return the number of layers of each pipeline chunk, in the model's order, where Megatron-Bridge has a layout
+    for PP and VP.
 
-    None: it has none.
+    None: it has none, or the job has no function.
     """
     return case.function.chunks(layout.pp, layout.vp) if case.function is not None else None
 
 
 def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
-    """Return a lower bound of the peak of GPU memory that measurements validate, in GiB; None: there is none.
+    """Return a lower bound of the peak of GPU memory that measurements validate, in GiB on one rank; None: there is
+    none.
 
-    Of a validated kind it is the predicted peak, with runs of this site less their highest error. Interleaved stages
-    hold at least what they hold without interleaving. None, too, for a configuration as NVIDIA documents it, unless
-    runs of this site say so: a prediction does not refuse what its publisher has run.
+    ``kind`` is the job's (``kind_of``), ``measured`` how well that is known. Of a validated kind it is the
+    predicted peak, with runs of this site less their highest error. Interleaved stages hold at least what they hold
+    without interleaving. None, too, for a configuration as NVIDIA documents it, unless runs of this site say so: a
+    prediction does not refuse what its publisher has run.
     """
     documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or case.saves)
     if documented and measured.knowledge != "validated here":
@@ -254,7 +261,8 @@ def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measure
 def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     """Return a list of one notice if a job may not fit in GPU memory; empty: it fits, or there is no estimate.
 
-    With ``PREFLIGHT=warn`` it is only ever a notice, also where it certainly does not fit.
+    ``estimate`` None: there is none. With ``PREFLIGHT=warn`` it is only ever a notice, also where it certainly does
+    not fit.
 
     Raises:
         RequestError: code ``does-not-fit``: it certainly does not fit, or with ``PREFLIGHT=strict`` may not
@@ -287,12 +295,13 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
 
 
 def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
-    """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: it saves less than 1
-    GiB.
+    """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: none saves 1 GiB or
+    more.
 
-    A change is of one column, or of the number of GPUs with its batch, and leaves a valid layout. If some are enough,
-    one of these is taken: rather one on as many GPUs, then rather one without recomputation, then the one that saves
-    most. Else the text says that it is not enough. Empty, too, where no change leaves a valid layout.
+    A change is of one column, or of the number of GPUs with its batch, and leaves a valid layout. If some are
+    enough, one of these is taken: rather one on as many GPUs, then rather one without recomputation, then the one
+    that saves most. Else the text ends ``, which is not enough``. Empty, too, where no change leaves a valid
+    layout.
     """
     found, own = [], job.layout
     changes: dict[str, dict[str, int]] = {

@@ -20,8 +20,8 @@ from llmb_common.planning.memory_layers import Body, Layer, Saved, Storage, elem
 class Stage(msgspec.Struct, frozen=True):
     """The layers that one pipeline stage holds, chunk by chunk, and the micro-batches that it holds for each.
 
-    There is one chunk without virtual stages, else VP of them; ``layers`` has the layers of all. ``stages_of`` makes
-    all stages of a model.
+    There is one chunk without virtual stages, else VP of them; the property ``layers`` is a tuple of the layers of
+    all, in the order of chunks. ``stages_of`` makes all stages of a model.
     """
 
     chunks: tuple[tuple[Layer, ...], ...]
@@ -44,9 +44,12 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
     Args:
         body: the model
         layout: the job's columns
-        counts: layers of each chunk in the model's order, where a recipe says so itself; None or another number of
-            chunks: as evenly as Megatron would
+        counts: layers of each chunk in the model's order, where a recipe says so itself; they must add up to the
+            model's. None or another number of chunks: as evenly as Megatron would
         early: micro-batches that a schedule starts before its usual ones
+
+    Raises:
+        ZeroDivisionError: there are fewer GPUs than one replica of the model takes
     """
     layers, parts = len(body.layers), layout.pp * (layout.vp or 1)
     slots = pipeline_slots(layers, layout.pp, layout.vp)
@@ -98,10 +101,14 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
 def microbatches_under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:
     """Return, for each chunk of a pipeline stage, how many micro-batches it holds when its memory is fullest.
 
-    That is at the end of its warm-up and one pass further. ``rank`` is the stage, from 0; ``early`` is how many passes
-    the schedule starts before its usual ones, with interleaving only. megatron-core 0.16 to 0.19,
-    ``pipeline_parallel/schedules.py``: without interleaving a rank runs PP - rank - 1 forward passes ahead; with it
-    2(PP - rank - 1) + (VP - 1)PP, in groups of PP micro-batches a chunk.
+    That is at the end of its warm-up and one pass further. ``rank`` is the stage, from 0; ``early`` is how many
+    passes the schedule starts before its usual ones, with interleaving only. Without VP it is a tuple of one
+    number, else of VP. megatron-core 0.16 to 0.19, ``pipeline_parallel/schedules.py``: without interleaving a rank
+    runs PP - rank - 1 forward passes ahead; with it 2(PP - rank - 1) + (VP - 1)PP, in groups of PP micro-batches a
+    chunk.
+
+    Raises:
+        ZeroDivisionError: there are fewer GPUs than one replica of the model takes
     """
     vp = layout.vp or 1
     if vp == 1:
@@ -121,13 +128,14 @@ _GATHERED_UNITS = 2
 class MemoryInput(Struct, frozen=True, kw_only=True):
     """Everything that the memory of a job depends on: model, layout, bytes per element, and what is not kept.
 
-    ``job_of`` makes it of a plan. ``tokens`` are those of one micro-batch that a rank gets, divided by CP, not yet by
-    TP.
+    ``job_of`` makes it of a plan. The property ``tokens`` is the number, a float, of one micro-batch's tokens that
+    a rank gets, divided by CP, not yet by TP.
     """
 
     body: Body
     layout: Layout
     storage: Storage = Storage()
+    """Bytes per element of each kind of number."""
     counts: tuple[int, ...] | None = None
     """Layers of each pipeline chunk in the model's order; None: divided evenly."""
     early: int = 0
@@ -137,7 +145,7 @@ class MemoryInput(Struct, frozen=True, kw_only=True):
     offloaded: frozenset[str] = frozenset()
     """Modules whose results are sent to the host, likewise."""
     instances: int = 1
-    """Copies of what FSDP shards."""
+    """Copies of what FSDP shards; 1: each element is on one rank. A number that does not divide DP counts as 1."""
 
     @property
     def tokens(self) -> float:
@@ -148,7 +156,10 @@ class MemoryInput(Struct, frozen=True, kw_only=True):
 def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
     """Return the peak memory of one rank of every pipeline stage, part by part in GiB, in the order of stages.
 
-    Neighboring stages that are alike are one entry.
+    Neighboring stages that are alike are one entry, so that there may be fewer than PP.
+
+    Raises:
+        ZeroDivisionError: there are fewer GPUs than one replica of the model takes
     """
     found: list[StageMemory] = []
     for index, stage in enumerate(stages_of(job.body, job.layout, job.counts, early=job.early)):
@@ -175,12 +186,17 @@ def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
 
 
 def _layers(job: MemoryInput, stage: Stage) -> tuple[Layer, ...]:
-    """Return the layers of a pipeline stage; the last one also has those of the heads that predict further tokens."""
+    """Return the layers of a pipeline stage of ``job``; those of the last one include the heads that predict
+    further tokens.
+    """
     return (*stage.layers, *job.body.heads) if stage.last else stage.layers
 
 
 def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
-    """Return bytes on one rank of a stage: (weights, gradients, optimizer state, fp32 copies of gradients)."""
+    """Return bytes on one rank of ``stage``: (weights, gradients, optimizer state, fp32 copies of gradients).
+
+    They are not rounded. DP of the layout must not be 0.
+    """
     layout = job.layout
     storage = job.storage
     body = job.body
@@ -208,7 +224,7 @@ def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, f
 
 
 def _activation_bytes(job: MemoryInput, stage: Stage) -> float:
-    """Return the bytes on one rank of a stage that all micro-batches under way have saved for their backward pass."""
+    """Return the bytes on one rank of ``stage`` that all micro-batches under way have saved for their backward pass."""
     layout, total = job.layout, 0.0
     for chunk, count in zip(stage.chunks, stage.under_way, strict=True):
         kept = chunk[layout.recompute_layers :]
@@ -223,7 +239,9 @@ def _activation_bytes(job: MemoryInput, stage: Stage) -> float:
 
 
 def _hidden_bytes(job: MemoryInput) -> float:
-    """Return the bytes on one rank of one micro-batch's hidden states between two layers, in bf16, divided by TP."""
+    """Return the bytes on one rank of the hidden states of one micro-batch between two layers, in bf16, divided by
+    TP.
+    """
     return 2 * job.body.hidden * job.tokens / job.layout.tp
 
 
@@ -237,10 +255,10 @@ def _saved_bytes(job: MemoryInput, layer: Layer) -> float:
 
 
 def _kept_bytes(job: MemoryInput, saved: Saved) -> float:
-    """Return the bytes of what is saved of one token; 0 where that is recomputed or offloaded.
+    """Return the bytes that are kept of ``saved`` for one token, undivided; 0 where that is recomputed or offloaded.
 
-    Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks exchange
-    it (all-to-all, Transformer Engine 2.8 and later).
+    Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks
+    exchange it (all-to-all, Transformer Engine 2.8 and later).
     """
     if not job.recomputed.isdisjoint(saved.modules) or not job.offloaded.isdisjoint(saved.offload):
         return 0.0
@@ -252,7 +270,7 @@ def _kept_bytes(job: MemoryInput, saved: Saved) -> float:
 
 
 def _transient_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float]:
-    """Return bytes on one rank that live at the peak only: (logits, all else); no logits but on the last stage.
+    """Return bytes on one rank that live at the peak only: (logits, all else); logits are 0 but on the last stage.
 
     The peak is at the backward pass of the last layer, or of what comes after it.
     """
@@ -283,9 +301,8 @@ def _layer_transient_bytes(job: MemoryInput, layer: Layer) -> float:
 
 
 def _gathered_bytes(job: MemoryInput, stage: Stage) -> float:
-    """Return the bytes of the layers that FSDP holds whole on a rank at the peak, with their gradients.
-
-    0 without FSDP.
+    """Return the bytes of the layers that FSDP holds whole on a rank at the peak, with their gradients; 0 without
+    FSDP.
     """
     if not job.layout.fsdp:
         return 0.0

@@ -23,7 +23,7 @@ Shapes = frozenset[tuple[int, int]]
 class Saved(NamedTuple):
     """Numbers of elements that are saved of one token for the backward pass, by how many bytes an element takes.
 
-    What ``modules`` or ``offload`` name is not kept if the job recomputes or offloads any of them.
+    None of it is kept where the job recomputes any of ``modules``, or offloads any of ``offload``.
     """
 
     plain: float = 0
@@ -35,17 +35,21 @@ class Saved(NamedTuple):
     output: float = 0
     """The output of attention, which attention and the product after it share where both keep it in bf16."""
     modules: tuple[str, ...] = ()
-    """Megatron-core's names of modules that compute these again when recomputed."""
+    """Megatron-core's names of the modules that compute this again when recomputed; empty: it is always kept."""
     offload: tuple[str, ...] = ()
-    """Megatron-core's names of modules that send these to the host when offloaded."""
+    """Megatron-core's names of the modules that send this to the host when offloaded; empty: none does."""
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One layer of a model, undivided: its weights, and what it saves of a token for the backward pass."""
+    """One layer of a model, undivided: its weights, and what it saves of a token for the backward pass.
+
+    ``weights`` has the numbers of its weights by how they are divided among ranks; ``shapes`` are pairs (outputs,
+    inputs), each once. Without routed experts ``copies`` and all from ``expert`` on are 0 or empty.
+    """
 
     weights: LayerKind
     saved: tuple[Saved, ...]
-    """Of each token."""
+    """Of each token, outside routed experts."""
     shapes: Shapes
     """Of its matrices outside routed experts."""
     wide: int = 0
@@ -65,12 +69,13 @@ class Layer(msgspec.Struct, frozen=True):
 class Body(msgspec.Struct, frozen=True):
     """A model as its memory sees it: its layers in order, its heads for further tokens, and what is at its ends.
 
-    ``has_experts`` says whether any layer has routed experts.
+    ``body_of`` makes it. The property ``has_experts`` is True where any layer has routed experts.
     """
 
     hidden: int
     """Elements of a hidden state."""
     vocabulary: int
+    """Number of its tokens."""
     final_norm: int
     """Weights of the norm after the last layer."""
     layers: tuple[Layer, ...]
@@ -106,7 +111,8 @@ def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
 def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
     """Return one layer of the given ``kind`` in the model ``a``: what it saves of a token, and its matrices.
 
-    ``s`` tells how wide the first product of an MLP is, and the experts' hidden size where it is not the model's.
+    ``s`` tells how wide the first product of an MLP is, and the experts' hidden size where it is not the model's. A
+    ``kind`` with experts of a model without any has only its mixer.
     """
     saved, shapes = _MIXERS[kind.mixer](a, s) if kind.mixer else ((), frozenset())
     if kind.mlp == "dense":
@@ -176,9 +182,9 @@ def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Return (what a Mamba-2 mixer and what is around it save of a token for backward, the shapes of its matrices).
 
-    ``a`` has the hidden size of the model, ``s`` the widths of its mixers, Mamba's among them. Saved are first what
-    ``_saved_around_mixer`` gives, then, as one, what the mixer's first product makes, which the fused scan keeps, and
-    the scan's output. A shape is (outputs, inputs).
+    ``a`` has the hidden size of the model, ``s`` the widths of its mixers, Mamba's among them (else a KeyError).
+    Saved are first what ``_saved_around_mixer`` gives, then, as one, what the mixer's first product makes, which
+    the fused scan keeps, and the scan's output. A shape is (outputs, inputs).
     """
     first, inner = s.scans["mamba"]
     shapes = frozenset({(first, a.hidden), (a.hidden, inner)})
@@ -202,9 +208,10 @@ def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 
 def _saved_around_mixer(hidden: int, output: int) -> tuple[Saved, ...]:
-    """Return what is saved of a token around a mixer, such as attention: norm's input and output, mixer's output.
+    """Return what is saved of a token around a mixer, such as attention: (norm's input, norm's output, mixer's output).
 
-    ``hidden`` and ``output`` are their numbers of elements.
+    ``hidden`` is the number of elements of the first two, ``output`` of the last, where attention shares it with
+    the product after it; 0: the mixer saves its output itself.
     """
     return (
         Saved(plain=hidden),
@@ -227,7 +234,7 @@ def _mlp_shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
 def element_count(shapes: Iterable[tuple[int, int]]) -> int:
     """Return the number of elements of matrices of these ``shapes``, pairs of two sizes, together; 0 without any.
 
-    Equal shapes count each time that they occur.
+    In a sequence equal shapes count each time that they occur, in a set once.
     """
     return sum(rows * columns for rows, columns in shapes)
 
@@ -246,7 +253,10 @@ _INPUTS = {"bf16": 2.0, "mx": _SCALED, "sc": _SCALED, "nvfp4": _QUARTER}
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """How many bytes each kind of number takes in a job: weights, gradients, optimizer state and what is saved."""
+    """How many bytes each kind of number takes in a job: weights, gradients, optimizer state and what is saved.
+
+    ``storage_of`` makes it; the defaults are those of plain bf16.
+    """
 
     weights: float = 2
     """Of a weight in a product."""
@@ -269,21 +279,22 @@ def storage_of(
 ) -> Storage:
     """Return how many bytes each kind of number takes in a job.
 
-    ``precision`` is ``bf16``, ``nvfp4`` or the FP8 scaling; ``settings`` are those of the job's function, empty without
-    one.
+    ``precision`` is ``bf16``, ``nvfp4`` or the FP8 scaling (else a KeyError); ``settings`` are those of the job's
+    function, the user's changes included, by name without section; empty without a function. ``hopper``: the GPUs
+    are of that generation. ``precision_aware``: the job uses that optimizer. ``fsdp``: it shards by Megatron-FSDP.
+    ``newer``: the container is after Transformer Engine 2.17, whose fused loss writes its gradient in fp32 beside
+    the logits (2.18, pull request 3193).
 
-    Weights are kept in FP8 alone where ``fp8_param_gather`` is on, as in Bridge's named recipes but those of blockwise
-    scaling (``mixed_precision.py``); otherwise bf16 weights stand beside what Transformer Engine keeps of them in FP8
-    or FP4 (``is_first_microbatch``), and on Hopper per-tensor scaling needs the transposed weights, too.
+    Weights are kept in FP8 alone where ``fp8_param_gather`` is on, as in Bridge's named recipes but those of
+    blockwise scaling (``mixed_precision.py``); otherwise bf16 weights stand beside what Transformer Engine keeps of
+    them in FP8 or FP4 (``is_first_microbatch``), and on Hopper per-tensor scaling needs the transposed weights,
+    too.
 
-    The precision-aware optimizer keeps its moments in ``moments``. Master weights are fp32 all the same: Bridge 0.3.1
-    and 0.6.2 tell it ``fp8_recipe`` tensorwise even in bf16 (``MixedPrecisionConfig``), and then core holds them, and
-    copies gradients to fp32 (core 0.16.1, ``optimizer_config.py:355``, ``distrib_optimizer.py:378`` and ``:2414``).
-    Megatron-FSDP makes no such copies for it (``param_and_grad_buffer.py``, ``update_main_grads``), nor does delayed
-    scaling.
-
-    ``newer``: of a container after Transformer Engine 2.17, whose fused loss writes its gradient in fp32 beside the
-    logits (2.18, pull request 3193).
+    The precision-aware optimizer keeps its moments in ``moments``. Master weights are fp32 all the same: Bridge
+    0.3.1 and 0.6.2 tell it ``fp8_recipe`` tensorwise even in bf16 (``MixedPrecisionConfig``), and then core holds
+    them, and copies gradients to fp32 (core 0.16.1, ``optimizer_config.py:355``, ``distrib_optimizer.py:378`` and
+    ``:2414``). Megatron-FSDP makes no such copies for it (``param_and_grad_buffer.py``, ``update_main_grads``), nor
+    does delayed scaling.
     """
     own = settings.get("precision")
     gathered = precision in ("cs", "ds", "mx") if own is None else "fp8_param_gather" in own

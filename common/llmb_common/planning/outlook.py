@@ -25,17 +25,18 @@ MOST_CHECK_SECONDS = 1200
 def start_seconds(plan: JobPlan) -> int:
     """Return the seconds that LLMB assumes from the start of a job to its first step: 300, and 30 on CPUs.
 
-    180 more are for the check of its nodes, if it has one.
+    180 more for the check of its nodes, if the plan has one (``check_fabric``).
     """
     own = START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
     return own + CHECK_SECONDS if plan.check_fabric else own
 
 
 def most_check_seconds(plan: JobPlan) -> int:
-    """Return the most seconds that a job may spend on checking its own nodes: 1200, or half of its time limit.
+    """Return the most seconds that a job may spend on checking its own nodes: 1200 or half of its time limit,
+    whichever is less.
 
-    The smaller counts. Then it trains, whether these are judged or not. Whether the plan has such a check does not
-    matter here.
+    After that it trains, whether the nodes are judged or not. Whether the plan has such a check does not matter
+    here.
     """
     return min(MOST_CHECK_SECONDS, limit_seconds(plan.time_limit) // 2)
 
@@ -43,7 +44,7 @@ def most_check_seconds(plan: JobPlan) -> int:
 class Span(NamedTuple):
     """A range of times, from the quickest to the slowest that is likely, in seconds or GPU-hours as its maker says.
 
-    ``times`` gives a range with both ends multiplied.
+    Both ends may be the same. ``times`` returns a new range with both ends multiplied by a number.
     """
 
     low: float
@@ -78,7 +79,7 @@ def likely_seconds(plan: JobPlan) -> float | None:
 def step_seconds(plan: JobPlan) -> Span | None:
     """Return the likely range of a job's step time in seconds, by this site's own runs of the same job.
 
-    Without any, both ends are the published time of such a job. None: neither is known.
+    Without any, or without their range, both ends are ``likely_seconds``. None: that is not known, either.
     """
     known = plan.preflight
     if by_own_runs(plan) and known.predicted_low is not None and known.predicted_high is not None:
@@ -88,9 +89,10 @@ def step_seconds(plan: JobPlan) -> Span | None:
 
 
 def job_seconds(plan: JobPlan) -> Span | None:
-    """Return the likely range of seconds that a whole job takes, with its start and its checkpoints.
+    """Return the likely range of seconds that a whole job takes, with its start and the checkpoints that it writes.
 
-    A check of its nodes is part of the start. None where its step time is not known. Waiting in a queue does not count.
+    A check of its nodes is part of the start. None where its step time is not known. Waiting in a queue does not
+    count.
     """
     step, steps = step_seconds(plan), plan.trained_steps
     if step is None:
@@ -115,7 +117,8 @@ def gpu_hours(plan: JobPlan) -> Span | None:
 def most_gpu_hours(plan: JobPlan) -> float | None:
     """Return the GPU-hours of a job that lasts until its time limit.
 
-    None on CPUs, where no scheduler ends it then, and where the user gave the scheduler a limit of its own.
+    None on CPUs, where no scheduler ends it then, and where the user gave the scheduler a limit of its own
+    (``own_limit``).
     """
     if plan.device != "cuda" or plan.scheduler is None or plan.scheduler.own_limit:
         return None

@@ -55,7 +55,10 @@ def time_lines(plan: JobPlan) -> list[str]:
 
 
 def _published_lines(published: PublishedTime) -> list[str]:
-    """Return one or two lines on the published step time nearest to the plan, worded by how alike its job was."""
+    """Return one or two lines on the published step time nearest to the plan, worded by how alike its job was.
+
+    Two for ``nearest``: that there is no estimate, and the result with all differences.
+    """
     seconds = f"{same_decimals(published.step_seconds)[0]} s a step"
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
     if published.likeness == "exact":
@@ -81,8 +84,8 @@ def _minutes_text(span: Span) -> str:
 def _limit_text(plan: JobPlan, duration: Span) -> str:
     """Return the time limit as the end of a line, ``, time limit 00:30:00``, and whether it may be too short.
 
-    ``duration`` is the job's likely time in seconds, of which the longer counts. Empty where LLMB does not set the
-    limit.
+    For that, the longer end of ``duration``, the job's likely time in seconds, counts. Empty where no scheduler has
+    a limit of LLMB's.
     """
     if plan.scheduler is None or plan.scheduler.own_limit:
         return ""
@@ -91,8 +94,9 @@ def _limit_text(plan: JobPlan, duration: Span) -> str:
 
 
 def cost_line(plan: JobPlan) -> str:
-    """Return the GPU-hours of the job as text, ``9.9 to 11.0 GPU-hours``, or ``at most`` those of its time limit.
+    """Return the GPU-hours of the job as text, ``9.9 to 11.0 GPU-hours``.
 
+    Where its step time is not known, those of its time limit, ``at most 32.0 GPU-hours (time limit 00:30:00)``.
     Empty where neither is known, as on CPUs.
     """
     hours, most = gpu_hours(plan), most_gpu_hours(plan)
@@ -110,8 +114,9 @@ _APART = 0.01
 def answer_line(plan: JobPlan) -> str:
     """Return one line on whether the job fits, how long a step and the job take, and what it costs.
 
-    Its parts are separated by semicolons, and it gives no grounds. Parts that are not known are left out, but for the
-    step time, of which it says that there is no estimate.
+    ``fits: 60.1 of 79 GiB (validated); 5.74 s a step (published); about 9 to 11 minutes; 9.9 to 11.0 GPU-hours``.
+    It gives no grounds. Parts that are not known are left out, but for the step time, of which it says
+    ``no estimate of the time``.
     """
     memory, duration, cost = plan.preflight.memory, job_seconds(plan), cost_line(plan)
     parts = []
@@ -128,7 +133,8 @@ def answer_line(plan: JobPlan) -> str:
 
 
 def _step_text(plan: JobPlan) -> str:
-    """Return the likely step time with where it is known from: ``5.74 s a step (published, another container)``.
+    """Return the likely step time with where it is known from, in parentheses:
+    ``5.74 s a step (published, another container)``.
 
     ``no estimate of the time`` where it is not known.
     """
@@ -145,12 +151,19 @@ def _step_text(plan: JobPlan) -> str:
 
 
 def memory_line(memory: MemoryEstimate) -> str:
-    """Return one line on the GPU memory that the fullest rank needs: predicted, as measured, and how well known."""
+    """Return one line on the GPU memory that the fullest rank needs: predicted, as measured, and how well known.
+
+    ``60.1 GiB and 6 in reserve on the fullest rank, of 179 (dense, bf16: validated)``.
+    """
     return f"{_peaks_text(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})"
 
 
 def _peaks_text(memory: MemoryEstimate) -> str:
-    """Return the predicted peak of GPU memory with its reserve in GiB, as text, and the measured one if it differs."""
+    """Return the predicted peak of GPU memory with its reserve in GiB, as text: ``60.1 GiB and 6 in reserve``.
+
+    Where such jobs were measured to need another peak, it is beside it:
+    ``60.1 GiB predicted, 63.4 where measured, and ...``.
+    """
     measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
     return f"{memory.peak:.1f} GiB{measured} and {memory.reserve:.0f} in reserve"
 
@@ -164,7 +177,11 @@ def _as_predicted(memory: MemoryEstimate) -> bool:
 
 
 def memory_known(memory: MemoryEstimate) -> str:
-    """Return how well such jobs' GPU memory is known, ``dense, bf16: validated``, and who saw one of them run out."""
+    """Return how well such jobs' GPU memory is known, ``dense, bf16: validated``, and who saw one of them run out,
+    if anybody.
+
+    The latter is ``ran_out``, behind "; a job of this kind ran out of memory with no more predicted: ".
+    """
     known = f"{memory.kind}: {memory.knowledge}"
     if not memory.ran_out:
         return known
@@ -172,9 +189,10 @@ def memory_known(memory: MemoryEstimate) -> str:
 
 
 def short_lines(plan: JobPlan) -> list[str]:
-    """Return up to three lines on the plan, ``memory: ...``, ``time: ...`` and ``cost: ...``.
+    """Return up to three lines on the plan, ``memory: ...``, ``time: ...`` and ``cost: ...``, in this order.
 
-    What is not known is left out, and the time, too, for small jobs on CPUs that nobody has timed.
+    Memory and cost are left out where they are not known, and the time for jobs on CPUs that nobody has timed,
+    unless their nodes are checked.
     """
     memory, lines = plan.preflight.memory, []
     if memory is not None:
@@ -191,7 +209,7 @@ def short_lines(plan: JobPlan) -> list[str]:
 def range_text(span: Span) -> str:
     """Return a range as text, with three digits of its larger end: ``9.9 to 11.0``.
 
-    One number where both read the same.
+    One number where both read the same. The larger end must be above 0, else there is a ValueError.
     """
     return " to ".join(dict.fromkeys(same_decimals(*span)))
 

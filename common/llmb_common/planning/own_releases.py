@@ -16,10 +16,11 @@ from llmb_common.recipes.recipe import Recipe
 
 
 def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteRelease]:
-    """Return the site's own releases of Megatron-Bridge that jobs of ``recipe`` can run in, by name.
+    """Return the site's own releases of Megatron-Bridge that jobs of ``recipe`` can run in, by name (``0.7``,
+    ``0.6.2``).
 
-    They are in the order of the site's configuration. A release counts that is newer than all that LLMB knows, is one
-    of the recipe's engines, or has a catalogue where the recipe calls functions. Empty: there is none.
+    They are in the order of ``cluster.releases``. A release counts that is newer than all that LLMB knows, is of
+    one of the recipe's engines, or has a catalogue where the recipe calls functions. Empty: there is none.
     """
     return {
         name: own
@@ -32,8 +33,8 @@ def matching_release(releases: Iterable[str], requested: str) -> str | None:
     """Return the one of ``releases`` that ``requested`` means, in numbers such as ``0.7`` or ``0.7.0``; None: there
     is none.
 
-    One of exactly this name wins. Else it is the first that is a patch of the requested minor release, ``0.7.1`` for
-    0.7, or the minor release of the requested patch, ``0.7`` for 0.7.1.
+    One of exactly this name wins. Else it is the first that is a patch of the requested minor release, ``0.7.1``
+    for 0.7, or the minor release of the requested patch, ``0.7`` for 0.7.1.
     """
     known = list(releases)
     if requested in known:
@@ -44,8 +45,12 @@ def matching_release(releases: Iterable[str], requested: str) -> str | None:
 def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
     """Return a copy of the recipe for the site's release ``name``: its image, its functions and no other engine.
 
-    ``own`` has the release's settings. Without an image of its own the recipe's serves, if that has this very release;
-    else the image is empty. Without a catalogue of its own the recipe's functions stay.
+    ``own`` has the release's settings. Without an image of its own the recipe's serves, if that has this very
+    release; else the image is empty. Without a catalogue of its own the recipe's functions stay; its own one is not
+    read yet. ``recipe`` is not changed.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read
     """
     recipe = recipe.of_release(name)
     files = {}
@@ -62,7 +67,10 @@ def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
 def own_catalogues(recipe: Recipe, cluster: ClusterConfig) -> dict[str, Recipe]:
     """Return the recipe with the functions of each release that the site has a catalogue of, by the release's name.
 
-    Empty where the site has none, or jobs of the recipe call no functions. The catalogues are not read yet.
+    Empty where the site has none, or jobs of the recipe call no functions. The site's catalogues are not read yet.
+
+    Raises:
+        RecipeError: the recipe's own catalogue cannot be read
     """
     if recipe.catalogue_file is None:
         return {}
@@ -73,8 +81,12 @@ def own_catalogues(recipe: Recipe, cluster: ClusterConfig) -> dict[str, Recipe]:
 def recipe_of(function: PlannedFunction | None, recipe: Recipe, cluster: ClusterConfig) -> Recipe:
     """Return the recipe with those functions that a run's ``function`` is one of, by its catalogue's digest.
 
-    The recipe's own releases are looked through before the site's. ``recipe`` itself where that catalogue is not here
-    now, or ``function`` is None. Catalogues that cannot be read are passed over.
+    The recipe's own releases are looked through before the site's (``cluster``). ``recipe`` itself where that
+    catalogue is not here now, or ``function`` is None. Catalogues of other releases that cannot be read are passed
+    over.
+
+    Raises:
+        RecipeError: the recipe has catalogues of several releases, and its own one cannot be read
     """
     if function is None:
         return recipe

@@ -11,11 +11,15 @@ from llmb_common.planning.job_plan import JobPlan
 
 
 class OwnTime(NamedTuple):
-    """The step time of a job by this site's own runs of exactly this job, in seconds; ``runs`` is at least 1."""
+    """The step time of a job by this site's own runs of exactly this job, in seconds; ``runs`` is at least 1.
+
+    It is a part of ``OwnRuns``, which ``make_plan`` asks for.
+    """
 
     seconds: float
     """Their geometric mean."""
     low: float
+    """A further run is between this and ``high`` in 9 of 10 cases."""
     high: float
     """A further run is between ``low`` and this in 9 of 10 cases."""
     runs: int
@@ -23,7 +27,11 @@ class OwnTime(NamedTuple):
 
 
 class OwnRuns(msgspec.Struct, frozen=True):
-    """What this site's own runs tell of a planned job: how long a step takes, and how much memory such jobs need."""
+    """What this site's own runs tell of a planned job: how long a step takes, and how much memory such jobs need.
+
+    ``memory`` is called with a kind of job and returns numbers. ``make_plan`` gets it from its argument
+    ``measured``.
+    """
 
     time: OwnTime | None = None
     """Of runs of exactly this job, with this software; None: there are none."""

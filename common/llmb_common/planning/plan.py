@@ -64,9 +64,10 @@ def experiment_name(
 ) -> str:
     """Return the name of a run's experiment, also of its folder: the variant's pattern and what is undocumented.
 
-    What differs from the row in the recipe is appended, ``_tp4_cg0``: another FP8 scaling, columns of ``layout`` unlike
-    ``documented``, balanced routing, the framework's ``settings``, profiles and traces, in this order. The same job
-    always has the same name.
+    What differs from the recipe's row is appended, ``_tp4_cg0``: another FP8 scaling, columns of ``layout`` unlike
+    those of ``documented``, balanced routing, the framework's ``settings`` (by section and field), profiles and
+    traces, in this order. ``fp8_recipe`` is the job's FP8 scaling; None: it is not in FP8. The same job always has
+    the same name.
 
     Raises:
         RecipeError: the name cannot be a folder's
@@ -110,8 +111,9 @@ def experiment_name(
 def _settings_suffix(settings: Mapping[str, object]) -> str:
     """Return an experiment's name's part for the framework's settings: ``_model.moe_token_dispatcher_type-flex``.
 
-    They are sorted by name. It is cut after 60 characters, and gets a digest, where it is longer or has characters that
-    names must not have. Empty without settings.
+    ``settings`` are by section and field, and sorted here. Characters that names must not have become ``-``, and it
+    is cut after 60 characters; where either happened, ``-`` and six digits of a digest follow. Empty without
+    settings.
     """
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
     suffix = "".join(f"_{name}-{word}" for name, word in sorted(words.items()))
@@ -133,11 +135,13 @@ def make_plan(
 ) -> JobPlan:
     """Return the plan of the job that ``request`` asks for; notices for the user are in its ``preflight.warnings``.
 
-    ``measured`` looks for this site's runs of such a job, and is asked once, with a plan whose ``preflight`` is empty;
-    by default there are none. Nothing is written, and no scheduler is asked but for the kinds of MPI.
+    ``measured`` is called once with the plan, whose ``preflight`` is empty yet, and returns what this site's runs
+    of such a job tell; by default there are none. Nothing is written, and no scheduler is asked but for the kinds
+    of MPI.
 
     Raises:
-        RequestError: there can be no such job, or LLMB_INSTALL is not set
+        RequestError: there can be no such job, LLMB_INSTALL is not set (code ``no-install``), or the job does not
+            fit in memory (code ``does-not-fit``)
         ConfigError: the site's catalogue is of another release than its configuration says
         RecipeError: the recipe's name for experiments is none for a folder, or a file beside it cannot be read
     """
@@ -260,8 +264,9 @@ def _four_digits(value: float) -> float:
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
     """Return the nearest numbers of GPUs that FORCE accepts, as a remedy's end: ``, such as 96 (fits), 192 (fits)``.
 
-    Each is planned as a trial, nearest first, until four are found. Numbers that do not fit are named only where none
-    does, or where they are requested. Empty: FORCE accepts none.
+    Each is planned as a trial, nearest first, until four are found. In parentheses is ``MemoryEstimate.verdict``;
+    without an estimate the number is alone. Numbers that do not fit are named only where none does, or where they
+    are requested. Empty: FORCE accepts none of those tried.
 
     Raises:
         RequestError: the request is wrong whatever its number of GPUs
@@ -294,9 +299,11 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
 
 
 def no_install_error(problem: str) -> RequestError:
-    """Return a RequestError with the code ``no-install``, to be raised: a command does not know its installation.
+    """Return a RequestError with the code ``no-install``, for the caller to raise: a command does not know its
+    installation.
 
-    ``problem`` is its message. The remedy names the installation in the clone, if it has one.
+    ``problem`` is its message. The remedy is the command that sets LLMB_INSTALL, to the installation in the clone
+    if it has one.
 
     Raises:
         RequestError: ``LLMB_REPO`` is set and contains no recipe
@@ -345,7 +352,10 @@ def _documented_layout(case: Case) -> Layout:
 
 
 def _row_layout(case: Case, **changes: int | bool | None) -> Layout:
-    """Return the layout of a job's row at the job's number of GPUs, with ``changes`` by column."""
+    """Return the layout of a job's row at the job's number of GPUs, with ``changes`` by column (``tp=4``).
+
+    ``changes`` must have ``gbs``, which is a formula in the row. Nothing is checked.
+    """
     columns: dict[str, Any] = {name: getattr(case.row, name) for name in Columns.__struct_fields__}
     columns["seq_len"] = case.model.sequence_length
     return Layout(gpus=case.gpus, **(columns | changes))
@@ -354,8 +364,8 @@ def _row_layout(case: Case, **changes: int | bool | None) -> Layout:
 def _node_counts(case: Case) -> tuple[int, int]:
     """Return (number of nodes, number of GPUs used on each) of a job.
 
-    It is one node with all the GPUs where the job runs on this machine, or needs no more than a node has. All nodes of
-    others are full.
+    It is one node with all the GPUs where the job runs on this machine, or needs no more than a node has. Any other
+    job fills its nodes.
 
     Raises:
         RequestError: the GPUs do not fill whole nodes
@@ -374,8 +384,9 @@ def _node_counts(case: Case) -> tuple[int, int]:
 def _image(case: Case, engine: str, install: Path) -> str | None:
     """Return the container image of a job: the requested one, or the file that the installation has of the recipe's.
 
-    None where jobs run without containers. The requested one comes back as it is, and whether the file exists is not
-    looked at. ``engine`` is the minor release to run in.
+    None where jobs run without containers. The requested one, a path or a registry's name, comes back as it is, and
+    whether the file exists is not looked at. ``engine`` is the minor release to run in, one of the recipe's
+    ``engines``; ``install`` is the installation's folder.
 
     Raises:
         RequestError: an image is requested where jobs run without containers

@@ -31,9 +31,10 @@ _BESIDE_TRAINING = ("checkpoints", "profile", "NCCL trace")
 
 
 def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
-    """Return the published result of exactly the plan's job, of its own container or else of the newest.
+    """Return the published result of exactly the plan's job, of its own container or else of the newest; None:
+    there is none.
 
-    Of several of one container it is the recipe's first. None: there is none.
+    Of several of one container it is the recipe's first.
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
@@ -62,8 +63,9 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
 def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
     """Return the published step time nearest to the plan's job, and how that job differs; None: its model has none.
 
-    Nearest is of the same GPU type, else dtype, FP8 scaling and variant if there is one; of these with the fewest
-    differences, the nearest number of GPUs and then the nearest software.
+    Nearest is first of the same GPU type, then of the same dtype, FP8 scaling and variant, as far as there is any;
+    of these with the fewest differences in what a step does, the nearest number of GPUs and then the nearest
+    software.
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
@@ -144,7 +146,11 @@ _Compared = Iterator[tuple[str, object, object]]
 
 
 def _compare_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Compared:
-    """Yield (name, published, planned) for model size, GPU type, dtype and variant, alike or not."""
+    """Yield (name, published, planned) for model size, GPU type, dtype and variant, whether they differ or not.
+
+    Raises:
+        RecipeError: the recipe's functions cannot be read
+    """
     yield "size", result.size, plan.model_size
     yield "GPU type", result.gpu, plan.gpu_type
     planned = plan.fp8_recipe if plan.dtype == "fp8" else None
@@ -153,9 +159,10 @@ def _compare_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Co
 
 
 def _compare_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
-    """Yield (name, published, planned) for the layout columns, alike or not.
+    """Yield (name, published, planned) for the layout columns but GBS and sequence length, whether they differ or not.
 
-    Where both jobs are of one row at one scale, only those that the user changed: the others are the row's.
+    Names are in capitals. ``row`` is that of ``result``. Where both jobs are of one row at one scale, only columns
+    that the user changed are there: the others are the row's.
     """
     same_row = result.gpus == plan.gpus and _same_kind(plan, result)
     for name in plan.overridden if same_row else Columns.__struct_fields__:
@@ -164,10 +171,10 @@ def _compare_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compa
 
 
 def _compare_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
-    """Yield (name, published, planned) for the length of a sequence in tokens, alike or not.
+    """Yield (name, published, planned) for the length of a sequence in tokens, whether they differ or not.
 
-    A plan that does not override it has that of its row, which is the one of other rows of its size where these say
-    nothing.
+    ``row`` is that of the published job. A row that names no length has that of its model; for a plan that does not
+    override it, that counts as its own.
 
     Raises:
         RecipeError: the recipe's functions cannot be read
@@ -179,9 +186,10 @@ def _compare_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
 
 
 def _compare_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
-    """Yield (name, published, planned) for the number of GPUs and the work of each, alike or not.
+    """Yield (name, published, planned) for the number of GPUs and the work of each, whether they differ or not.
 
-    On another number of GPUs, GBS is there only where a GPU's part of it differs.
+    ``row`` is that of ``result``. On another number of GPUs, GBS is there only where a GPU's part of it differs.
+    Layers and the deferral of weight gradients are there only where the two jobs may be of different rows.
     """
     published = row.global_batch_size(result.gpus)
     if result.gpus == plan.gpus:
@@ -198,7 +206,7 @@ def _compare_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared
 def _compare_settings(plan: JobPlan) -> _Compared:
     """Yield (name, published, planned) for what no published job has: settings, checkpoints, profiles and traces.
 
-    Saving takes time and switches overlaps off, and so does loading.
+    Whether they differ or not. (Saving takes time and switches overlaps off, and so does loading.)
     """
     for name, value in plan.megatron.items():
         yield name, "unset", value
@@ -212,8 +220,8 @@ def _compare_settings(plan: JobPlan) -> _Compared:
 def _function_difference(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Row) -> list[Difference]:
     """Return the difference in functions as a list of one: another function, or the same with other columns.
 
-    The latter is one of another release of Megatron-Bridge. Empty: there is none, or one of the two jobs has no
-    function. What else the functions set is not compared.
+    ``row`` is that of ``result``. The same function has other columns in another release of Megatron-Bridge. Empty:
+    there is none, or one of the two jobs has no function. What else the functions set is not compared.
 
     Raises:
         RecipeError: the catalogue of the published job's release cannot be read
@@ -228,20 +236,26 @@ def _function_difference(plan: JobPlan, recipe: Recipe, result: PublishedResult,
 
 
 def _step_differences(differs: list[Difference]) -> list[Difference]:
-    """Return those of ``differs`` that change what a step does: without scale, and what happens beside training."""
+    """Return those of ``differs`` that change what a step does, in their order.
+
+    Left out are the number of GPUs and what happens beside training (``_BESIDE_TRAINING``).
+    """
     return [item for item in differs if item.name != _GPUS and item.name not in _BESIDE_TRAINING]
 
 
 def _same_kind(plan: JobPlan, result: PublishedResult) -> bool:
-    """Return whether plan and result have the same size, GPU type, dtype and variant, which is quick to compare."""
+    """Return whether plan and result have the same size, GPU type, dtype and variant; the FP8 scaling is not
+    compared.
+    """
     planned = (plan.variant, plan.model_size, plan.gpu_type, plan.dtype)
     return (result.variant, result.size, result.gpu, result.dtype) == planned
 
 
 def _kind_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, ...]:
-    """Return a sort key by whether a result differs from the plan in GPU type, dtype, FP8 scaling and variant.
+    """Return a sort key of a result, the least is the nearest: for GPU type, dtype, FP8 scaling and variant whether
+    it differs.
 
-    What counts most is first; the least key is the nearest.
+    They come in this order, as the former counts more.
     """
     scaling = plan.fp8_recipe if plan.dtype == "fp8" else None
     return (
@@ -253,14 +267,18 @@ def _kind_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tu
 
 
 def _fp8_scaling(recipe: Recipe, result: PublishedResult) -> str | None:
-    """Return the FP8 scaling that a published result was measured with; None for dtypes other than FP8."""
+    """Return the FP8 scaling (``cs``) that a published result was measured with; None for dtypes other than FP8.
+
+    That of its variant, where the result names none.
+    """
     if result.dtype != "fp8":
         return None
     return result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
 
 
 def _software_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, list[int]]:
-    """Return a sort key for results: those of the plan's own container first, then those of the newest container.
+    """Return a sort key for results, the least is the nearest: those of the plan's own container, then of newer
+    before older ones.
 
     Results without a container come last.
     """

@@ -15,16 +15,19 @@ ORDER = "tp-cp-ep-dp-pp"
 
 
 class RankGroup(NamedTuple):
-    """One kind of communication group of a job, such as TP: how many ranks are in a group, and how far apart."""
+    """One kind of communication group of a job, such as TP: how many ranks are in a group, and how far apart.
+
+    ``groups`` makes it. Members of a group are at ranks r, r + ``stride``, r + 2 * ``stride`` and so on.
+    """
 
     name: str
     """``TP``, ``CP``, ``DP``, ``PP``, ``ETP``, ``EP`` or ``expert DP``."""
     size: int
-    """Ranks in a group."""
+    """Ranks in a group, at least 2."""
     stride: int
     """How many ranks its members are apart."""
     nodes: int
-    """Number of nodes that the first group spans."""
+    """Number of nodes that the group of rank 0 spans; other groups of the kind may span more."""
 
 
 def groups(plan: JobPlan) -> list[RankGroup]:
@@ -51,7 +54,8 @@ def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
     """Return a rank's place in the job, by lower-case names, all from 0: ``{"rank": 9, "node": 1, "tp": 1, ...}``.
 
     Besides ``rank`` and ``node``, which follows from the GPUs used on each, there are ``tp``, ``cp``, ``dp`` and
-    ``pp``; ``ep`` and ``etp`` only where the job has EP. A ``rank`` that the job does not have is not refused.
+    ``pp``; ``ep`` and ``etp`` only where the job has EP. A ``rank`` that the job does not have is not refused: its
+    ``node`` and ``pp`` are then too large.
     """
     found = {"rank": rank, "node": rank // plan.gpus_per_node}
     rest = rank

@@ -23,19 +23,20 @@ class TimeLimit(NamedTuple):
     value: str
     """As plans write it, such as ``01:30:00``."""
     variable: str
-    """The variable of the request that gave it; empty: the site's configuration did."""
+    """The name of the request's variable that gave it; empty: the site's configuration did."""
 
 
 class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A plan's part for its scheduler: what is asked of it besides nodes, ranks and time.
 
-    This base class stands for a scheduler that has no such words, and its properties are None, empty or False; each
-    executor's own derives from it. ``account`` and ``queue`` are what the job is charged to and waits in, and
-    ``variables`` are those of a request that ask for the same. ``nodelist`` and ``excluded`` are host lists,
-    ``nvlink_nodes`` is how many nodes share an NVLink domain; ``containers``, ``starts_mpi`` and ``own_limit`` say
-    whether ranks run in the image, are started for MPI, and whether the user gave the scheduler a limit of its own.
-    ``on_nodes`` and ``after_days`` return a copy for these nodes, or one that begins later; here they raise
-    RequestError.
+    This base class stands for a scheduler that has no such words; each executor's own derives from it. Properties,
+    here None or False: ``account`` and ``queue``, the names of what the job is charged to and waits in;
+    ``nodelist`` and ``excluded``, host lists; ``nvlink_nodes``, how many nodes share an NVLink domain;
+    ``containers``, ``starts_mpi`` and ``own_limit``: whether ranks run in the image, are started for MPI, and
+    whether the user gave the scheduler a limit of its own. Methods: ``job_name`` returns the job's name in the
+    scheduler, here the one it is called with; ``variables`` those of a request, name to value, that ask for the
+    same account and queue; ``on_nodes`` and ``after_days`` a copy for these nodes, or one that begins later; here
+    they raise a RequestError.
     """
 
     queue_word: ClassVar[str] = "queue"
@@ -120,7 +121,8 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         raise RequestError("this scheduler does not let jobs choose their nodes", remedy="leave the nodes out")
 
     def after_days(self, days: int) -> SchedulerPart:
-        """Return a copy of this part of a plan with which the job begins ``days`` days from this hour, not earlier.
+        """Return a copy of this part of a plan with which the job begins ``days`` days from this hour (the full one
+        past), not earlier.
 
         This base class always raises.
 
@@ -134,9 +136,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """A scheduler's own section of ``cluster_config.yaml``, which makes the scheduler's part of plans.
 
     This base class is for ways of running jobs without such settings; each executor's own derives from it. ``plan``
-    makes the part for one job, ``site_part`` what every job of the site asks for. ``time_limit`` is the job's limit and
-    who gave it, ``problems`` are what is wrong in this section; ``queue`` is that of jobs that name none, and
-    ``containers`` says whether the site wants jobs in containers.
+    returns the part for one job, ``site_part`` what every job of the site asks for; None from either: the scheduler
+    is told nothing. ``time_limit`` returns the job's limit and who gave it (None: nobody), ``problems`` what is
+    wrong in this section, as (key, problem, remedy). ``plan``, ``site_part`` and ``time_limit`` raise a
+    RequestError for what cannot be asked for. The property ``queue`` is the name of that of jobs that name none
+    (None: the scheduler's default), the property ``containers`` True where the site wants jobs in containers.
     """
 
     part: ClassVar[type[SchedulerPart]] = SchedulerPart
@@ -158,7 +162,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def problems(self) -> Iterable[tuple[str, str, str]]:
         """Return what is wrong in this section beyond the types, as (key, problem, remedy) each; empty: nothing.
 
-        The problem is the rest of a sentence that begins with the key.
+        The problem is the rest of a sentence that begins with the key, without a leading blank.
         """
         return ()
 
@@ -173,7 +177,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return TimeLimit(request.time_limit, "TIME_LIMIT") if request.time_limit else None
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SchedulerPart | None:
-        """Return the scheduler's part of a plan for a job on so many nodes; None: the scheduler is told nothing.
+        """Return the scheduler's part of a plan for a job on ``nodes`` nodes; None: the scheduler is told nothing.
 
         ``gpus_per_node`` is how many GPUs the job uses on each node. Adds notices for the user to ``case``.
         ``may_start_mpi``: the job's ranks may start MPI.

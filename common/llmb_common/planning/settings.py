@@ -73,12 +73,13 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
     """Return the requested settings of the framework by ``section.field``, with values as JSON has them.
 
     They are in the order of the request. Those that the job's function has anyway are left out, which is noted in
-    ``case``; a release whose settings are not known is noted, too, and nothing of it is then checked. ``engine`` is the
-    minor release to run in.
+    ``case``; a release whose settings are not known is noted, too, and then names and values are not checked.
+    ``engine`` is the minor release to run in.
 
     Raises:
-        RequestError: the release has no such setting, it takes no such value, the plan decides it, or it does not go
-            with the rest of the job
+        RequestError: the release has no such setting (code ``unknown-setting``), it takes no such value
+            (``megatron``), the plan decides it, or it does not go with the rest of the job
+            (``refused-by-megatron``, ``does-not-divide``)
     """
     origin = case.request.say("MEGATRON_SETTINGS")
     found, requested = {}, case.request.megatron
@@ -104,8 +105,8 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
     """Return what a function sets of the framework's settings that its catalogue keeps, by ``section.field``.
 
     A value of None: the function leaves the setting out. Recomputation is among them only where ``layout`` has the
-    function's own. It holds on GPUs: a CPU trains a copy that has other settings. What a catalogue does not keep, only
-    the engine knows.
+    function's own; with TP 1 the overlap of TP's communication is False whatever the function says. It holds on
+    GPUs: a CPU trains a copy that has other settings. What a catalogue does not keep, only the engine knows.
     """
     known: dict[str, Any] = {}
     for section, names in _OF_FUNCTION.items():
@@ -135,8 +136,9 @@ def _mean_the_same(one: Any, other: Any) -> bool:
 def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
     """Return the framework's settings in a minor release (``0.6``) by section, each field with what it takes.
 
-    That is a text such as ``int|none``. Empty: the release is not known, or is no minor release. Each file is read once
-    and then kept; the answer must not be changed.
+    That is a text of types and words in double quotes, separated by bars: ``int|none``,
+    ``"selective"|"full"|none``. Empty: the release is not known, or is no minor release. Each file is read once and
+    then kept; the answer must not be changed.
     """
     if engine not in ENGINES:
         return {}
@@ -146,7 +148,7 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _refuse_planned(name: str, origin: str) -> None:
-    """Raise if a plan itself sets the framework's setting ``name``, ``section.field``.
+    """Raise if a plan itself sets the framework's setting ``name``, ``section.field``; return None otherwise.
 
     ``origin``, what the user wrote, begins the message.
 
@@ -161,10 +163,11 @@ def _refuse_planned(name: str, origin: str) -> None:
 
 
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, origin: str) -> None:
-    """Raise if one of the settings ``found`` contradicts the layout's recomputation or CUDA graphs.
+    """Raise if one of the settings ``found``, by ``section.field``, contradicts the layout's recomputation or CUDA
+    graphs.
 
-    Full recomputation is always refused, as the layout's column says how many layers. ``origin``, what the user wrote,
-    begins the message.
+    Full recomputation is always refused, as the layout's column says how many layers. ``origin``, what the user
+    wrote, begins the message.
 
     Raises:
         RequestError: one does
@@ -183,7 +186,8 @@ def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, origin: str
 
 
 def _kinds_of_setting(name: str, engine: str, origin: str, *, strict: bool) -> list[str]:
-    """Return the types (``int``, ``none``) and words, in double quotes, that the framework's setting ``name`` takes.
+    """Return what the framework's setting ``name`` (``section.field``) takes: types (``int``, ``none``) and words
+    in double quotes.
 
     It is asked of the minor release ``engine``. Empty: the release is not known, or it has no such setting and
     ``strict`` is off. ``origin`` begins the message.
@@ -212,10 +216,11 @@ def _kinds_of_setting(name: str, engine: str, origin: str, *, strict: bool) -> l
 def value_of(text: str, kinds: list[str], origin: str) -> Any:
     """Return the value that ``text`` stands for: the first reading that one of ``kinds`` allows.
 
-    Readings are true, false, none and null in any case of letters, then a whole number, a number, a list, JSON's
-    ``{...}``, and last the text itself. ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes,
-    in any order; empty: the first reading counts. A whole number becomes a float where ``float`` is among the kinds and
-    ``int`` is not. ``origin`` begins the message.
+    Readings are true, false, none and null in any case of letters, then a whole number, a number, a list in
+    brackets (``[a, b]``, quotes are optional), JSON's ``{...}``, and last the text itself. ``kinds`` are types
+    (``int``, ``float``, ``bool``, ``str``, ``list``, ``dict``, ``dtype``, ``none``) and words in double quotes, in
+    any order; empty: the first reading counts. A whole number becomes a float where ``float`` is among the kinds
+    and ``int`` is not. ``origin`` begins the message.
 
     Raises:
         RequestError: code ``megatron``: no kind allows it
@@ -242,8 +247,8 @@ _MOST_NESTED = 20
 def _possible_values(text: str) -> Iterator[Any]:
     """Yield the values that ``text`` may stand for, the narrowest type first and the text itself last.
 
-    Before it come true, false, none and null in any case of letters, a whole number, a finite number, a list in
-    brackets and a mapping in JSON, as far as it can be read so.
+    Before it come true, false, none and null (None) in any case of letters, a whole number of up to 18 digits, a
+    finite number, a list in brackets and a mapping in JSON, as far as it can be read so.
     """
     if text.lower() in _WORDS:
         yield _WORDS[text.lower()]
@@ -264,7 +269,8 @@ def _possible_values(text: str) -> Iterator[Any]:
 def _is_of_kind(value: Any, kinds: list[str]) -> bool:
     """Return whether ``value`` is of one of the types, or is one of the words, in ``kinds``, what a setting takes.
 
-    Types are exact, so that True is no int; but an int counts as a float, too.
+    Words are in double quotes. Types are exact, so that True is no int; but an int counts as a float, too, and a
+    text such as ``bfloat16`` as a ``dtype``.
     """
     if isinstance(value, str):
         a_dtype = "dtype" in kinds and re.fullmatch(r"(torch\.)?(bfloat|float|u?int)[0-9a-z_]+", value)

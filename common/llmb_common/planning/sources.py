@@ -23,11 +23,15 @@ NO_GPUS = "no GPUs here"
 
 
 class Source(NamedTuple):
-    """One value of a plan, as people read it, and where it comes from; ``sources`` has all that decide a plan."""
+    """One value of a plan, as people read it, and where it comes from; ``sources`` has all that decide a plan.
+
+    All three are text for people.
+    """
 
     name: str
+    """What it is, such as ``GPU type``."""
     value: str
-    """For people."""
+    """Such as ``gb200`` or ``NA``."""
     source: str
     """An option, a variable, a file, or the line of a document."""
 
@@ -35,7 +39,8 @@ class Source(NamedTuple):
 def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
     """Return the values that decide a plan, each with where it comes from, in the order to show them.
 
-    That is a variable or option, the site's file, the recipe, a document or this machine. Values of None are left out.
+    The source is a variable or option as ``request.say`` calls it, the site's file, the recipe, a document or
+    ``this machine``. Values of None are left out. ``plan`` must have been made of the other arguments.
 
     Raises:
         RequestError: ``plan`` was not made of the other arguments
@@ -102,8 +107,9 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
 def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
     """Yield (name, value as written, whether the user chose it) for each layout column of a plan worth showing.
 
-    Names are in capitals, in the order of the columns. A column that the user chose is worth it whatever its value; of
-    others, those that are off, not used or 0 are not, and a size of 1 is only for TP, PP, CP and MBS.
+    Names are in capitals (``TP``), in the order of the columns; sequence length is not among them. A column that
+    the user chose is worth it whatever its value; of others, those that are off, not used or 0 are not, and a size
+    of 1 is only for TP, PP, CP and MBS.
     """
     for name in Columns.__struct_fields__:
         value, is_overridden = getattr(plan, name), name in plan.overridden

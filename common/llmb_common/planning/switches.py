@@ -20,8 +20,9 @@ from llmb_common.recipes.rows import Measurement
 def fp8_recipe_for(case: Case) -> str | None:
     """Return the FP8 scaling of a job, such as ``cs`` or ``mx``; None: the job does not train in FP8.
 
-    It is that of the row, else the requested one, else the variant's. Adds a notice to ``case`` where the request for
-    one has no effect, or leads away from published results.
+    It is that of the row, else the requested one, else the variant's. Adds a notice to ``case`` where the requested
+    one has no effect, where the row has another scaling than the variant's published one, or where the request
+    leads away from published results.
 
     Raises:
         RequestError: the GPU does not support the requested scaling, or no configuration of the recipe uses it
@@ -61,8 +62,9 @@ def fp8_recipe_for(case: Case) -> str | None:
 def steps_for(case: Case) -> tuple[int, int | None]:
     """Return (number of steps to train, number of steps after which a resumed run ends); the latter None: after all.
 
-    MAX_STEPS counts, and then the latter is None; else the documents train one step of a resumed run. Adds a notice to
-    ``case`` where MAX_STEPS ends before the last step that the result is measured over.
+    MAX_STEPS counts, and then the latter is None. Else the number is the variant's, which may have others for
+    profiles and traces, and a resumed run ends after 1, as documented. Adds a notice to ``case`` where MAX_STEPS
+    ends before the last step that the result is measured over.
     """
     request, variant = case.request, case.variant
     if request.max_steps is not None:
@@ -84,10 +86,10 @@ def steps_for(case: Case) -> tuple[int, int | None]:
 
 
 def profile_plan(case: Case, steps: int, engine: str) -> ProfilePlan | None:
-    """Return what a job of ``steps`` steps profiles, in the minor release ``engine``; None: nothing was requested.
+    """Return what a job of ``steps`` steps profiles, in the minor release ``engine``; None: no profile was requested.
 
-    Start and stop are as requested, else the variant's; profiling ends just before the stop, which must be above the
-    start and at most ``steps``. Adds notices to ``case`` where the request is met only in part.
+    Start and stop are as requested, else the variant's; profiling ends just before the stop, which must be above
+    the start and at most ``steps``. Adds notices to ``case`` where the request is met only in part.
 
     Raises:
         RequestError: the job does not have such steps or ranks, or cannot be profiled in this way
@@ -136,10 +138,11 @@ _SOFTWARE_TRACE = "nvtx,cuda-sw"
 
 
 def _nsys_trace(case: Case, engine: str, tool: str) -> str:
-    """Return what nsys traces in a job, as its option ``--trace`` has it: what is requested or the release's own.
+    """Return what nsys traces in a job, as its option ``--trace`` has it (``nvtx,cuda``): what is requested or the
+    release's own.
 
-    ``tool`` is the job's profiler, and ``engine`` its minor release. Adds a notice to ``case`` where a requested value
-    has no effect or may do harm.
+    ``tool`` is the job's profiler, ``nsys`` or ``torch``, and ``engine`` its minor release. Adds a notice to
+    ``case`` where a requested value has no effect or may do harm.
 
     Raises:
         RequestError: the requested value has the wrong form
@@ -168,8 +171,9 @@ def _nsys_trace(case: Case, engine: str, tool: str) -> str:
 def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
     """Return the numbers of the ranks that a job profiles, sorted, each once; None: all.
 
-    A list is such as ``0,2,8-15``, with both ends of a range. Requested ranks that the job lacks are ignored, with a
-    notice in ``case``; documented ones that a small job lacks, without.
+    They are those requested, else the variant's; a list is such as ``0,2,8-15``, with both ends of a range.
+    Requested ranks that the job lacks are ignored, with a notice in ``case``; documented ones that a small job
+    lacks, without.
 
     Raises:
         RequestError: it is no list of ranks, or none of them is in the job
@@ -198,12 +202,12 @@ def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
 
 
 def _profiler(case: Case) -> Literal["nsys", "torch"]:
-    """Return the profiler for a job: ``nsys``, or ``torch`` where this machine cannot use nsys.
+    """Return the profiler for a job: ``nsys``, or ``torch`` where this machine runs it and cannot use nsys.
 
     That is on CPUs, and where nsys is missing; it is noted in ``case``. Jobs of a scheduler are taken to have nsys.
 
     Raises:
-        RequestError: GPU metrics are requested for a job on GPUs, and nsys is missing
+        RequestError: GPU metrics are requested for a job on this machine's GPUs, and nsys is missing
     """
     machine = case.machine
     if not machine.traits.this_machine or (machine.has_nsys and not case.on_cpu):
@@ -219,7 +223,8 @@ def _profiler(case: Case) -> Literal["nsys", "torch"]:
 
 
 def refuse_on_cpu(case: Case, layout: Layout) -> None:
-    """Raise if a job that is planned for CPUs asks for something that needs a GPU; return for jobs on GPUs.
+    """Raise if a job that is planned for CPUs asks for something that needs a GPU; return None otherwise, and for
+    jobs on GPUs.
 
     That is CUDA graphs, offload, GPU metrics, or checkpoints with FSDP; the first of these is told.
 
@@ -244,15 +249,16 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
 
 
 def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
-    """Return (how experts get their tokens, the layout with which they can); the former is ``drop`` or ``balanced``.
+    """Return (how experts get their tokens, the layout with which they can); the former is ``drop``, ``balanced``
+    or None.
 
-    It is ``drop`` without a request, and None where the job does not decide it: without experts, and for a function,
-    which routes itself. CUDA graphs are switched off, with a notice in ``case``, where balanced routing needs it and
-    the user did not ask for graphs; else ``layout`` itself comes back.
+    It is as requested, else ``drop``; None where the job does not decide it: without experts, and for a function,
+    which routes itself. The layout is ``layout`` itself, but a copy with CUDA graphs off, with a notice in
+    ``case``, where balanced routing needs that and the user did not ask for graphs.
 
     Raises:
-        RequestError: routing is requested where the job does not decide it, or together with CUDA graphs that exclude
-            it
+        RequestError: routing is requested where the job does not decide it, or together with CUDA graphs that
+            exclude it
     """
     requested, chosen = case.request.moe_routing, "cuda_graph" in case.request.columns
     if case.function is not None or case.shape.moe is None:
@@ -272,11 +278,11 @@ def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
 
 
 def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> CheckpointPlan:
-    """Return whether and where a job of ``steps`` steps writes and reads checkpoints; its ``resume`` stays off.
+    """Return whether and where a job of ``steps`` steps writes and reads checkpoints; its ``resume`` is False.
 
-    ``parameters`` is the model's number of them, from which the time of saving follows; None: not known, and then it is
-    the default. Adds notices to ``case`` on an interval longer than the job and on what the documents say against such
-    checkpoints.
+    ``parameters`` is the model's number of them, from which the time of saving follows; where it is None, not
+    known, or nothing is saved, that is the default. Adds notices to ``case`` on an interval longer than the job and
+    on what the documents say against such checkpoints. No folder is looked at.
     """
     request, known = case.request, case.model.checkpoint
     if request.checkpoint_interval and request.checkpoint_interval > steps:
@@ -313,7 +319,8 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
 def ineffective(case: Case) -> list[str]:
     """Return a notice for each part of a request that has no effect where its job runs; empty: there is none.
 
-    Variables that LLMB does not know, but that were probably meant for it, come first.
+    Variables that LLMB does not know, but that were probably meant for it, come first. Nothing is added to
+    ``case``.
     """
     request = case.request
     cluster = case.cluster

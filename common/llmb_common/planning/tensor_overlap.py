@@ -52,10 +52,10 @@ def overlaps_tensors(case: Case, c: Layout) -> bool:
 
 
 def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
-    """Yield (problem, remedy) for each limit of the tensor-parallel overlap that the layout ``c`` breaks.
+    """Yield (what is wrong, what to do) for each limit of the tensor-parallel overlap that the layout ``c`` breaks.
 
     Both are clauses. The limits: TP must stay inside one NVLink domain, and in MXFP8 the tokens of a rank must be a
-    multiple of 128. Nothing is yielded where the overlap is off (``overlaps_tensors``).
+    multiple of 128. Nothing is yielded where all is well, or the overlap is off (``overlaps_tensors``).
     """
     if not overlaps_tensors(case, c):
         return
@@ -79,11 +79,12 @@ def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
 
 
 def check_bootstrap(case: Case, settings: Mapping[str, Any], scheduler: SchedulerPart | None) -> None:
-    """Raise where ``settings`` make the ranks start MPI, and the scheduler does not launch them with MPI.
+    """Raise where ``settings`` make the ranks start MPI, and the scheduler does not launch them with MPI; else
+    return None.
 
-    ``settings`` are the user's Megatron settings by name, as decoded values; only the two that name the backend which
-    starts Transformer Engine's user buffers are looked at. ``scheduler`` None: the job runs without Slurm, so nothing
-    launches ranks with MPI.
+    ``settings`` are the user's Megatron settings by ``section.field``, as decoded values; only the two that name
+    the backend which starts Transformer Engine's user buffers are looked at. ``scheduler`` is the plan's part for
+    it; None: there is none, so nothing launches ranks with MPI.
 
     Raises:
         RequestError: such a setting is given, and is exactly ``mpi`` or null (None); the remedy names both ways out

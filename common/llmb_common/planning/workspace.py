@@ -24,14 +24,16 @@ if TYPE_CHECKING:  # imported where they are needed
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
     """Return the folder of the installation to use: ``LLMB_INSTALL``, else the current folder, else None.
 
-    ``LLMB_INSTALL``, from ``variables``, is returned as an absolute path with ``~`` replaced, whether or not it exists;
-    a blank one counts as not set. The current folder, or ``here``, is returned as it is, and counts only if it has a
-    cluster_config.yaml that somebody trusted wrote: that file names programs and variables of jobs, and anybody can put
-    one into a shared folder such as ``/tmp``. One that is not trusted gives None and a notice on stderr.
+    ``LLMB_INSTALL``, from ``variables``, is returned as an absolute path with ``~`` replaced, whether or not it
+    exists; a blank one counts as not set. The current folder, or ``here``, is returned as it is, and counts only if
+    it has a cluster_config.yaml that somebody trusted wrote: that file names programs and variables of jobs, and
+    anybody can put one into a shared folder such as ``/tmp``. One that is not trusted gives None and a notice on
+    stderr.
 
     Raises:
         RequestError: ``LLMB_INSTALL`` has characters that no path may have here, or names a home that does not
             exist
+        OSError: the current folder, which is asked for, has been removed
     """
     if named := variables.get("LLMB_INSTALL", "").strip():
         check_argument("LLMB_INSTALL", named)
@@ -48,7 +50,7 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
 
 
 class CatalogEntry(NamedTuple):
-    """One recipe of the catalog, with the folder that its recipe.yaml is in."""
+    """One recipe of the catalog, with the folder that its recipe.yaml is in; ``Workspace.catalog`` has them all."""
 
     folder: Path
     recipe: Recipe
@@ -57,8 +59,8 @@ class CatalogEntry(NamedTuple):
 def _is_readable(recipe: Recipe) -> bool:
     """Return whether the recipe names a catalogue of functions that can be read.
 
-    False for a recipe that names none. False, with a notice that the catalogue is left out, where its file is missing
-    or damaged.
+    False for a recipe that names none. False, with a notice on stderr that the catalogue is left out, where its
+    file is missing or damaged.
     """
     try:
         return recipe.catalogue is not None
@@ -71,15 +73,19 @@ class Workspace:
     """What one command sees of the installation: its folder, its cluster configuration and its recipes.
 
     The argument ``install`` is the installation's folder, which need not exist; None: the one that ``find_install``
-    finds, if any. It is found at once: ``install_or_none`` has it, or None; the property ``install`` raises where there
-    is none, ``require_install`` also where it does not exist. The properties ``cluster`` (cluster_config.yaml) and
-    ``catalog`` (all recipes) are read on first use and then kept. ``workload`` finds a recipe by its name,
-    ``workload_names`` lists such names, ``adopted`` gives a recipe with the catalogues that this site has added, and
-    ``nearest_model`` a remedy for a name that is unknown. ``planned_for`` keeps the GPU type that a dry run chose for
-    its first job, for its other jobs.
+    finds, if any. It is found at once: ``install_or_none`` has it, or None; the property ``install`` raises a
+    RequestError where there is none, ``require_install`` also where it does not exist. The properties ``cluster``
+    (cluster_config.yaml) and ``catalog`` (a tuple of all recipes that can be read, sorted by folder name) are read
+    on first use and then kept. ``workload`` returns a recipe by its name, with its folder, or raises a
+    RequestError; ``workload_names`` a list of such names; ``adopted`` copies of a recipe with the catalogues that
+    this site has added, by release; ``nearest_model`` a remedy for a name that is unknown, or "". ``cluster`` and
+    all that come after it here raise a ConfigError where cluster_config.yaml cannot be used, and all that look for
+    recipes a RequestError where ``LLMB_REPO`` has none. ``planned_for`` is set by its users: the GPU type that a
+    dry run chose for its first job, for its other jobs.
 
     Raises:
         RequestError: ``LLMB_INSTALL`` cannot be used as a path
+        OSError: the current folder, which is asked for, has been removed
     """
 
     def __init__(self, install: Path | None = None) -> None:
@@ -107,6 +113,7 @@ class Workspace:
 
         Raises:
             RequestError: code ``no-install``: no installation is named, or the one that is named is no directory
+            OSError: the folder that it is in may not be looked at
         """
         if not self.install.is_dir():
             raise RequestError(
@@ -147,12 +154,13 @@ class Workspace:
     def workload_names(self) -> list[str]:
         """Return the workload of each recipe (``pretrain_grok1``), sorted by folder name, for shell completion.
 
-        To be fast, it reads one line of each recipe.yaml and of cluster_config.yaml, and checks nothing else. A recipe
-        without such a line is left out.
+        To be fast, it reads one line of each recipe.yaml and of cluster_config.yaml, and checks nothing else. A
+        recipe without such a line is left out.
 
         Raises:
             ConfigError: cluster_config.yaml cannot be read, or was written by somebody who is not trusted
             RequestError: ``LLMB_REPO`` is set and contains no recipe
+            OSError: the installation's folder may not be looked at
         """
         repo = None
         path = self.install_or_none and self.install_or_none / FILE_NAME
@@ -162,7 +170,7 @@ class Workspace:
         return [name for name in map(workload_in, self._folders(repo)) if name]
 
     def _folders(self, repo: str | None) -> Iterator[Path]:
-        """Return the folders of all recipes, sorted by name.
+        """Return an iterator over the folders of all recipes, sorted by name.
 
         They are those in ``repo``, the clone that cluster_config.yaml names; where that is None or empty, or
         ``LLMB_REPO`` is set, those in ``recipes_root()``. A ``repo`` without a recipe gives a notice on stderr, and
@@ -187,6 +195,7 @@ class Workspace:
 
         Raises:
             ConfigError: cluster_config.yaml cannot be used
+            RecipeError: the recipe's own catalogue cannot be read
         """
         from llmb_common.planning.own_releases import own_catalogues
 
@@ -194,17 +203,18 @@ class Workspace:
         return {name: own for name, own in found.items() if _is_readable(own)}
 
     def workload(self, name: str) -> CatalogEntry:
-        """Return the recipe whose workload (``pretrain_grok1``) or name (``grok1``) is ``name``, in any case.
+        """Return the recipe whose workload (``pretrain_grok1``) or name (``grok1``) is ``name``, in any case, with
+        its folder.
 
-        It comes with its folder. Of several recipes with that name, the first in the order of folders counts; one that
-        cannot be read is passed over with a notice on stderr.
+        Of several recipes with that name, the first in the order of folders counts; one that cannot be read is
+        passed over with a notice on stderr.
 
         Raises:
             RequestError: code ``unknown-workload``: no recipe has that name; the error suggests near ones or a
                 model, or lists all. Also where ``LLMB_REPO`` contains no recipe
             ConfigError: cluster_config.yaml cannot be used
-            RecipeError: no recipe has that name, and a recipe's catalogue, validation or results file, searched for a
-                suggestion, cannot be read
+            RecipeError: no recipe has that name, and a recipe's catalogue, validation or results file, searched for
+                a suggestion, cannot be read
         """
         wanted = name.lower()
         folder = self._folder_of.get(wanted)  # to read all recipes takes longer than most commands
@@ -224,7 +234,9 @@ class Workspace:
         )
 
     def _catalog_entry(self, folder: Path) -> CatalogEntry | None:
-        """Return the recipe in ``folder``, loaded once; None, with a notice the first time, where it cannot be read."""
+        """Return the recipe in ``folder``, loaded once; None, with a notice on stderr the first time, where it
+        cannot be read.
+        """
         from llmb_common.recipes.loading import load_recipe
 
         if folder not in self._entries:

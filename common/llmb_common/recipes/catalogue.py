@@ -36,10 +36,11 @@ _PRECISIONS = {
 class FunctionName(msgspec.Struct, frozen=True, array_like=True):
     """One entry of a catalogue's index: what the name of a Megatron-Bridge function says.
 
-    ``name`` is the whole name, ``model`` the model size in a recipe, ``gpus`` the number of GPUs of the whole job,
-    ``gpu`` their type, ``suffix`` the rest of the name (None: nothing left). The properties ``dtype`` and
-    ``fp8_recipe`` are the two parts of ``precision``. ``variant`` gives the CONFIG_VARIANT that selects the function,
-    where plain pretraining is called ``base``.
+    ``name`` is the whole name, ``model`` the model size in a recipe (``llama3_70b``), ``gpus`` the number of GPUs
+    of the whole job, ``gpu`` their type (``h100``), ``suffix`` the rest of the name (None: nothing left). The
+    properties ``dtype`` (``bf16``, ``fp8`` or ``nvfp4``) and ``fp8_recipe`` (``cs``, ``mx`` and so on; None: not in
+    FP8) are the two parts of ``precision``. ``variant`` returns the CONFIG_VARIANT that selects the function; its
+    argument is what plain pretraining is called there. In JSON an entry is a list of the fields.
     """
 
     name: str
@@ -61,9 +62,9 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
         return _PRECISIONS[self.precision][1]
 
     def variant(self, base: str) -> str:
-        """Return the CONFIG_VARIANT that selects the function: its task and suffix, joined by ``_``.
+        """Return the CONFIG_VARIANT that selects the function: its task and suffix, joined by ``_``: ``sft``.
 
-        The task ``pretrain`` is left out; for pretraining without a suffix it is the text given as ``base``.
+        The task ``pretrain`` is left out; for pretraining without a suffix it is ``base``, as it is given.
         """
         words = [word for word in (self.task if self.task != "pretrain" else None, self.suffix) if word]
         return "_".join(words) or base
@@ -72,8 +73,8 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
 class Chunks(msgspec.Struct, frozen=True, array_like=True):
     """NVIDIA's own division of a model's layers among ``pp`` pipeline stages of ``vp`` chunks each.
 
-    ``layers`` is the number of layers of each of the ``pp`` x ``vp`` chunks, in the model's order. ``vp`` 1: no virtual
-    stages.
+    ``layers`` is the number of layers of each of the ``pp`` x ``vp`` chunks, in the model's order. ``vp`` 1: no
+    virtual stages. ``str()`` gives ``PP=4 VP=2`` or ``PP=4 VP=NA``, without the layers.
     """
 
     pp: int
@@ -87,11 +88,13 @@ class Chunks(msgspec.Struct, frozen=True, array_like=True):
 class Function(msgspec.Struct, frozen=True, kw_only=True):
     """One function of Megatron-Bridge as a catalogue describes it: its layout columns, model and settings.
 
-    ``columns`` are those at the number of GPUs in the function's name. FLOPs are those of one training step per token,
-    at ``sequence_length``: ``flops_per_token`` is Megatron-Bridge's count, ``own_flops_per_token`` LLMB's. None there
-    and in ``parameters``: not known. ``stages``: the function assigns its layers to pipeline stages itself; ``chunks``
-    looks up how, among ``layouts``. ``captures_iterations``, a property, tells whether its CUDA graphs capture whole
-    iterations. ``settings`` are further Megatron settings by name, ``env`` environment variables that it sets.
+    ``Catalogue.function`` decodes it. ``columns`` are those at the number of GPUs in the function's name;
+    ``architecture`` has the numbers of the model. FLOPs are those of one training step per token, at
+    ``sequence_length`` (tokens): ``flops_per_token`` is Megatron-Bridge's count, ``own_flops_per_token`` LLMB's.
+    None there and in ``parameters`` (their number): not known. ``stages``: the function assigns its layers to
+    pipeline stages itself. ``chunks`` returns the numbers of layers of each chunk for a PP and VP in ``layouts``,
+    None for others. The property ``captures_iterations`` is True where its CUDA graphs capture whole iterations.
+    ``settings`` are further Megatron settings by name without section, ``env`` environment variables that it sets.
     ``hugging_face``: the model there whose configuration it asks for; None: none.
     """
 
@@ -112,7 +115,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def captures_iterations(self) -> bool:
-        """Whether the function's settings let CUDA graphs capture whole iterations instead of single modules.
+        """Whether the function's CUDA graphs, by its settings, capture whole iterations instead of single modules.
 
         False also where it sets no CUDA graphs.
         """
@@ -120,10 +123,10 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         return "full_iteration" in str(settings)
 
     def chunks(self, pp: int, vp: int | None) -> tuple[int, ...] | None:
-        """Return the number of layers of each chunk at ``pp`` pipeline stages of ``vp`` chunks.
+        """Return the number of layers of each chunk at ``pp`` pipeline stages of ``vp`` chunks, by ``layouts``.
 
-        They are in the model's order, ``pp`` x ``vp`` in number. ``vp`` None or 1 is one chunk per stage. None where
-        NVIDIA has no layout of its own for these numbers.
+        They are in the model's order, ``pp`` x ``vp`` in number. ``vp`` None or 1 is one chunk per stage. None
+        where NVIDIA has no layout of its own for these numbers.
         """
         return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)
 
@@ -138,9 +141,10 @@ class Flops(NamedTuple):
 class ByLength(msgspec.Struct, frozen=True, kw_only=True):
     """How the FLOPs per token of one model's functions follow the sequence length (``llmb_train.lengths``).
 
-    They are a + b x length + c / length. ``bridge`` and ``own`` are (b, c) for Megatron-Bridge's and for LLMB's count;
-    None: not known. The formula holds from ``least`` tokens on. ``flops`` applies it to one function, whose own FLOPs
-    give a.
+    They are a + b x length + c / length, with the length in tokens. ``bridge`` and ``own`` are (b, c) for
+    Megatron-Bridge's and for LLMB's count; None: not known. The formula holds from ``least`` tokens on. ``flops``
+    returns the FLOPs per token of one function, whose own FLOPs give a, at another length; None for a count that is
+    not known, or below ``least``.
     """
 
     least: int
@@ -174,9 +178,10 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
 class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a catalogue's JSON file; each function stays undecoded until it is asked for.
 
-    ``release`` is that of Megatron-Bridge and ``core`` that of megatron-core; ``date`` is the day of writing;
-    ``sha256`` is taken over all functions' lines. ``base``: the file beside it that has the functions missing here;
-    None: none are.
+    ``release`` is that of Megatron-Bridge and ``core`` that of megatron-core; ``date`` is the day of writing,
+    ``2026-08-31``; ``sha256`` is taken over all functions' lines. ``base``: the name of the file beside it that has
+    the functions missing here; None: none are. ``index`` has one entry for each function, ``functions`` their JSON
+    by name.
     """
 
     schema: Literal[1]
@@ -190,7 +195,7 @@ class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
     """Functions of the release that could not be called where the catalogue was written, and why."""
     base: str | None = None
     by_length: dict[str, ByLength] = {}
-    """By model; empty in catalogues from before it was looked at."""
+    """By model, as ``FunctionName.model`` names it; empty in catalogues from before it was looked at."""
     index: tuple[FunctionName, ...]
     functions: dict[str, msgspec.Raw]
 
@@ -213,11 +218,14 @@ class Catalogue:
     """The functions of one release of Megatron-Bridge, read from the catalogue's file ``path`` on construction.
 
     ``base`` is the variant of plain pretraining. ``release``, ``sha256``, ``date``, ``assumed`` and ``missing`` are
-    those of the file, and ``index`` lists what each function's name says, in the file's order. A function's own line is
-    decoded only when it is asked for, and a damaged line is noticed only then; ``is_intact`` checks all lines.
-    ``entry``, ``function`` and ``flops`` take a function's exact name. ``sizes`` and ``variants``, properties,
-    ``model``, ``configurations`` and ``rows`` give what a recipe lists: the names of models, variants, a model, what
-    selects each function, and functions as rows.
+    those of the file, and ``index`` lists what each function's name says, in the file's order. A function's own
+    line is decoded only when it is asked for, and a damaged line is noticed only then; ``is_intact`` returns
+    whether all lines have the file's SHA-256. ``entry`` returns the index entry, ``function`` the ``Function`` and
+    ``flops`` the FLOPs per token at a sequence length, each of a function's exact name; they raise a RecipeError
+    where there is none, or its line is damaged. What a recipe lists: the properties ``sizes`` (names of models) and
+    ``variants`` (those beside ``base``) are tuples, ``model`` returns the model of one of ``sizes``, and
+    ``configurations`` (what selects each function) and ``rows`` (functions as rows) are iterators. ``model`` and
+    ``rows`` raise a RecipeError at a damaged line.
 
     Raises:
         RecipeError: the file, or the one that it builds on, cannot be read
@@ -244,7 +252,7 @@ class Catalogue:
     def is_intact(self) -> bool:
         """Return whether the lines of all the catalogue's functions, as read, have the SHA-256 that its file states.
 
-        False also where a function of the index is missing or is not UTF-8.
+        False also where a function of the index is missing or is not UTF-8. The file is not read again.
         """
         try:
             lines = [f"{json.dumps(entry.name)}:{bytes(self._functions[entry.name]).decode()}" for entry in self.index]
@@ -302,9 +310,10 @@ class Catalogue:
         return tuple(dict.fromkeys(entry.model for entry in self.index))
 
     def model(self, size: str) -> Model:
-        """Return the model ``size``, which must be one of ``sizes``, as its first function in the file has it.
+        """Return the model ``size``, as its first function in the file has it.
 
-        It has that function's number of parameters and sequence length, and no ``architecture``.
+        It has that function's number of parameters and sequence length, and no ``architecture``; its title is
+        ``size``, too. ``size`` must be one of ``sizes``, else there is a StopIteration.
 
         Raises:
             RecipeError: the line of that function is damaged
@@ -375,7 +384,8 @@ class Catalogue:
     def _row(self, entry: FunctionName, variant: str) -> Row:
         """Return the configuration row that stands for the function ``entry``, under the CONFIG_VARIANT ``variant``.
 
-        Its only GPU count is the function's own.
+        Its only GPU count is the function's own; ``gbs`` is a formula that keeps the samples per GPU
+        (``_gbs_formula``).
 
         Raises:
             RecipeError: the line of the function is damaged
@@ -411,8 +421,9 @@ def _gbs_formula(gbs: int, gpus: int) -> str:
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What Megatron's own validation of arguments says of one function at its own number of GPUs.
 
-    ``needs``, texts for people: packages of the container that the validation asks for, and what the user must give;
-    empty: nothing. ``refused``: why Megatron does not train the function even with these; None: it does.
+    ``needs``, texts for people: packages of the container that the validation asks for, and what the user must
+    give; empty: nothing. ``refused``: why Megatron does not train the function even with these, in its words; None:
+    it does.
     """
 
     needs: tuple[str, ...]
@@ -422,7 +433,8 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of a validation file: what Megatron says of each function of one release, by the function's name.
 
-    ``release`` is that of Megatron-Bridge, ``core`` that of megatron-core, ``date`` the day of the validation.
+    ``release`` is that of Megatron-Bridge, ``core`` that of megatron-core, ``date`` the day of the validation,
+    ``2026-08-31``. ``read_validation`` reads it and refuses unknown keys.
     """
 
     schema: Literal[1]

@@ -38,7 +38,8 @@ Derived = Annotated[T, msgspec.Meta(extra={"role": "derived"})]
 def roles_of(struct: type[msgspec.Struct]) -> dict[str, Role]:
     """Return what each field of ``struct`` is for, by the field's name: its role, such as ``work`` or ``speed``.
 
-    The field's annotation declares it; fields that declare none are left out. The answer is kept: do not change it.
+    The field's annotation declares it (``Work[int]``); fields that declare none are left out, inherited ones are
+    there. The answer is kept: do not change it.
     """
     found: dict[str, Role] = {}
     for name, hint in get_type_hints(struct, include_extras=True).items():
@@ -69,8 +70,10 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
 
     ``ep``, ``etp`` and ``vp`` None: not used. ``mbs`` and ``gbs`` are the micro-batch and global batch sizes in
     samples; ``gbs`` is a formula of GPUs in a recipe's row, and a number everywhere else. ``recompute_layers`` and
-    ``offload_layers`` count the layers whose activations are computed again or kept in CPU memory. ``parallelism``, a
-    property, is the parallel sizes as text.
+    ``offload_layers`` count the layers whose activations are computed again or kept in CPU memory; ``fsdp`` and
+    ``cuda_graph`` say whether these are on. The property ``parallelism`` is the parallel sizes above 1 as text,
+    ``TP8 PP8 FSDP``. Unknown keys, sizes below 1 and negative counts are refused when it is decoded, not when it is
+    made.
     """
 
     tp: Division[Positive] = 1

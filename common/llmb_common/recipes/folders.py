@@ -11,7 +11,7 @@ from llmb_common.base.strict_yaml import read_text, value_on_line
 
 
 def recipe_folders(root: Path) -> Iterator[Path]:
-    """Return the folders directly under ``root`` that hold a recipe.yaml, sorted by name.
+    """Return an iterator over the folders directly under ``root`` that hold a recipe.yaml, sorted by name.
 
     Empty where there are none, or ``root`` does not exist. The files are not opened.
     """
@@ -21,8 +21,9 @@ def recipe_folders(root: Path) -> Iterator[Path]:
 def recipes_root() -> Path:
     """Return the folder whose subfolders are the recipes: the first of three that has any.
 
-    They are ``LLMB_REPO``, if set and not empty, taken as it is, without replacing ``~``; the clone of the repository
-    that this library is in; the copy inside the package. That last one is returned unseen.
+    They are ``LLMB_REPO``, if set and not empty, taken as it is, without replacing ``~``; the clone of the
+    repository that this library is in; the copy inside the package. That last one is returned unseen. Where
+    ``LLMB_REPO`` is set, the others do not count.
 
     Raises:
         RequestError: ``LLMB_REPO`` is set and contains no recipe

@@ -30,13 +30,14 @@ from llmb_common.recipes.rows import PublishedResult, Row, precision
 def load_recipe(folder: Path) -> Recipe:
     """Return the checked recipe in ``folder``; the same object as long as its recipe.yaml has the same text.
 
-    The last 16 recipes are kept. A recipe.json in ``folder`` that was made from exactly that text is read in its place,
-    as that is faster. The recipe's names of files (catalogue, results, validation) become absolute paths; the files are
-    not opened.
+    The last 16 recipes are kept. A recipe.json in ``folder`` that was made from exactly that text is read in its
+    place, as that is faster. The recipe's names of files (catalogue, results, validation) become absolute paths; of
+    these files at most the catalogue is opened, for results that recipe.yaml lists itself.
 
     Raises:
         RecipeError: there is no recipe.yaml, or it cannot be read or is wrong; the message has file and line where
             known
+        OSError: ``folder`` may not be looked at
     """
     path = folder / "recipe.yaml"
     if not path.is_file():
@@ -81,7 +82,8 @@ COMPILED = "recipe.json"
 class _Compiled(msgspec.Struct, frozen=True, array_like=True):
     """The content of a recipe.json: a checked recipe, and what tells whether its recipe.yaml has changed since.
 
-    ``length`` (characters) and ``crc32`` are those of the YAML text that it was made from.
+    ``length`` (characters) and ``crc32`` (of its UTF-8 bytes) are those of the YAML text that it was made from.
+    ``compiled`` returns such a text; in JSON it is a list of the three.
     """
 
     length: int
@@ -107,8 +109,8 @@ def compiled(path: Path) -> str:
 def _compiled_recipe(text: str, path: Path) -> Recipe | None:
     """Return the recipe from the recipe.json beside ``path``, if that was made from exactly ``text``; else None.
 
-    It is not checked again: its text was when the file was made. None also where the file is missing, unreadable, or of
-    a release with other types.
+    It is not checked again: its text was when the file was made. Names of other files stay as they are. None also
+    where the file is missing, unreadable, or of a release with other types.
     """
     try:
         found: _Compiled = from_json(path.with_name(COMPILED).read_bytes(), _Compiled)
@@ -179,7 +181,7 @@ def _result_identity(recipe: Recipe, result: PublishedResult) -> str:
     """Return a line that tells one published result of ``recipe`` from all others: what was measured, and where.
 
     It has variant, model size, precision, GPUs, document and container; a recipe must not list two results with the
-    same.
+    same. The document must be one of ``recipe.documents``.
     """
     document = recipe.document(result)
     dtype = precision(result.dtype, result.fp8_recipe)
@@ -208,8 +210,9 @@ def _duplicate_names(kind: str, names: list[str]) -> Problems:
 def _problems_of_rows(recipe: Recipe) -> Problems:
     """Yield (problem, remedy) for what is wrong in the rows that recipe.yaml lists; nothing where all are right.
 
-    That is: a range of GPUs that does not end on a doubling of its beginning, a row with no function whose model has no
-    architecture, a function without a catalogue, and two rows that the same request selects.
+    That is: a range of GPUs that does not end on a doubling of its beginning, a row with no function whose model
+    has no architecture, a function without a catalogue, and two rows that the same request selects. The models of
+    rows must be known.
     """
     seen: dict[tuple[str, str, str, str, int], Row] = {}
     for row in recipe.listed_rows:

@@ -20,12 +20,12 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*\Z")]
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
-    """The experts of a mixture-of-experts model.
+    """The experts of a mixture-of-experts model, as a recipe or a catalogue states them.
 
-    ``experts`` are in each MoE layer, of which each token goes to ``top_k``. ``ffn`` is the inner width of one expert's
-    MLP, ``shared_ffn`` that of the shared expert (None: not known, or there is none). ``every`` 1: all layers are MoE;
-    2: every second layer is, starting with the second. Catalogues leave ``every`` out, so it is 1 there whatever the
-    model has.
+    ``experts`` is their number in each MoE layer, of which each token goes to ``top_k``. ``ffn`` is the inner width of
+    one expert's MLP, ``shared_ffn`` that of the shared expert (None: not known, or there is none; 0: none). ``every``
+    1: all layers are MoE; 2: every second layer is, starting with the second. Catalogues leave ``every`` out, so it is
+    1 there whatever the model has.
     """
 
     experts: Positive
@@ -36,11 +36,12 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoE(Experts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The experts and router of a listed architecture, in the numbers that Megatron builds them from.
+    """The experts and router of an ``Architecture``, in the numbers that Megatron builds them from.
 
-    ``aux_loss`` is the coefficient of the load-balancing loss, ``capacity_factor`` an expert's capacity over an equal
-    share of the tokens. ``pre_softmax``: softmax comes before the choice of experts, not after.
-    ``probabilities_on_input``: the router's probabilities scale an expert's input, not its output.
+    ``router`` is the function that makes the router's scores, ``aux_loss`` the coefficient of the load-balancing loss
+    (0: none), ``capacity_factor`` an expert's capacity over an equal share of the tokens. ``pre_softmax``: softmax
+    comes before the choice of experts, not after. ``probabilities_on_input``: the router's probabilities scale an
+    expert's input, not its output. An unknown key in recipe.yaml is refused when it is decoded.
     """
 
     router: Literal["softmax", "sigmoid"] = "softmax"
@@ -53,10 +54,12 @@ class MoE(Experts, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A transformer that a recipe lists, in the numbers that Megatron builds it from; job.json has them unchanged.
 
-    ``hidden``, ``ffn`` and ``head_dim`` are widths in elements; ``query_groups`` is the number of key and value heads.
-    ``gated``: the MLP multiplies by a gate. ``no_rope_interval`` 4: every fourth layer goes without RoPE.
-    ``attention_chunk``: tokens of one chunk of local attention. ``moe`` None: all layers are dense. Other fields that
-    are None: not used.
+    ``hidden``, ``ffn`` and ``head_dim`` are widths in elements; ``query_groups`` is the number of key and value heads,
+    ``vocabulary`` the number of tokens, unpadded. ``gated``: the MLP multiplies by a gate. ``zero_centered_gamma``:
+    norms keep their weights less 1. ``rope_scaling`` is the factor of RoPE's scaling, ``rotary_percent`` the share (0
+    to 1) of a head that RoPE turns. ``no_rope_interval`` 4: every fourth layer goes without RoPE. ``attention_chunk``:
+    tokens of one chunk of local attention. ``init_std``: standard deviation of the initial weights. ``moe`` None: all
+    layers are dense. Other fields that are None: not used. An unknown key in recipe.yaml is refused when it is decoded.
     """
 
     layers: Positive
@@ -85,9 +88,11 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """The main sizes of the model that a function builds, as its catalogue states them.
 
-    ``vocabulary`` None: padded until it divides, so it depends on the layout. ``ffn`` None: not stated. ``moe`` None:
-    no experts. ``mtp_layers``: layers of multi-token prediction. ``provider``: Megatron-Bridge's class of the model.
-    ``attention_chunk``, a property, is always None, so that an ``Architecture`` may stand in its place.
+    ``hidden`` and ``ffn`` are widths in elements, ``query_groups`` the number of key and value heads. ``vocabulary``
+    None: padded until it divides, so it depends on the layout. ``ffn`` None: not stated. ``moe`` None: no experts.
+    ``mtp_layers``: layers of multi-token prediction. ``provider``: Megatron-Bridge's class of the model; empty: not
+    stated. ``attention_chunk``, a property, is always None, so that an ``Architecture`` may stand in its place. It is
+    decoded from the catalogue.
     """
 
     layers: int
@@ -114,8 +119,9 @@ class LayerKind(msgspec.Struct, frozen=True, array_like=True):
     """One kind of layer of a model: what it is made of, and its number of weights.
 
     ``mixer`` is attention or what takes its place, ``mlp`` what follows; empty: the layer has none. The weights of one
-    such layer, over all ranks, are counted as ``divided`` (matrices that TP divides), ``routed`` (all routed experts
-    together) and ``whole`` (norms and router, which every rank has entirely).
+    such layer, over all ranks, are counted in three parts: ``divided`` (matrices that TP divides), ``routed`` (all
+    routed experts together) and ``whole`` (norms and router, which every rank has entirely). In JSON it is a list of
+    the five.
     """
 
     mixer: Literal["attention", "latent", "mamba", "delta", ""]
@@ -129,13 +135,15 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     """The layers of a model in order, and the sizes inside them.
 
     ``order`` is run lengths of letters from ``kinds``: ``3a58b`` is three layers of kind a, then 58 of kind b; a letter
-    without a number is one layer. ``in_order``, a property, has one entry per layer. ``expert_hidden``: the width of
-    the experts' input; None: the model's hidden width. ``latent``: ranks of queries and keys, then widths per head of
-    the plain part, the positions and the value. ``mamba``: heads, their width, groups, state. ``delta``: key heads,
-    their width, value heads, their width. These three are None where the model has no such layers. ``encoder``: weights
-    that only the first pipeline stage has. ``norm``: weights of a norm per hidden element (2 with a bias). ``first``
-    gives the output width of an MLP's first product, and ``scans``, a property, the widths inside mamba and delta
-    layers.
+    without a number is one layer. ``expert_hidden``: the width of the experts' input; None: the model's hidden width.
+    ``latent``: ranks of queries and keys, then widths per head of the plain part, the positions and the value.
+    ``mamba``: heads, their width, groups, state. ``delta``: key heads, their width, value heads, their width. These
+    three are None where the model has no such layers. ``encoder``: number of weights that only the first pipeline stage
+    has. ``norm``: weights of a norm per hidden element (2 with a bias). ``in_order``, a property, is a list with the
+    ``LayerKind`` of each layer, first to last. ``first`` returns the output width, in elements, of an MLP's first
+    product. ``scans``, a property, maps ``mamba`` and ``delta``, where the model has them, to (output width of the
+    first product, input width of the last). ``layers_of`` makes it of an ``Architecture``; a catalogue has that of a
+    function.
     """
 
     order: str
@@ -182,23 +190,28 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What NVIDIA's documents say of checkpoints of one model size.
+    """What NVIDIA's documents say of checkpoints of one model size, as recipe.yaml lists it.
 
     ``printed_size`` is the size on disk as printed (``~204 GB``). ``scales``: least and most GPUs of the documented
-    range. ``load_minimum``: the fewest GPUs that loading was tested on.
+    range. ``load_minimum``: the fewest GPUs that loading was tested on. An unknown key, and a number below 1, are
+    refused when it is decoded.
     """
 
     printed_size: str
     scales: tuple[Positive, Positive]
     load_minimum: Positive
     warning: str = ""
-    """What speaks against checkpoints of this size, one clause; a plan that saves or loads one repeats it."""
+    """A clause that warns of checkpoints of this size, without a full stop; a plan that saves or loads one repeats it.
+
+    Empty: there is no warning.
+    """
 
 
 class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sizes of a small copy of a function's model: layers, hidden width and experts; all else stays as it is.
 
-    ``experts`` None: as many as the function's model has.
+    ``experts`` None: as many as the function's model has. recipe.yaml lists it; an unknown key, and a number below 1,
+    are refused when it is decoded.
     """
 
     layers: Positive
@@ -209,9 +222,9 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model size of a recipe (``70b``), with what is needed to plan jobs of it.
 
-    ``parameters`` is the exact count of weights of the real model; None: not known. ``sequence_length`` is in tokens.
-    ``checkpoint`` None: the documents say nothing of its checkpoints. ``listed``, a property, is ``architecture`` where
-    that is not None, and an assertion fails elsewhere.
+    ``title`` is the model's name for people. ``parameters`` is the exact count of weights of the real model; None: not
+    known. ``sequence_length`` is in tokens. ``checkpoint`` None: the documents say nothing of its checkpoints. The
+    property ``listed`` is ``architecture`` where that is not None; elsewhere an assertion fails.
     """
 
     size: Name
@@ -221,10 +234,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     architecture: Architecture | None = None
     """None: rows of this size name a function of the recipe's catalogue, which has it."""
     reduced: Reduced | None = None
-    """A copy of the function's model that is small enough for a CPU."""
+    """A copy of the function's model, small enough for a CPU, that jobs of this size build; None: no small copy."""
     checkpoint: Checkpoint | None = None
     large: bool = False
-    """70b and larger: NVIDIA's scripts set ``NCCL_P2P_NET_CHUNKSIZE`` for these where PP > 1."""
+    """Whether it has 70b or more: NVIDIA's scripts set ``NCCL_P2P_NET_CHUNKSIZE`` for these where PP > 1."""
 
     @property
     def listed(self) -> Architecture:
@@ -240,7 +253,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def layers_of(a: Architecture) -> Layers:
     """Return the layers of the listed architecture ``a``: kind ``a`` for dense layers, ``b`` for those with experts.
 
-    Without experts there is no kind ``b``.
+    ``order`` of the result has a letter for each layer, and no numbers. ``b`` is no key of ``kinds`` without experts;
+    ``a`` always is one, also where no layer is dense.
     """
     matrices, norm = 3 if a.gated else 2, 2 if a.norm == "layernorm" else 1
     attention = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups)
@@ -276,7 +290,9 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14
 class ModelFlops(NamedTuple):
     """FLOPs of one training step, forward and backward, on one sequence, by part of the model.
 
-    ``embedding`` is the product with the vocabulary at the output. ``total``, a property, is the sum of the three.
+    ``attention`` has the products with its weights, and those of queries with keys and values. ``embedding`` is the
+    product with the vocabulary at the output. The property ``total`` is the sum of the three, an int. ``model_flops``
+    makes it.
     """
 
     attention: int
@@ -294,9 +310,10 @@ def model_flops(
 ) -> ModelFlops:
     """Return the FLOPs of a training step on one sequence, by part of the model, as NVIDIA's documents count them.
 
-    Per token they are 6 per weight of a matrix product, the one with the vocabulary at the output included, and in each
-    layer 12 x heads x head size per key that a query meets, which is every key of the sequence (``full``) or half of
-    them (``causal``), also where attention is local. Router, norms and activations do not count.
+    ``sequence_length`` is in tokens. Per token they are 6 per weight of a matrix product, the one with the vocabulary
+    at the output included, and in each layer 12 x heads x head size per key that a query meets, which is every key of
+    the sequence (``attention`` is ``full``) or half of them (``causal``), also where attention is local. Router, norms
+    and activations do not count. ``attention`` of the result has the products with the attention's own weights, too.
     """
     width = model.heads * model.head_dim
     groups_width = model.query_groups * model.head_dim
@@ -316,7 +333,7 @@ def tokens_per_second(sequence_length: int, global_batch_size: int, step_seconds
     """Return the tokens per second that a whole job trains on.
 
     ``sequence_length`` is in tokens, ``global_batch_size`` in samples of that length, ``step_seconds`` the time of one
-    step.
+    step, more than 0.
     """
     return sequence_length * global_batch_size / step_seconds
 
@@ -324,7 +341,7 @@ def tokens_per_second(sequence_length: int, global_batch_size: int, step_seconds
 def training_days(tokens: float, tokens_per_second: float) -> float:
     """Return the days that it takes to train on ``tokens`` tokens; NVIDIA's documents print it for 1e12.
 
-    ``tokens_per_second`` is the speed of the whole job.
+    ``tokens_per_second`` is the speed of the whole job, more than 0.
     """
     return tokens / tokens_per_second / 86400
 
@@ -332,7 +349,8 @@ def training_days(tokens: float, tokens_per_second: float) -> float:
 def achieved_tflops(flops_per_sequence: float, global_batch_size: int, step_seconds: float, gpus: int) -> float:
     """Return the model TFLOP/s that each GPU of a job achieves; divided by the GPU's peak, they are the MFU.
 
-    ``flops_per_sequence`` are FLOPs (not TFLOP) of a training step on one sequence, ``global_batch_size`` is in
-    sequences, ``step_seconds`` the time of one step, ``gpus`` the number of GPUs of the whole job.
+    ``flops_per_sequence`` are FLOPs (not TFLOP) of a training step on one sequence (``ModelFlops.total``),
+    ``global_batch_size`` is in sequences, ``step_seconds`` the time of one step, more than 0, ``gpus`` the number of
+    GPUs of the whole job.
     """
     return flops_per_sequence * global_batch_size / step_seconds / gpus / 1e12

@@ -33,9 +33,11 @@ _NO_MODELS = ("instruct", "base", "chat", "hf", "it")
 class Model(msgspec.Struct, frozen=True):
     """A model as its name describes it, in the search for one that is like it: the one asked for, or a recipe's.
 
-    ``name``: the words of its name in lower case, joined by ``_``. ``parameters``: the number of its weights; None
-    where neither the name nor library.json says it. ``experts``: whether it is a mixture of experts. The properties
-    ``family`` (``qwen``) and ``takes_images`` are read from the name.
+    ``name``: of the model asked for, the words of its name in lower case, joined by ``_``; of a recipe's, its model
+    size as it is (``llama3_70b``). ``parameters``: the number of its weights; None where neither the name nor
+    library.json says it, never of a recipe's. ``experts``: whether it is a mixture of experts. Properties read from the
+    name: ``family``, the letters that it begins with (``qwen``; empty: none), and ``takes_images``, whether a word says
+    images or sound. ``model_named`` makes the former.
     """
 
     name: str
@@ -44,7 +46,10 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def family(self) -> str:
-        """The letters that the model's name begins with: ``qwen`` of qwen3_30b; empty where it begins with none."""
+        """The letters that the model's name begins with: ``qwen`` of qwen3_30b; empty where it begins with none.
+
+        Of a name with an owner before a ``/`` they are the owner's: ``meta`` of meta-llama/Llama-4-Scout.
+        """
         found = re.match(r"[a-z]*", self.name)
         return found[0] if found else ""
 
@@ -60,7 +65,8 @@ class Model(msgspec.Struct, frozen=True):
 class Nearest(msgspec.Struct, frozen=True):
     """One model that a recipe has, as a candidate to run in place of a model that no recipe has.
 
-    The name of ``model`` is its model size in ``recipe``. ``title``, a property, names it for messages.
+    The name of ``model`` is its model size in ``recipe``. The property ``title`` names it for messages:
+    ``llama3_70b (71B parameters, dense)``. ``nearest`` makes it.
     """
 
     recipe: Recipe
@@ -76,10 +82,11 @@ class Nearest(msgspec.Struct, frozen=True):
 def model_named(name: str) -> Model:
     """Return what the model's ``name`` says of it: with ``8x7b`` in it, there are experts, and 56 billion weights.
 
-    A word that is a number with ``m``, ``b`` or ``t`` behind it is that of the weights (the last one counts), and a
-    word such as a22b in ``235b_a22b`` says that there are experts. Words are split at ``-``, ``_`` and blanks; case and
-    an owner before a ``/`` do not count. library.json adds what it says, and its number of weights comes before the
-    name's.
+    A word that is a number (``8``, ``1.5``, ``1p5``) with ``m``, ``b`` or ``t`` behind it is that of the weights (the
+    last one counts), and a word such as a22b in ``235b_a22b`` says that there are experts. Words are split at ``-``,
+    ``_`` and blanks; case and an owner before a ``/`` do not count. If library.json lists the model (``in_library``),
+    it may add that there are experts, and its number of weights comes before the name's. Neither says it:
+    ``parameters`` None, ``experts`` False.
     """
     words = _name_words(_without_owner(name))
     known = _read_library()["models"].get(in_library(name) or "", {})
@@ -99,8 +106,9 @@ def model_named(name: str) -> Model:
 def in_library(name: str) -> str | None:
     """Return Megatron-Bridge's name of the model ``name``, if its library trains it without a performance recipe.
 
-    Case, punctuation, an owner before a ``/``, and the words ``instruct``, ``base``, ``chat``, ``hf`` and ``it`` at the
-    end are ignored. None: library.json does not list it.
+    The name is spelled as in library.json (``exaone4_1p2b``). To find it, case, punctuation, an owner before a ``/``,
+    and the words ``instruct``, ``base``, ``chat``, ``hf`` and ``it`` at the end are ignored. None: library.json does
+    not list it.
     """
     plain = _without_punctuation(_without_owner(name))
     return next((known for known in _read_library()["models"] if _without_punctuation(known) == plain), None)
@@ -115,9 +123,10 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
     """Return the model of ``recipes`` that is most like the model called ``name``; None where there is no candidate.
 
     These decide in turn: dense or experts; the number of parameters, in steps of a factor of about 1.4; images or not;
-    the family; the exact number; a catalogue in its recipe; the earlier recipe. Where nothing tells the number of
-    parameters of ``name``, it is the largest model of the same family, None without one. ``gpu_type``: only models with
-    a configuration for it count; None: all.
+    the family; the exact number; a catalogue in its recipe; the earlier recipe. Where neither name nor library.json
+    tells the number of parameters, it is the largest model of the same family, None without one. ``gpu_type``
+    (``h100``): only models with a configuration that jobs on it may run count; None: all. Small copies (``smoke``) and
+    stand-ins (``-proxy``) are no candidates.
 
     Raises:
         RecipeError: a recipe's catalogue or validation file cannot be read, or a function's line is damaged
@@ -132,7 +141,10 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
     wanted = wanted_model.parameters
 
     def distance(item: Nearest) -> tuple[object, ...]:
-        """Return the sort key of a candidate: the smaller, the more it is like the model that was asked for."""
+        """Return the sort key of a candidate: the smaller, the more it is like the model that was asked for.
+
+        That is ``wanted_model`` of the enclosing function; its number of parameters, ``wanted``, is known there.
+        """
         model = item.model
         ratio = abs(math.log2((model.parameters or 1) / wanted))
         alike = (round(2 * ratio), model.takes_images != wanted_model.takes_images, model.family != wanted_model.family)
@@ -144,12 +156,14 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
 def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
     """Return a remedy, clauses without a period, for a user who asked for the model ``name``, which no recipe has.
 
-    It has the command that plans the nearest model of ``recipes``, on the GPU type asked for if possible, and says
-    whether Megatron-Bridge trains ``name``. ``job`` are what the user asked for besides, as keyword arguments of
-    ``plan_command``: ``gpu_type``, ``dtype`` and ``gpus``. Empty where nothing is known.
+    One clause says that Megatron-Bridge trains ``name`` without a performance recipe, where library.json lists it. The
+    other has the command that plans the nearest model of ``recipes``, on the GPU type asked for if possible:
+    ``the nearest that has one is llama3_70b (71B parameters, dense): llmb-run plan ...``. They are joined by ``; ``;
+    empty where there is neither. ``job`` are what the user asked for besides, as keyword arguments of ``plan_command``:
+    ``gpu_type``, ``dtype`` and ``gpus``, each of which may be left out.
 
     Raises:
-        RecipeError: a recipe's catalogue, validation or results file cannot be read
+        RecipeError: a recipe's catalogue, validation or results file cannot be read, or a function's line is damaged
     """
     near = nearest(name, recipes, job.get("gpu_type")) or nearest(name, recipes)
     library = in_library(name)
@@ -166,9 +180,10 @@ def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
 
 
 def train_here(workload: str, size: str = "smoke") -> str:
-    """Return a clause for a remedy: an ``llmb-run single`` command, and that it trains a tiny model on this machine.
+    """Return a clause for a remedy, without a full stop: a command that trains a tiny model on this machine's CPUs.
 
-    The command is for CPUs. ``workload`` and the model ``size`` stand in it as they are given.
+    It reads ``llmb-run single -w WORKLOAD -s SIZE --gpu-type cpu trains a tiny model here``. ``workload`` and the model
+    ``size`` stand in it as they are given; whether such a model exists is not checked.
     """
     return f"llmb-run single -w {workload} -s {size} --gpu-type cpu trains a tiny model here"
 
@@ -181,12 +196,13 @@ def plan_command(
     dtype: str | None = None,
     gpus: int | None = None,
 ) -> str:
-    """Return the shell command ``llmb-run plan ...`` for a job of the model ``size``, which ``recipe`` must have.
+    """Return the shell command ``llmb-run plan ...`` for a job of the model ``size``, which ``recipe`` must list.
 
     GPU type, dtype and number of GPUs are those given, or where the recipe has no such job, the nearest that it has:
-    the GPU type gives way last, the number of GPUs first. For one that is None it is the recipe's choice of type, BF16,
-    and the smallest scale. A variant that runs only by its name is taken, and named, only where there is no other.
-    Words are quoted for a shell.
+    the GPU type gives way last, the number of GPUs first, to the documented one that is closest as a ratio. For one
+    that is None it is ``type_for``'s choice, BF16, and the smallest scale. A variant that runs only by its name is
+    taken, and named, only where there is no other. Where the recipe has rows for any machine alone, the type is
+    ``cpu``. ``size`` is matched exactly and must have a configuration. Words are quoted for a shell.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -214,9 +230,10 @@ def plan_command(
 def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> str | None:
     """Return the GPU type to plan a job of the model ``size`` for where the user names none.
 
-    Types with ``dtype`` are preferred, then those with the number of ``gpus``; None for either: any. Of these it is the
-    recipe's default, else the first with a published result, else the first, in the order of the recipe's
-    configurations. None: no GPU runs ``size``.
+    Types with ``dtype`` are preferred, then those with a configuration for just ``gpus`` GPUs; None for either: any. Of
+    these it is the recipe's default, else the first with a published result for size, dtype and number of GPUs, else
+    the first, in the order of the recipe's configurations. None: the recipe has no configuration of ``size`` for a GPU,
+    or only ones that its image does not run.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -226,10 +243,11 @@ def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> 
 
 
 def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | None, gpus: int | None) -> str:
-    """Return the GPU type to plan a job for, out of ``known``: one or more configurations of one model size.
+    """Return the GPU type to plan a job for, out of ``known``: at least one configuration, all of one model size.
 
-    Those with ``dtype`` are preferred, then those with the number of ``gpus`` (None: any). Of these it is the recipe's
-    default type, else one with a published result, else the first.
+    Those with ``dtype`` are preferred, then those with just ``gpus`` GPUs (None: any). Of these it is the recipe's
+    default type, else the first with a published result for that size, dtype and number of GPUs, else the first. It may
+    be ``any``.
 
     Raises:
         RecipeError: the recipe's results file cannot be read
@@ -248,7 +266,8 @@ def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | Non
 def _runnable_configurations(recipe: Recipe) -> Iterator[Configuration]:
     """Yield the configurations that the recipe's own image runs, without GPU counts that Megatron refuses.
 
-    One that has no count left is left out.
+    They are copies in the recipe's order; one that has no count left is left out. The recipe lists at least one
+    variant.
 
     Raises:
         RecipeError: the recipe's catalogue or validation file cannot be read
@@ -285,7 +304,8 @@ def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
 def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
     """Yield the recipe's full-size models whose number of parameters is known and that it runs on ``gpu_type``.
 
-    ``gpu_type`` None: on any. Small copies for tests and stand-ins (``-proxy``) are left out.
+    ``gpu_type`` None: on any. They come in the order of the recipe's sizes, each once. Small copies for tests
+    (``smoke`` in the name) and stand-ins (``-proxy`` at its end) are left out.
 
     Raises:
         RecipeError: the recipe's catalogue or validation file cannot be read, or a function's line is damaged
@@ -310,7 +330,7 @@ def _name_words(name: str) -> list[str]:
     """Return the words of a model's name in lower case, without those at its end that say how it was trained.
 
     Such words are ``instruct``, ``base``, ``chat``, ``hf`` and ``it``. Words are split at ``-``, ``_``, ``/`` and
-    blanks; the first always stays.
+    blanks (several in a row count as one); the first always stays.
     """
     words = re.split(r"[-_/ ]+", name.lower())
     while len(words) > 1 and words[-1] in _NO_MODELS:
@@ -327,16 +347,17 @@ def _without_punctuation(name: str) -> str:
 
 
 def _number_in_name(text: str) -> float:
-    """Return the number that ``text``, digits with an optional decimal point or ``p``, writes: ``1p2`` is 1.2."""
+    """Return the number that ``text`` writes: digits with at most one decimal point or ``p``; ``1p2`` is 1.2."""
     return float(text.replace("p", "."))
 
 
 @cache
 def _read_library() -> dict[str, Any]:
-    """Return the content of the package's library.json, read once.
+    """Return the content of the package's library.json, read once; callers share it and must not change it.
 
-    ``release`` is that of Megatron-Bridge, and ``models`` are the models, by name, that it trains without a performance
-    recipe.
+    ``release`` is that of Megatron-Bridge (``0.6.0``). ``models`` maps the names of models that it trains without a
+    performance recipe to dictionaries: ``billions``, the number of weights in 10^9, and ``experts``, true for a mixture
+    of experts; either may be missing.
     """
     found: dict[str, Any] = json.loads(Path(__file__).with_name("library.json").read_text(encoding="utf-8"))
     return found

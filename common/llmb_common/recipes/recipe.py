@@ -27,7 +27,7 @@ NO_COPY = "no copy of {} runs without GPUs, but a dry run plans it"
 class RecipeDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model size, dtype and GPU type that jobs of a recipe have where the request names none.
 
-    ``gpu_type`` None: the recipe has no default.
+    ``gpu_type`` None: the recipe has no default. An unknown key is refused when recipe.yaml is loaded.
     """
 
     model_size: Name
@@ -36,7 +36,10 @@ class RecipeDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a recipe's document counts attention's FLOPs: over the sequence squared (``full``) or its causal half."""
+    """How a recipe's document counts attention's FLOPs: over the sequence squared (``full``) or half (``causal``).
+
+    An unknown key is refused when recipe.yaml is loaded.
+    """
 
     attention: Literal["full", "causal"]
 
@@ -45,7 +48,7 @@ class Functions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The files that describe the functions of one release of Megatron-Bridge: catalogue and validation.
 
     They are file names in the folder of the recipe's own catalogue. ``validation`` None: that release was not
-    validated.
+    validated. An unknown key is refused when recipe.yaml is loaded; whether the files exist is not looked at then.
     """
 
     catalogue: str
@@ -53,9 +56,10 @@ class Functions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FunctionNotice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sentence, ``says``, for users of functions whose names contain the text ``functions``, with its ``source``.
+    """What users of some functions must know: ``says``, a clause without a full stop, and its ``source`` for people.
 
-    The text is compared with case, and all notices that fit a function apply.
+    It is for the functions whose names contain the text ``functions``, anywhere and with case; all notices that fit a
+    function apply. An unknown key is refused when recipe.yaml is loaded.
     """
 
     functions: str
@@ -64,25 +68,31 @@ class FunctionNotice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """The whole content of a recipe.yaml, with the catalogue of functions that it may name.
+    """The content of a recipe.yaml, as ``load_recipe`` makes it, with the catalogue of functions that it may name.
 
-    The properties ``models`` (their names: ``sizes``), ``variants``, ``rows`` and ``results`` join what recipe.yaml
-    lists with what its other files have. Those files are read when first asked for, so most properties and methods
-    raise RecipeError where one cannot be read. ``rows_for`` selects rows for a GPU type, and ``configurations`` yields
-    what selects each row. ``model`` and ``variant`` find one by name, ``smoke_of`` the small copy of a model,
-    ``document`` the publication of a result, and ``measured_as`` the variant by whose rules another's runs are
-    measured. ``engines`` are the releases that jobs can run, with their images. ``catalogue``, ``refusal`` (why
-    Megatron does not train a function) and ``function`` (that of a row) are of the recipe's own release; ``of_release``
-    and ``releases`` give the recipe with another one's.
+    Properties: ``models``, ``variants``, ``rows`` and ``results`` are tuples of what recipe.yaml lists
+    (``listed_models`` and so on), then of the catalogue's or results file's; ``sizes`` are the names of the models.
+    ``configurations`` is a new iterator over what selects each row. ``engines`` maps releases (``0.6``) that jobs can
+    run to their images. ``catalogue`` is None where all rows are listed; ``releases`` maps exact releases (``0.6.0``)
+    to the recipe with that one's functions. Methods: ``of_release`` returns the latter, or the recipe itself;
+    ``rows_for`` a list of rows for a GPU type; ``model`` and ``variant`` the one of a name in any case, RequestError
+    for an unknown one. ``smoke_of`` returns the size that is a small copy of a model, ``refusal`` why Megatron does not
+    train a function, ``function`` that of a row, each None where there is none. ``document`` returns the publication of
+    a result, ``measured_as`` the variant by whose rules runs are measured. Files are read when first asked for: all but
+    ``engines``, ``smoke_of``, ``document`` and ``measured_as`` may raise RecipeError for one that cannot be read. What
+    else does not fit is refused by ``load_recipe``.
     """
 
     schema: Literal[1]
     name: Name
+    """The recipe's own name (``grok1``), as run records and messages have it."""
     workload: Name
+    """The name that users choose it by, and that its folder of runs has: ``pretrain_grok1``."""
     title: str
     family: Literal["llama3", "llama4", "grok1", "nemotron4", "functions"]
     """What the training code builds; ``functions``: what the function of a row gives."""
     image: str
+    """The container image of its jobs: ``nvcr.io#nvidia/nemo:26.02.01``."""
     engine: EngineRelease = DEFAULT_ENGINE
     """The release of Megatron-Bridge that its jobs run, without the last number; the image has it."""
     other_engines: dict[EngineRelease, str] = {}
@@ -107,14 +117,17 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     validation_file: str | None = msgspec.field(name="validation", default=None)
     """What Megatron's own validation says of these functions; absolute once the recipe is loaded."""
     other_catalogues: dict[BridgeRelease, Functions] = {}
-    """Further releases of the engine, whose functions are not quite those of ``catalogue``."""
+    """Further releases of the engine (``0.6.0``), whose functions are not quite those of ``catalogue``."""
     notices: tuple[FunctionNotice, ...] = ()
+    """What users of some of the catalogue's functions must know."""
 
     @cached_property
     def releases(self) -> dict[str, Recipe]:
         """This recipe with the functions of each release, by the exact release of Megatron-Bridge (``0.6.0``).
 
-        The recipe's own release comes first. Empty where the recipe has a catalogue for one release only, or none.
+        The recipe's own release comes first, as this recipe itself. Empty where the recipe has a catalogue for one
+        release only, or none. The other releases' catalogues are not read here, and may be found to be unreadable
+        later.
 
         Raises:
             RecipeError: the recipe's own catalogue cannot be read
@@ -222,8 +235,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         Of the rows that recipe.yaml lists, they are those of that type, of the type whose rows it shares, and those for
         any GPU; of a catalogue, only those of the first of these types that it has a function for. Of one variant, the
-        rows that recipe.yaml lists come first. All names are matched exactly; None for another argument: any. Empty: no
-        row matches.
+        rows that recipe.yaml lists come first. All names are matched exactly; None for another argument: any. An
+        unknown type has only the rows for any GPU. Empty: no row matches.
 
         Raises:
             RecipeError: the catalogue's file cannot be read, or is damaged
@@ -244,13 +257,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def configurations(self) -> Iterator[Configuration]:
-        """An iterator over what selects each row, with the row's numbers of GPUs.
+        """A new iterator over what selects each row, with the row's numbers of GPUs.
 
         That is model size, GPU type, precision and variant. A row with several dtypes gives one for each. The rows of
         recipe.yaml come first; of a catalogue only the index is read.
 
         Raises:
-            RecipeError: a catalogue's file cannot be read
+            RecipeError: a catalogue's file cannot be read; only while the iterator is used
         """
         for row in self.listed_rows:
             for dtype in row.dtypes:
@@ -288,7 +301,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the recipe's size that is a small copy of the model ``size``, to train without GPUs.
 
         None: there is none. ``size`` is in lower case. A recipe whose small model calls no function has that one for
-        every ``size``, known or not.
+        every ``size``, known or not. Only the rows that recipe.yaml lists are looked at, so nothing is read.
         """
         for row in self.listed_rows:
             # Without a function, the row is of the recipe's one small model; else of a copy of that function's model.
@@ -314,7 +327,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def refusal(self, function: str | None) -> str | None:
         """Return why Megatron does not train ``function`` at its own number of GPUs; None: it does, or nobody tried.
 
-        ``function`` is a function's exact name; None, or a name that is not known, also gives None.
+        ``function`` is a function's exact name; None, or a name that is not known, also gives None. The reason is the
+        text of the validation file.
 
         Raises:
             RecipeError: the validation file cannot be read
@@ -324,6 +338,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def function(self, row: Row) -> Function | None:
         """Return the catalogue's function that jobs of ``row`` call; None where the row names none.
+
+        ``row`` is one of this recipe's rows: an assertion fails for a row with a function where the recipe has no
+        catalogue.
 
         Raises:
             RecipeError: the catalogue cannot be read, has no such function, or its line is damaged
@@ -363,10 +380,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _unknown_name_error(
         self, kind: str, name: str, field: str, known: Sequence[str], among: Iterable[str]
     ) -> RequestError:
-        """Return an error, for the caller to raise, that the recipe has no ``kind`` (``model size``) ``name``.
+        """Return an error, for the caller to raise, that the recipe has no ``kind`` (``model size``) called ``name``.
 
-        Its remedy lists the ``known`` names that are also in ``among``; where that is empty, all. ``field`` is the
-        variable of the request that has the name.
+        Its message suggests a near name, and its remedy lists the ``known`` names that are also in ``among``; where
+        that is empty, all. ``field`` is the variable of the request that has the name (``MODEL_SIZE``).
         """
         wanted = set(among)
         names = [one for one in known if not wanted or one in wanted]
@@ -379,8 +396,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def measured_as(self, variant: str) -> Variant:
         """Return the recipe's variant by whose rules runs of ``variant`` are measured: window, statistic and more.
 
-        That is the variant itself if recipe.yaml lists exactly that name; for any other, such as a catalogue's, it is
-        the first one listed.
+        That is the variant itself if recipe.yaml lists exactly that name, in lower case; for any other, such as a
+        catalogue's or an unknown one, it is the first one listed. Nothing is read.
         """
         return next((known for known in self.listed_variants if known.name == variant), self.listed_variants[0])
 

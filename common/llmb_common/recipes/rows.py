@@ -59,9 +59,10 @@ def precision(dtype: str, fp8_recipe: str | None) -> str:
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a variant's Nsight Systems profile covers by default: steps ``start`` to ``stop``, and the ranks.
 
-    ``ranks`` is ``all`` or a list as text (``0-8``, both ends included), ``file`` a pattern for the report's name;
-    ``suffix`` is appended to the run's name. ``start`` is less than ``stop``. ``steps`` None: a profiled run has as
-    many steps as others.
+    ``stop`` is larger, and the first step that is not profiled. ``ranks`` is ``all`` or a list as text (``0-8``, both
+    ends included), ``file`` a pattern for the report's name with ``${MODEL}``, ``${MODEL_SIZE}``, ``${DTYPE}``,
+    ``${NUM_GPUS}`` and the variables of Slurm's tasks; ``suffix`` is appended to the run's name. An unknown key or a
+    wrong form is refused when recipe.yaml is loaded.
     """
 
     start: Positive
@@ -70,14 +71,15 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     file: FilePattern
     suffix: Suffix = ""
     steps: Positive | None = None
-    """Steps of a profiled run where the document says other than ``max_steps``."""
+    """Steps of a profiled run where the document says other than ``max_steps``; None: as many as other runs have."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The iterations, ``first`` to ``last`` (included), whose step times give a run's result.
 
     They are numbered as in the log. ``statistic`` is ``mean`` over them, or ``last``: the last step's time, with the
-    mean shown beside it. ``of_second_half`` makes the window for a run of few steps.
+    mean shown beside it. ``of_second_half``, a class method, returns the window for a run of only ``steps`` steps: the
+    second half of them, with ``mean``. That ``last`` is not before ``first`` is checked when recipe.yaml is loaded.
     """
 
     first: Positive
@@ -94,7 +96,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a run that traces NCCL differs from others: its number of steps, and the suffix of its name."""
+    """How a run that traces NCCL differs from others: its number of steps, and the suffix appended to its name.
+
+    An unknown key is refused when recipe.yaml is loaded.
+    """
 
     steps: Positive = 5
     suffix: Suffix = ""
@@ -103,9 +108,11 @@ class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One generation of a recipe's configuration rows: where it comes from, and how its runs are named and measured.
 
-    Users choose it with CONFIG_VARIANT. ``experiment_name`` is a pattern for the names of runs, with ``{model_size}``,
-    ``{gpus}`` and the like replaced; ``max_steps`` is the number of steps of a run, ``time_limit`` the limit of its job
-    (HH:MM:SS). ``measurement``, ``profiling`` and ``nccl_trace`` say which steps are measured, profiled or traced.
+    Users choose it with CONFIG_VARIANT. ``title`` says for people what it is. ``experiment_name`` is a pattern for the
+    names of runs, in which ``{model_size}``, ``{dtype}``, ``{precision}``, ``{gpus}`` and layout columns such as
+    ``{tp}`` are replaced; ``max_steps`` is the number of steps of a run, ``time_limit`` the limit of its job
+    (``HH:MM:SS``, or ``D-HH:MM:SS``). ``measurement``, ``profiling`` and ``nccl_trace`` say which steps are measured,
+    profiled or traced. An unknown key or a wrong form is refused when recipe.yaml is loaded.
     """
 
     name: Name
@@ -121,19 +128,22 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     vboost: bool = False
     """Whether the published runs had the GPUs' clock boost (ENABLE_VBOOST), which LLMB leaves off by default."""
     flops_attention: Literal["full", "causal"] | None = None
-    """How this generation's document counts attention, where it differs from the recipe's ``flops``."""
+    """How this generation's document counts attention; None: as the recipe's ``flops`` say."""
     by_name: bool = False
-    """Whether only CONFIG_VARIANT chooses it, and never a scale that the others lack."""
+    """True: its rows are used only where CONFIG_VARIANT names it, also for a number of GPUs that no other variant has.
+    """
 
 
 class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of a recipe's configuration table: the layout for a GPU type, model size and range of GPU counts.
 
-    ``scales``, a property, are the counts from ``gpus_min`` to ``gpus_max``, each twice the one before. ``gbs`` is a
-    number, or a formula of GPUs (``GPUs``, ``GPUs*2``, ``GPUs/2``), which ``global_batch_size`` evaluates for a number
-    of GPUs; it raises RequestError where the formula gives no whole number. ``gpu`` may be ``any``. ``layers``: how
-    many layers its jobs build; None: all of the model's. ``time_limit`` None: the variant's. ``min_memory_gb``: the
-    memory of each GPU that the table asks for; None: it does not say. ``source``: file and line of the printed table.
+    ``gpu`` may be ``any``. The property ``scales`` is a tuple of the counts from ``gpus_min`` to ``gpus_max``, each
+    twice the one before. ``gbs`` is a number, or a formula of GPUs (``GPUs``, ``GPUs*2``, ``GPUs/2``), which
+    ``global_batch_size`` evaluates for a number of GPUs, in samples; it raises RequestError where the formula gives no
+    whole number. ``layers``: how many layers its jobs build; None: all of the model's. ``time_limit`` None: the
+    variant's. ``min_memory_gb``: the memory in GB of each GPU that the table asks for; None: it does not say.
+    ``source``: file and line of the printed table (``grok1.md:41``). An unknown key or a wrong form is refused when
+    recipe.yaml is loaded.
     """
 
     variant: Name
@@ -146,16 +156,17 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     gpus_max: Positive
     layers: Positive | None = None
     sequence_length: Positive | None = None
-    """Where it is not the model's."""
+    """In tokens, where it is not the model's; None: the model's."""
     function: str | None = None
-    """The function of the recipe's catalogue that the job calls."""
+    """The exact name of the function of the recipe's catalogue that the job calls; None: it calls none."""
     wgrad_deferral: Positive | None = None
     """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; None: not deferred."""
     time_limit: Duration | None = None
     min_memory_gb: Positive | None = None
     source: str
+    """File of the printed table, and its line or lines: ``grok1.md:41``, ``grok1.md:15-17``."""
     note: str = ""
-    """Where the printed table is wrong: what it says, and why the row differs."""
+    """Where the printed table is wrong: what it says, and why the row differs; empty: the row is as printed."""
 
     @property
     def scales(self) -> tuple[int, ...]:
@@ -188,8 +199,7 @@ class Configuration(NamedTuple):
     """What selects a configuration row of a recipe, and the numbers of GPUs that the row is documented for.
 
     ``size`` names the model, ``gpu`` the GPU type (or ``any``). ``fp8_recipe`` is the FP8 scaling; None: not in FP8.
-    ``release`` None: jobs of it run in the recipe's own image; else they need an image with that release of
-    Megatron-Bridge.
+    ``scales`` are the numbers of GPUs, ascending. ``Recipe.configurations`` yields it.
     """
 
     size: str
@@ -198,7 +208,10 @@ class Configuration(NamedTuple):
     fp8_recipe: str | None
     variant: str
     release: str | None
-    """Of Megatron-Bridge, where the recipe's image has another one without it; else None."""
+    """The exact release of Megatron-Bridge (``0.6.0``) that its jobs need; None: they run in the recipe's own image.
+
+    It is named where that image has another release, which lacks this configuration.
+    """
     scales: tuple[int, ...]
 
 
@@ -206,7 +219,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A publication of NVIDIA's with configurations or results, and the software that it measured.
 
     ``release`` is the publication's own, such as ``25.04``; empty: it has none. ``date`` is that of the publication,
-    ``YYYY-MM-DD``. ``software``, a property, is framework and container as one text.
+    ``YYYY-MM-DD``. The property ``software`` is framework and container as text, ``Megatron-Bridge, nemo:26.08``, and
+    needs a ``container``.
     """
 
     title: str
@@ -216,7 +230,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where it is: a path in NVIDIA's repository, or an address."""
     framework: Literal["NeMo 2", "Megatron-Bridge"]
     container: Container | None = None
-    """Release of the NeMo container; None: each result names its own."""
+    """Release of the NeMo container (``26.08``); None: each result names its own."""
 
     @property
     def software(self) -> str:
@@ -231,8 +245,9 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """One result that NVIDIA published: what a configuration achieved on ``gpus`` GPUs.
 
     ``tokens_per_second`` is that of the whole job; ``days_1t``: days to train on 10^12 tokens. None: not published.
-    ``corrected`` has the right values of figures that were misprinted, by the figure's name, and ``why`` the reason;
-    ``value`` gives a figure with its correction, while the fields are as printed. ``source``: document and line.
+    ``corrected`` has the right values of figures that were misprinted, by the field's name, and ``why`` the reason;
+    ``value`` returns a figure with its correction (None: not published), while the fields are as printed. ``source``:
+    document and line, ``grok1.md:41``. It is listed in recipe.yaml, or made by ``read_results``.
     """
 
     variant: Name
@@ -240,10 +255,10 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     size: Name
     dtype: Dtype
     fp8_recipe: Fp8Recipe | None = None
-    """The FP8 scaling, where it is not the variant's."""
+    """The FP8 scaling, where it is not the variant's; None: the variant's, or no FP8."""
     gpus: Positive
     container: Container | None = None
-    """Release of the NeMo container, where the document has results of several."""
+    """Release of the NeMo container, where the document has results of several; None: the document's."""
     release: str | None = None
     """The release of Megatron-Bridge whose function it was measured with; None: that of the recipe's catalogue."""
     step_seconds: Ratio
@@ -254,7 +269,7 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     corrected: dict[Figure, float] = {}
     why: str = ""
     notes: tuple[str, ...] = ()
-    """What must be known of it: the publisher's footnotes, and that it does not fit those around it."""
+    """What must be known of it, as clauses: the publisher's footnotes, and that it does not fit those around it."""
     source: str
 
     def value(self, figure: Figure) -> float | None:
@@ -273,10 +288,12 @@ FAR_APART = 0.25
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row of a table of results as NVIDIA printed it, with the function of Megatron-Bridge that it belongs to.
 
-    ``document`` and ``line`` say where it is printed; ``model``, ``gpu`` and ``precision`` are as printed, and
-    ``columns`` are its layout columns by name (None: none printed). ``function`` None: it belongs to none; ``variant``,
-    ``size``, ``dtype`` and ``fp8_recipe`` are those of the function. ``tflops_of_bridge``: TFLOP/s per GPU that
-    Megatron-Bridge's count of FLOPs makes of the printed tokens per second.
+    ``document`` and ``line`` say where it is printed; ``model``, ``gpu`` and ``precision`` are as printed,
+    ``container`` is a release (``26.02``), and ``columns`` are its layout columns by name (None: none printed).
+    ``function`` None: it belongs to none; ``variant``, ``size``, ``dtype`` and ``fp8_recipe`` are those of the function
+    (None: it has none). ``tflops_of_bridge``: TFLOP/s per GPU that Megatron-Bridge's count of FLOPs makes of the
+    printed tokens per second; None: not known. ``read_published`` reads it from the results file; an unknown key is
+    refused then.
     """
 
     document: str
@@ -292,7 +309,10 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     step_seconds: float
     function: str | None = None
     release: str | None = None
-    """The release of Megatron-Bridge whose function it is, where the newest catalogue has that with other columns."""
+    """The release of Megatron-Bridge whose function it is, where the newest catalogue has that with other columns.
+
+    None: that of the newest catalogue.
+    """
     variant: str | None = None
     size: str | None = None
     dtype: Dtype | None = None
@@ -305,11 +325,14 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a results file: rows that NVIDIA published, and ``source``, where they were looked up."""
+    """The content of a results file: rows that NVIDIA published, and ``source``, where they were looked up.
+
+    An unknown key is refused when it is decoded.
+    """
 
     schema: int
     looked_up: str
-    """The day on which the rows were compared with ``source``."""
+    """The day (``YYYY-MM-DD``) on which the rows were compared with ``source``."""
     source: str
     rows: tuple[PublishedRow, ...]
 
@@ -351,7 +374,8 @@ _Dated = tuple[tuple[int, ...], PublishedRow]
 def _as_result(row: PublishedRow, rows: list[_Dated]) -> PublishedResult:
     """Return the printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
 
-    A note tells where its step time is far from those of neighboring releases: by more than 25 % from both.
+    They are pairs of ``release_order`` and row, ``row`` among them. The result's tokens per second are those of the
+    whole job. A note tells where its step time is far from those of neighboring releases: by more than 25 % from both.
 
     Raises:
         RecipeError: the row lacks its variant, size or dtype
@@ -371,8 +395,10 @@ def _as_result(row: PublishedRow, rows: list[_Dated]) -> PublishedResult:
 def _outlier_note(row: PublishedRow, rows: list[_Dated]) -> str:
     """Return a clause that the step time of ``row`` is far from the same function's in the releases next to its own.
 
-    ``rows`` are the printed rows of that function. Empty where one of the two nearest in time is within ``FAR_APART``
-    (25 %), or there is no other release. Two, so that an outlier does not make its neighbors look odd.
+    ``rows`` are the printed rows of that function with their ``release_order``, ``row`` among them. Empty where one of
+    the two nearest in time is within ``FAR_APART`` (25 %), or there is no other release; where there is one, that one
+    decides. Two, so that an outlier does not make its neighbors look odd. The clause has no full stop, and ends with
+    such as ``+40 % against 26.02``.
     """
     order = sorted({release for release, _ in rows})
     position = order.index(release_order(row.container))

@@ -42,8 +42,8 @@ EVIDENCE = tuple(
 class Change:
     """How the step time of a second side of runs compares with the first side's: a ``ratio`` of 1.02 is 2 % slower.
 
-    ``low`` and ``high`` bound that ratio at a verdict's confidence (97.7 %). ``is_real``, a property, tells whether
-    both are on one side of 1.
+    ``low`` and ``high`` bound that ratio, so that 97.7 % of such intervals have the truth in them (``CONFIDENCE``). The
+    property ``is_real`` is True where both bounds are above 1 or both below. ``compare_times`` makes it.
     """
 
     ratio: float
@@ -62,7 +62,7 @@ def compare_times(
     """Return the second side's mean step time over the first's, stalls included, with its interval.
 
     Above 1 the second side is slower. The interval pools how much the runs of both sides differ with what ``scatter``
-    says of it; where both sides ran on the same days, what a day does counts for neither. Where that shows no
+    says of it; where both sides ran on exactly the same days, what a day does counts for neither. Where that shows no
     difference, a rank test of the days, which needs no such knowledge, may still show one.
 
     Args:
@@ -108,9 +108,9 @@ _MOST_RANKED = 40
 def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
     """Return (low, high) bounds of how much more the ``second`` values are than the ``first``, for any distribution.
 
-    They are bounds of a difference. By ranks: Hodges and Lehmann (1963). None where the values are too few to say it at
-    ``_RANK_RATE`` (five a side are enough where all of one side are above the other's), or more than ``_MOST_RANKED``
-    on a side, where ranks add nothing.
+    They are bounds of a difference, not of a ratio, each wrong at ``_RANK_RATE`` (0.6 %) at most. By ranks: Hodges and
+    Lehmann (1963). None where the values are too few for that (five a side are enough where all of one side are above
+    the other's), or more than ``_MOST_RANKED`` (40) on a side, where ranks add nothing.
     """
     if max(len(first), len(second)) > _MOST_RANKED:
         return None
@@ -129,7 +129,8 @@ def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
 def _rank_sums(first: int, second: int) -> list[int]:
     """Return the null distribution of the Mann-Whitney statistic (1947) for samples of these two sizes.
 
-    Element u is the number of orderings of all values in which u pairs have the second sample's value first.
+    It has ``first`` * ``second`` + 1 elements. Element u is the number of orderings of all values in which u pairs have
+    the second sample's value first.
     """
     ways = [1] + [0] * (first * second)
     for size in range(1, first + 1):
@@ -166,9 +167,10 @@ def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) ->
 def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
     """Return the facts that are not the same for all runs of two sides, as rows (name, first side's value, second's).
 
-    The plan's facts come first, then software, image and nodes. Where the runs of one side differ among themselves, its
-    text has each value with the number of runs, the most frequent first: ``a (2) / b (1)``; ``-``: not known. Empty: no
-    fact differs.
+    Names and values are those of ``facts``. The plan's facts come first, then software, image and nodes. Where the runs
+    of one side differ among themselves, its text has each value with the number of runs, the most frequent first:
+    ``a (2) / b (1)``; ``-``: not known. Empty: no fact differs. It may read the runs' folders and logs; what cannot be
+    read is not known.
     """
     one = [facts(record) for record in first]
     other = [facts(record) for record in second]
@@ -182,9 +184,10 @@ def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list
 
 
 def _side_value(side: Sequence[dict[str, str]], name: str) -> str:
-    """Return the value of the fact ``name`` for the runs of a side, as text; ``-`` where it is not known.
+    """Return the value of the fact ``name`` for the runs of a side, at least one, as text; ``-`` where it is not known.
 
-    Several values are listed with their numbers of runs, the most frequent first: ``a (2) / b (1)``.
+    ``side`` has the ``facts`` of each run. Several values are listed with their numbers of runs, the most frequent
+    first: ``a (2) / b (1)``.
     """
     counts = Counter(found.get(name, "-") for found in side)
     if len(counts) == 1:
@@ -207,8 +210,9 @@ def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
 def facts(record: RunRecord) -> dict[str, str]:
     """Return everything on record of a run that may explain its speed, as text by name.
 
-    That is its plan, environment, software, image and nodes, in this order. What is not known is left out. It may read
-    the run's folder and log.
+    That is its plan (``facts_of_plan``), ``software``, ``image digest``, LLMB's own version and hashes, what its nodes
+    tell (``EVIDENCE``) and ``hosts`` (``n1, n2``), in this order. What is not known is left out. It may read the run's
+    folder and log; one that cannot be read counts as not known.
     """
     found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
@@ -228,8 +232,9 @@ _NOT_SHOWN = {"overridden"}
 def facts_of_plan(plan: JobPlan) -> dict[str, str]:
     """Return those ``facts`` of a run that its plan alone tells, before it runs, as text by name.
 
-    Names, folders and limits are left out, and what has no value. What is nested has the names of its keys, joined by
-    dots; an environment variable is called ``env NAME``.
+    Fields of the role bookkeeping (the run's name, folders, limits) are left out, and what has no value. What is nested
+    has the names of its keys, joined by dots (``measurement.first``); an environment variable is called ``env NAME``. A
+    value that is no string is JSON.
     """
     left_out = {*fields_of(JobPlan, "bookkeeping"), *_NOT_SHOWN}
     kept = {name: value for name, value in plan_as_dict(plan).items() if name not in left_out}
@@ -263,8 +268,8 @@ class Contender:
     """One entry of a ranking of configurations, with the step times of its runs, at least one.
 
     ``of`` is whatever the caller ranks, and not looked at. ``tokens`` is the number of tokens that one GPU trains on in
-    a step. ``scatter`` is how much repeats of it differ. ``seconds``, a property, is what the ranking goes by: the time
-    that one GPU takes for one token.
+    a step, more than 0. ``scatter`` is how much repeats of it differ. The property ``seconds`` is what the ranking goes
+    by: the mean time, in seconds, that one GPU takes for one token, stalls included.
     """
 
     of: Any
@@ -282,8 +287,8 @@ def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change
     """Return (contender, place, change against the fastest) for each contender, the fastest per token first.
 
     Those that cannot be told apart from the fastest of their place share it; places count contenders, from 1 on: 1, 1,
-    3. A change of 1.02 is 2 % slower per token than the fastest of all, which itself has None. Empty without
-    contenders; of equals the one given first comes first.
+    3. A change's ``ratio`` of 1.02 is 2 % more time per token than the fastest of all, which itself has None. Empty
+    without contenders; of equals the one given first comes first.
     """
     found: list[tuple[Contender, int, Change | None]] = []
     ordered = sorted(contenders, key=lambda item: item.seconds)
@@ -298,7 +303,7 @@ def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change
 def _per_token(first: Contender, second: Contender) -> Change:
     """Return the second contender's time per token on one GPU over the first's, with the interval of that ratio.
 
-    Above 1 the second is slower.
+    Above 1 the second is slower. How much repeats differ is the first's ``scatter``.
     """
     change = compare_times(first.times, second.times, first.scatter)
     share = first.tokens / second.tokens

@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
 def _caller_variables(plan: JobPlan) -> dict[str, str]:
     """Return the plan's environment variables that the user's own environment set, as name to value.
 
-    Those of recipe and site are left out: the former follow from the rest of the plan, and a comparison over time is
-    just to show what a change of the latter does.
+    Those that the plan says come from recipe or site are left out: the former follow from the rest of the plan, and a
+    comparison over time is just to show what a change of the latter does.
     """
     return {name: item.value for name, item in plan.env.items() if item.source == "environment"}
 
@@ -47,8 +47,10 @@ _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
 def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
     """Return the values of the plan's fields that have any of ``roles`` (``recipes.columns``), by the field's name.
 
-    Of a field in ``_ASPECTS`` only what matters to speed counts, under a name of its own: of ``profile`` the tool, as
-    ``profiled``. Empty for no roles.
+    The names are in the order of declaration. Of a field in ``_ASPECTS`` only what matters to speed counts, mostly
+    under another name: ``profiled`` is the profiler or None, ``checkpoints`` whether there are any, ``measured``
+    (first, last step), ``environment`` the variables that the user set, ``architecture`` always None. Empty for no
+    roles.
     """
     known = (_ASPECTS.get(name, (name, attrgetter(name))) for name in fields_of(JobPlan, *roles))
     return {called: aspect(plan) for called, aspect in known}
@@ -57,18 +59,20 @@ def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
 def configuration(plan: JobPlan) -> dict[str, Any]:
     """Return everything of a plan that decides a step's work and speed, by name; equal for runs that are repeats.
 
-    Names, paths, limits, accounts, the image and the engine are left out. A variable that the user's own environment
-    set counts: ``NCCL_ALGO=Ring`` makes another configuration; those of recipe and site do not.
+    These are the ``aspects`` of the roles work, division and speed. Names, paths, limits, accounts, the image and the
+    engine are left out. A variable that the user's own environment set counts: ``NCCL_ALGO=Ring`` makes another
+    configuration; those of recipe and site do not.
     """
     return aspects(plan, "work", "division", "speed")
 
 
 def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
-    """Return the settings in which ``plans`` differ: by name, each plan's value in order (``-``: none).
+    """Return the settings in which ``plans`` differ: by name, each plan's value in order (``-``: none), as text.
 
-    Names are those of layout columns, variables and Megatron settings, in no order to rely on, then ``engine`` and
-    ``image``, of which one is dropped where it tells nothing more. ``gpus_per_node`` is left out where ``gpus`` differ.
-    Images are given as file names where these tell them apart. Empty where the plans are alike, or fewer than two.
+    Names are those of ``values_of``: layout columns, variables and Megatron settings, in no order to rely on, then
+    ``engine`` and ``image``, of which one is dropped where it tells nothing more. ``gpus_per_node`` is left out where
+    ``gpus`` differ. Images are given as file names where these tell them apart. Empty where the plans are alike, or
+    fewer than two.
     """
     values = [values_of(plan) for plan in plans]
     names = dict.fromkeys(chain.from_iterable(values))
@@ -91,7 +95,7 @@ def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
 def _image_is_engine(plans: Sequence[JobPlan], differing: dict[str, list[str]]) -> bool:
     """Return whether images and engine releases both differ among ``plans`` and each image goes with just one engine.
 
-    Then one of the two tells all. ``differing`` is what ``differing_settings`` has found so far.
+    Then one of the two tells all. ``differing`` is what ``differing_settings`` has found so far: values by name.
     """
     images = set(differing.get("image", []))
     engines = set(differing.get("engine", []))
@@ -168,7 +172,7 @@ def deviations(plan: JobPlan) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Return ``text``, cut to ``_LONGEST`` characters, with three dots added to these, if it is longer."""
+    """Return ``text``; if it is longer than ``_LONGEST`` (40) characters, its first 40 with three dots behind them."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
@@ -181,7 +185,7 @@ _keys: dict[int, tuple[JobPlan, str]] = {}
 
 
 def configuration_key(plan: JobPlan) -> str:
-    """Return twelve hexadecimal digits that are equal for two plans just if their ``configuration`` is.
+    """Return twelve hexadecimal digits that are equal for two plans if, and only if, their ``configuration`` is.
 
     The answer is kept in memory, together with ``plan``.
     """
@@ -197,17 +201,17 @@ def configuration_key(plan: JobPlan) -> str:
 def configuration_of(record: RunRecord) -> str:
     """Return a run's configuration key and, after a blank, its software; the same text for repeats of one job only.
 
-    The software is that of ``software_of``. Outside containers, where the run's record does not name it, that reads the
-    run's log.
+    ``1a2b3c4d5e6f nemo:26.02.01``: the parts are ``configuration_key`` and ``software_of``. Outside containers, where
+    the run's record does not name its software, that reads the run's log.
     """
     return f"{configuration_key(record.plan)} {software_of(record)}"
 
 
 def memory_key(plan: JobPlan, kind: str) -> str:
-    """Return the key under which measured GPU memory of runs like ``plan`` is stored: ``kind`` and software.
+    """Return the key under which measured GPU memory of runs like ``plan`` is stored: ``KIND | nemo:26.02.01``.
 
     ``kind`` is the text that ``planning.memory`` makes of the plan: what decides how much memory such a job takes.
-    Outside containers the engine's release stands for the software.
+    Outside containers the engine's release stands for the software: ``KIND | 0.6``.
     """
     return f"{kind} | {software_of_plan(plan) or plan.engine}"
 
@@ -233,7 +237,8 @@ class RunImage(NamedTuple):
     """A run's container image: ``image`` is its path or reference, ``content`` identifies the file's content.
 
     ``content`` is the recorded digest, ``sha256:`` and its first twelve digits. Either is empty where there is none:
-    ``image`` for a run outside containers, ``content`` where no digest was recorded or may be compared.
+    ``image`` for a run outside containers, ``content`` where no digest was recorded or may be compared. ``image_of``
+    makes it.
     """
 
     image: str
@@ -243,8 +248,8 @@ class RunImage(NamedTuple):
 def image_of(record: RunRecord) -> RunImage:
     """Return the container image that a run trained in; both parts are empty for a run outside containers.
 
-    The image of a NeMo release that was imported has no digest here, as each import makes another file of the same
-    content.
+    ``content`` is empty where the run's record has no digest, and for a NeMo release that LLMB imported, as each import
+    makes another file of the same content.
     """
     from llmb_common.runs.manifest import image_receipt
 
@@ -277,14 +282,18 @@ def image_marks(images: Sequence[RunImage]) -> list[str]:
 
 
 def _has_other_file_name(name: str, image: str) -> bool:
-    """Return whether ``image`` is a path whose file name differs from the software's ``name``; False for a digest."""
+    """Return whether ``image`` is a path whose file name differs from the software's ``name``; False for a digest.
+
+    A digest begins with ``sha256:``.
+    """
     return not image.startswith("sha256:") and Path(image).name != name
 
 
 def _image_identity(image: str, digests: set[str]) -> str:
     """Return what identifies an image without a digest of its own: the only digest of that path, else the path.
 
-    Empty for a file that is named exactly like a NeMo release: it is taken for that release.
+    ``digests`` are all those on record for the path. Empty, where they are not just one, for a file that is named
+    exactly like a NeMo release: it is taken for that release.
     """
     release = container_release(image)
     if len(digests) == 1:

@@ -39,9 +39,10 @@ class Decision(msgspec.Struct, frozen=True):
     ``answer`` is ``pass`` (the slowest ratio that is likely is within the limit), ``fail`` (the fastest is not) or
     ``open``. Ratios are of step times: 1.02 is 2 % slower than the reference. ``runs`` is how many were judged.
     ``source`` says who knows how runs differ, and ``scattered`` that they differ more than this site's record says.
-    ``steady`` and ``steady_half`` are ratios, too; 0: not known. Properties: ``resolution`` is how far the interval
-    reaches, ``stall_share`` what stalls add, ``rarest_stall`` how rare a stall these runs still see, as one in so many
-    steps, and ``steady_answer`` the verdict without stalls.
+    Properties: ``resolution`` is the distance from ``ratio`` to its farther bound, ``stall_share`` what stalls add to
+    the step time (0.01: 1 %; 0: not known), ``rarest_stall`` a number of steps: a stall that comes once in so many is
+    still seen by these runs. ``steady_answer`` is the verdict without stalls, in the words of ``answer``; it needs
+    ``steady``. ``decide`` makes it.
     """
 
     answer: Answer
@@ -61,15 +62,16 @@ class Decision(msgspec.Struct, frozen=True):
     reference_too_uncertain: bool = False
     """Where no number of runs would decide: they would against a reference without an error of its own."""
     steady: float = 0.0
-    """Ratio of the steady step time alone."""
+    """Ratio of the steady step time alone to the reference; 0: not known."""
     steady_half: float = 0.0
-    """Half its interval."""
+    """Half the interval of ``steady``, as a ratio, too."""
     source: Source = "stated"
+    """Who knows how runs differ: ``stated``, ``site`` (its record) or ``runs`` (these alone, as they contradict it)."""
     scattered: bool = False
     days: int = 1
     """Batches of the runs that share nothing: repeats of one evening are one."""
     steps: int = 0
-    """After warm-up, of all runs."""
+    """The steps after warm-up of all runs together; 0: not known."""
     held: bool = False
     """Where open: it would fail, were the stalls of the only day that saw any those of other days as well."""
 
@@ -101,7 +103,8 @@ class Decision(msgspec.Struct, frozen=True):
     def steady_answer(self) -> Answer:
         """The verdict that these runs' steady steps alone would get, without stalls.
 
-        ``pass`` where the upper bound is at most ``limit``, ``fail`` where the lower one is above it, else ``open``.
+        ``pass`` where the upper bound is at most ``limit``, ``fail`` where the lower one is above it, else ``open``. It
+        means nothing where ``steady`` is 0 (not known): it is ``pass`` then.
         """
         if self.steady + self.steady_half <= self.limit:
             return "pass"
@@ -180,8 +183,8 @@ def decide(
         def decides(count: int, error: float) -> bool:
             """Return whether ``count`` runs would decide, against a reference of the relative standard error ``error``.
 
-            That is: the interval leaves out the limit. Each run that is still to come is taken to have a day of its
-            own.
+            ``count`` includes the runs of the enclosing function that have ended, ``all_runs``. Deciding means that the
+            interval leaves out the limit. Each run that is still to come is taken to have a day of its own.
             """
             spread = then.spread
             new_days = count - len(all_runs) + waiting_days
@@ -195,7 +198,10 @@ def decide(
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
         def decides_here(count: int) -> bool:
-            """Return whether ``count`` runs would decide if they repeated those that have ended, on their days."""
+            """Return whether ``count`` runs would decide if they repeated those that have ended, on the same days.
+
+            Those are ``all_runs`` of the enclosing function, and ``count`` includes them.
+            """
             named = [replace(run, day=run.day or f"of run {at}") for at, run in enumerate(all_runs)]
             every = list(itertools.islice(itertools.cycle(named), count))
             same = level(every, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
@@ -232,7 +238,8 @@ def _projected_level(
     """Return the level that ``runs`` will have two runs later, when this site's record is trusted for them.
 
     It is ``found``, their level now, where the record is trusted already, says nothing, or is contradicted by the runs.
-    ``rate`` and ``error`` are ``error_rate`` and ``reference_error`` of ``decide``.
+    ``scatter`` and ``earlier`` are those of ``decide``, ``rate`` and ``error`` its ``error_rate`` and
+    ``reference_error``.
     """
     if found.spread.source != "stated" or found.spread.scattered or not scatter.learned:
         return found

@@ -51,10 +51,10 @@ _STATED_DEGREES = 2.0
 
 
 class Prior(NamedTuple):
-    """What is known beforehand of how the means of days scatter.
+    """What is known beforehand of how the means of days scatter; ``day_prior`` makes it.
 
-    ``deviation`` is their standard deviation, as a share of the step time, and ``degrees`` how many days that counts
-    for.
+    ``deviation`` is their standard deviation, as a share of the step time (0.02: 2 %), and ``degrees`` the degrees of
+    freedom that this counts for, about as many days.
     """
 
     deviation: float
@@ -68,7 +68,8 @@ _NOTHING_KNOWN = Prior(0.0, 0.0)
 def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
     """Return what ``scatter`` says of how the means of days scatter.
 
-    ``runs`` has the number of runs of each day, for at least one day.
+    ``runs`` has the number of runs of each day, at least 1 each, for at least one day. What is only stated counts for
+    two days at most.
     """
     day, run = scatter.day**2, scatter.run**2 * fmean(1 / count for count in runs)
     degrees = summed_degrees(day, scatter.day_degrees, run, scatter.run_degrees)
@@ -80,8 +81,8 @@ class LevelChange:
     """One lasting change in a series of days: from day ``at`` on (a position from 0), values are larger by ``shift``.
 
     Values are natural logarithms of step times, so a positive ``shift`` is slower, and ``shift`` and ``reach`` are
-    logarithms of ratios. ``earliest`` and ``latest``, both included, are the positions where the change may as well
-    lie.
+    logarithms of ratios. The change may as well lie at any position from ``earliest`` to ``latest``, both included.
+    ``level_changes`` makes it.
     """
 
     at: int
@@ -90,16 +91,19 @@ class LevelChange:
     """Half the interval, which leaves out the truth in as many cases as a verdict's."""
     earliest: int
     latest: int
-    """Between which days ``at`` may as well lie."""
+    """The last position of a day from which on the new level may hold; never before ``at``."""
 
 
 class _Split(NamedTuple):
-    """A series of days cut in two before position ``at``: ``shift`` is the second part's mean less the first one's."""
+    """A series of days cut in two before position ``at``: ``shift`` is the second part's mean less the first one's.
+
+    ``at`` counts from 0. The days' values, and so ``shift``, are natural logarithms of step times.
+    """
 
     at: int
     shift: float
     squares: float
-    """Around the means of the two sides."""
+    """Sum of the squared deviations of the days from the mean of their side."""
 
 
 def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE) -> tuple[LevelChange, ...]:
@@ -136,7 +140,8 @@ def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChan
 def _change_positions(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
     """Return the positions of all changes of level in ``days``, in order; both sides of a change are searched again.
 
-    Empty: no change is certain.
+    A position is that of the new level's first day, from 0. Empty: no change is certain. The arguments are those of
+    ``level_changes``.
     """
     at = _likeliest_change(days, prior, rate)
     if at is None:
@@ -151,8 +156,9 @@ def _change_positions(days: Sequence[float], prior: Prior, rate: float) -> list[
 def _likeliest_change(days: Sequence[float], prior: Prior, rate: float) -> int | None:
     """Return the position in ``days`` of the likeliest change of level; None where none is certain.
 
-    It is sought in the whole series and in its last parts. Not certain: the chance to be mere scatter is above
-    ``rate``. None also for fewer than four days.
+    It is that of the new level's first day, and the arguments are those of ``level_changes``. The change is sought in
+    the whole series and in its last parts. Not certain: the chance to be mere scatter is above ``rate``. None also for
+    fewer than four days.
     """
     found = []
     for size, share in _searched_lengths(len(days)):
@@ -175,7 +181,8 @@ def _likeliest_change(days: Sequence[float], prior: Prior, rate: float) -> int |
 def _searched_lengths(count: int) -> list[tuple[int, float]]:
     """Return the (length, share of the error rate) of each part of a series of ``count`` days that is searched.
 
-    All parts end with the last day; the first is the whole series. Empty where the days are too few.
+    All parts end with the last day; the first is the whole series, and the others are ever shorter, down to eight days.
+    The shares add up to 1. Empty for fewer than four days.
     """
     if count < LEAST_DAYS:
         return []
@@ -187,7 +194,10 @@ def _searched_lengths(count: int) -> list[tuple[int, float]]:
 
 
 def _splits(values: Sequence[float]) -> Iterator[_Split]:
-    """Yield every way to cut the series in two with at least two days a side; nothing for fewer than four days."""
+    """Yield every way to cut the series in two with at least two days a side; nothing for fewer than four days.
+
+    ``values`` are the days' mean logarithms, in order, at least one. The cuts come in the order of ``at``.
+    """
     first = values[0]
     sums = list(itertools.accumulate(value - first for value in values))
     squares = math.fsum((value - first) ** 2 for value in values)
@@ -202,7 +212,8 @@ def _splits(values: Sequence[float]) -> Iterator[_Split]:
 def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
     """Return the split with the largest Student's t of those whose shorter side agrees (``_side_agrees``).
 
-    None where there is none.
+    ``values`` has at least one day; ``prior`` says beforehand how days scatter. None where no split agrees, or there
+    are fewer than four days.
     """
     best, largest = None, 0.0
     for split in _splits(values):
@@ -213,14 +224,18 @@ def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
 
 
 def _shift_error(split: _Split, count: int, prior: Prior) -> float:
-    """Return the standard error of a split's shift in a series of ``count`` days, taken as independent."""
+    """Return the standard error of a split's shift in a series of ``count`` days, taken as independent.
+
+    It is a natural logarithm, as the shift is. ``prior`` and ``count`` are those of ``_day_variance``.
+    """
     return math.sqrt(_day_variance(split, count, prior) * (1 / split.at + 1 / (count - split.at)))
 
 
 def _day_variance(split: _Split, count: int, prior: Prior) -> float:
     """Return the variance of a day around the mean of its side of a split, in a series of ``count`` days.
 
-    It is pooled with ``prior``, and in a series of more than six days it is never below what they show.
+    It is of natural logarithms; ``count`` is four or more. It is pooled with ``prior``, what is known beforehand of
+    that scatter, and in a series of more than six days it is never below what they show.
     """
     degrees, own = prior.degrees + count - 2, split.squares / (count - 2)
     pooled = (prior.degrees * prior.deviation**2 + split.squares) / degrees
@@ -230,7 +245,8 @@ def _day_variance(split: _Split, count: int, prior: Prior) -> float:
 def _side_agrees(values: Sequence[float], split: _Split) -> bool:
     """Return whether each day of a split's shorter side is off the other side's mean as the shift says.
 
-    Each must be off by half of the shift or more. True without a look where the shorter side has more than four days.
+    ``values`` are the days' mean logarithms, in order. Each must be off by half of the shift or more. True without a
+    look where the shorter side has more than four days.
     """
     early = 2 * split.at < len(values)
     short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
@@ -244,9 +260,9 @@ def _side_agrees(values: Sequence[float], split: _Split) -> bool:
 
 
 def _needs_no_prior(at: int, count: int) -> bool:
-    """Return whether a series of ``count`` days has enough days on both sides of ``at`` to show how days scatter.
+    """Return whether a series of ``count`` days has at least five (``SETTLED``) on either side of position ``at``.
 
-    Enough are five.
+    So many show how days scatter, without a prior.
     """
     return min(at, count - at) >= SETTLED
 
@@ -254,7 +270,7 @@ def _needs_no_prior(at: int, count: int) -> bool:
 def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
     """Return the factor, at least 1, by which autocorrelation of the days widens the error of a shift at ``at``.
 
-    It is 1 for a series of fewer than eight days.
+    ``values`` are the days' mean logarithms, in order. It is 1 for a series of fewer than eight days.
     """
     count = len(values)
     if count < _SHORTEST:
@@ -271,7 +287,8 @@ def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
 def _level_change(values: Sequence[float], at: int, offset: int, prior: Prior) -> LevelChange:
     """Return the change of level at position ``at`` of ``values``, which are the days of the two levels around it.
 
-    ``offset`` is the position of the first of these days in the whole series.
+    ``at`` leaves two days on either side. ``offset`` is the position of the first of these days in the whole series,
+    and the result's positions are of that series.
     """
     splits = {split.at: split for split in _splits(values)}
     split, count = splits[at], len(values)
@@ -287,9 +304,10 @@ def _level_change(values: Sequence[float], at: int, offset: int, prior: Prior) -
 
 @dataclass(frozen=True)
 class Changed:
-    """A fact of a run (``driver``) that differs from the run before; ``-``: the value is not known.
+    """A fact of a run (``driver``) that differs from an earlier run's; ``-``: the value is not known.
 
-    ``name`` is the fact's, ``before`` and ``after`` are its values as text in the earlier and in this run.
+    ``name`` is that of ``history_facts``, ``before`` and ``after`` are its values as text in the earlier and in this
+    run. ``histories`` finds it.
     """
 
     name: str
@@ -302,8 +320,9 @@ class DatedRun:
     """One successful run in the history of a configuration.
 
     ``started`` is a Unix time, ``day`` its day (YYYY-MM-DD); ``seconds`` is the steady step time, ``error`` its
-    standard error in seconds. ``software`` has a mark behind it where several images have that name. ``changes`` are
-    the facts that differ from the run before.
+    standard error in seconds. ``software`` is that of ``software_of``, with a mark behind it where several images have
+    that name: ``nemo:26.02 (sha256:1a2b3c4d5e6f)``. ``changes`` are the facts that differ from the run before.
+    ``histories`` makes it.
     """
 
     run_id: str
@@ -319,9 +338,9 @@ class DatedRun:
 class Shift:
     """A lasting change in a configuration's history: from run ``run_id`` on, steps take ``ratio`` times as long.
 
-    Above 1 they are slower. ``low`` and ``high`` bound the ratio at a verdict's confidence. ``since`` is when that run
-    began; the change may as well lie anywhere from the day of ``earliest`` to that of ``latest``. All three are Unix
-    times.
+    Above 1 they are slower. ``low`` and ``high`` bound the ratio at a verdict's confidence (97.7 %). ``since`` is when
+    that run began; the change may as well lie anywhere from the day of ``earliest`` to that of ``latest``, which are
+    the starts of these days' first runs. All three are Unix times. ``histories`` finds it.
     """
 
     run_id: str
@@ -334,15 +353,19 @@ class Shift:
     stands: bool
     """Whether it is the last change to the worse of which no more than half has been undone since."""
     changed: tuple[Changed, ...]
-    """What changed then, or in the days in which it may lie, and stayed."""
+    """What changed with that run and stayed, else what did in the days in which the change may lie.
+
+    Empty: nothing that is known.
+    """
 
 
 @dataclass(frozen=True)
 class History:
     """One configuration over time: its runs by date, at least one, and the lasting changes of step time among them.
 
-    ``key`` is the ``configuration_key`` and ``title`` the line that names it. ``moments`` are the runs and ``shifts``
-    the changes, both the oldest first. ``days``, a property, is the number of days with runs.
+    ``key`` is the ``configuration_key`` and ``title`` the line that names it (``title_of``). ``moments`` are the runs
+    and ``shifts`` the changes, both the oldest first. The property ``days`` is the number of days with runs.
+    ``histories`` makes it.
     """
 
     key: str
@@ -359,8 +382,9 @@ class History:
 class Observed(NamedTuple):
     """What a history keeps of one run; little, as there may be thousands.
 
-    ``configuration`` is that of ``configuration_of``, ``started`` a Unix time, ``time`` the step time. ``facts`` are
-    those of ``history_facts``; runs with the same ones may share one mapping.
+    ``configuration`` is that of ``configuration_of``, ``title`` that of ``title_of``, ``started`` a Unix time, ``day``
+    its day (YYYY-MM-DD), ``time`` the step time. ``facts`` are those of ``history_facts``; runs with the same ones may
+    share one mapping. ``observed`` makes it.
     """
 
     run_id: str
@@ -376,7 +400,7 @@ class Observed(NamedTuple):
 def observed(record: RunRecord, measured: StepTime) -> Observed:
     """Return what a history keeps of the run of ``record``, whose step time is ``measured``.
 
-    It may read the run's folder and log.
+    It may read the run's folder and log; what cannot be read is left out of the facts.
     """
     return Observed(
         run_id=record.paths.run_id,
@@ -428,7 +452,7 @@ def _dated_runs(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Cha
     """Yield (run, facts that changed since they were last known) for each of ``items``, which are in order of date.
 
     The run's own ``changes`` are against the run before it; a fact that the nodes of one of the two did not tell is in
-    neither.
+    neither. The first run has no changes of either kind.
     """
     before: Mapping[str, str] | None = None
     known: Mapping[str, str] = {}
@@ -445,7 +469,11 @@ def _dated_runs(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Cha
 
 
 def _changed_facts(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed, ...]:
-    """Return the facts that differ between two runs; what nodes tell counts only where both runs have it."""
+    """Return the facts that differ between two runs; what nodes tell counts only where both runs have it.
+
+    That is the facts in ``EVIDENCE``; any other fact that one run lacks is ``-`` there. Those of ``before`` come first;
+    empty: none differs.
+    """
     if before is now:
         return ()
     return tuple(
@@ -468,8 +496,9 @@ _Seen: TypeAlias = Sequence[tuple[Changed, ...]]
 def _level_shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
     """Return the lasting changes of step time among the runs, in order, with the facts that changed as well.
 
-    Facts count only if they stayed as long as the new level. ``seen`` has, for each run, the facts that changed with
-    it.
+    ``moments`` are at least one run, in order of date; ``seen`` has, for each, the facts that changed with it. Facts
+    count only if they stayed as long as the new level. ``rate`` is how often a history without a change may be said to
+    have one, ``scatter`` how much repeats differ.
     """
     starts = _day_starts(moments)
     edges = [*starts, len(moments)]
@@ -507,8 +536,9 @@ def _mean_log(moments: Sequence[DatedRun]) -> float:
 def _coinciding_changes(seen: _Seen, edges: Sequence[int], change: LevelChange, level: range) -> tuple[Changed, ...]:
     """Return the facts that changed with the first run after ``change`` and stayed so on both sides.
 
-    Where there are none, those that changed in the days in which the change may lie; empty: none did. ``edges`` are the
-    positions at which days begin, and the number of runs; ``level`` the positions of the runs of both levels.
+    Where there are none, those that changed in the days in which the change may lie; empty: none did. ``seen`` has, for
+    each run in order of date, the facts that changed with it. ``edges`` are the positions of runs at which days begin,
+    and the number of runs; ``level`` the positions of the runs of both levels.
     """
     around = range(edges[change.earliest - 1] + 1, edges[change.latest + 1])
     for runs in ([edges[change.at]], around):
@@ -523,8 +553,9 @@ def _coinciding_changes(seen: _Seen, edges: Sequence[int], change: LevelChange, 
 def _separates_levels(seen: _Seen, level: range, at: int, change: Changed) -> bool:
     """Return whether ``change`` separates two levels: earlier runs lack its new value, later ones the old.
 
-    ``level`` are the positions of the runs looked at, ``at`` the one with the change. False for a fact that changed
-    with the runs before and after too: it is another in every run, and explains nothing.
+    ``seen`` has, for each run in order of date, the facts that changed with it. ``level`` are the positions of the runs
+    looked at, ``at`` the one with the change. False for a fact that changed with the runs before and after, too: it is
+    another in every run, and explains nothing.
     """
     named: set[int] = set()
     before: set[str] = set()

@@ -60,17 +60,20 @@ class Spread(NamedTuple):
     """How well runs tell the mean step time of their configuration. Variances are of natural logarithms.
 
     ``degrees`` are the degrees of freedom of ``variance``. ``source`` says who knows how runs differ: what is stated,
-    the site's record, or these runs. ``half`` gives half the interval of the mean for an error rate.
+    the site's record, or these runs. ``half`` returns half the interval of the mean, a logarithm, for an error rate of
+    each bound and a further relative standard error (0: none). ``level`` makes it.
     """
 
     variance: float
     """Of the mean of the days' means."""
     degrees: float
     day_share: float
-    """Of the variance: what the runs' days do, and more runs of the same days do not make smaller."""
+    """Share (0 to 1) of the variance that the runs' days make, and that more runs of the same days do not make smaller.
+    """
     another: float
     """Variance of one more run, on a day of its own."""
     source: Source
+    """``stated``, ``site`` (its record) or ``runs`` (these alone, as they contradict it)."""
     scattered: bool
     """The runs scatter more than the site's record says."""
 
@@ -86,9 +89,10 @@ class Spread(NamedTuple):
 class Level(msgspec.Struct, frozen=True):
     """The step time of a configuration and its interval, as natural logarithms.
 
-    ``steady`` and the bounds are of seconds, ``stalls`` and the halves of factors. The properties ``mean`` (``steady``
+    ``steady`` and the bounds are of seconds, ``stalls`` and the halves of factors. Properties: ``mean`` (``steady``
     plus ``stalls``), ``low`` and ``high`` are the mean step time and its bounds, and ``bounded`` is (low, mean, high).
-    The bounds reach at least as high as those of the steady steps, and where stalls do not count at least as low.
+    The bounds reach at least as high as those of the steady steps, and where stalls do not count at least as low. The
+    function ``level`` makes it.
     """
 
     steady: float
@@ -101,7 +105,7 @@ class Level(msgspec.Struct, frozen=True):
     repeated: bool
     """Whether stalls count: steps stalled on two days or more, or one day is all that is judged."""
     spread: Spread
-    """Of the mean."""
+    """How well the runs tell the mean, stalls included."""
 
     @property
     def mean(self) -> float:
@@ -177,7 +181,9 @@ def _has_slow_stall(run: StepTime) -> bool:
 
 
 def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:
-    """Return the relative standard error of the mean step time of ``runs``, at least one.
+    """Return the standard error of the mean step time of ``runs``, as a share of it (0.01: 1 %), stalls included.
+
+    ``scatter`` is how much repeats differ; ``earlier`` are squares of other runs of the configuration.
 
     Raises:
         statistics.StatisticsError: no runs
@@ -188,7 +194,8 @@ def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squ
 def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
     """Return ``total`` minus the sum of ``parts``; all of these and the result are (low, estimate, high).
 
-    The estimates are independent of each other. The bounds are those of MOVER: Zou and Donner, 2008.
+    The estimates are independent of each other; without ``parts`` it is ``total``. The bounds are those of MOVER: Zou
+    and Donner, 2008.
     """
     middle = total[1] - sum(part[1] for part in parts)
     below = math.hypot(total[1] - total[0], *(part[2] - part[1] for part in parts))
@@ -223,7 +230,12 @@ def _spread(groups: Groups, scatter: Scatter, earlier: Squares, stated: Scatter,
 
     ``groups`` are the runs as ``batches`` groups them, at least one.
 
-    The models are ``scatter`` pooled with what the runs show, then ``stated`` pooled with it, then the runs alone.
+    The models are ``scatter`` pooled with what the runs show, then ``stated`` pooled with it, then the runs alone. The
+    first is left out until enough runs, those of ``earlier`` among them, confirm it. With fewer than ``shown`` runs,
+    each run's stalls count as chance.
+
+    Raises:
+        statistics.StatisticsError: no runs
     """
     runs = list(itertools.chain.from_iterable(groups))
     inside = statistics.fmean([run.relative_error**2 for run in runs])
@@ -264,7 +276,7 @@ def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> 
 
     ``squared`` is a sum of squared deviations with ``degrees`` degrees of freedom; 0 of these: nothing was observed.
     Where it is so large that the prior would give as much in less than 10 % of cases, the prior is dropped and the last
-    element is True.
+    element is True. ``prior_degrees`` is more than 0.
     """
     if degrees and squared / degrees > prior:
         ratio = squared / degrees / prior if prior else math.inf

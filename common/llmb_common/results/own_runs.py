@@ -19,15 +19,17 @@ _NEWEST = 40
 def own_runs_lookup(install: Path | None) -> Look:
     """Return a function that looks up what the runs on record in ``install`` say of a plan: step time and GPU memory.
 
-    It takes a plan and gives an ``OwnRuns``. Only runs whose logs ``llmb-run results`` or ``llmb-run show`` has read
-    count. It finds nothing, and raises nothing, where ``install`` is None or has no index that can be read.
+    It takes a plan and returns an ``OwnRuns``. Only runs whose logs ``llmb-run results`` or ``llmb-run show`` has read
+    count. It returns an empty ``OwnRuns``, and raises nothing, where ``install`` is None or has no index that can be
+    read.
     """
 
     def lookup(plan: JobPlan) -> OwnRuns:
         """Return what the runs on record in ``install`` say of ``plan``: its step time and GPU memory.
 
-        The time is None where there is no such run. Memory is a function, so that it is looked up only when it is asked
-        for. Empty where there is no index of runs.
+        ``install`` is the enclosing function's. ``time`` is None where there is no such run. ``memory`` is a function
+        of the kind of job, so that it is looked up only when it is asked for. Both are empty where there is no index of
+        runs.
         """
         if install is None or not (install / ".llmb" / "index.db").is_file():
             return OwnRuns()
@@ -65,8 +67,9 @@ def _step_seconds_of_repeats(install: Path, plan: JobPlan) -> list[float]:
 def _mean_and_range(seconds: Sequence[float]) -> OwnTime:
     """Return the mean step time of at least one run, and the range in which a further run lies in 9 of 10 cases.
 
-    Runs are taken to scatter as is stated, pooled with what these show. These may be of one day, and many of them say
-    nothing of another day: so their number does not narrow the range.
+    ``seconds`` are the runs' step times; the mean is the geometric one. Runs are taken to scatter as is stated, pooled
+    with what these show. These may be of one day, and many of them say nothing of another day: so their number does not
+    narrow the range.
     """
     from llmb_common.base.statistics import t_quantile
     from llmb_common.results.scatter import STATED

@@ -67,8 +67,9 @@ class Block:
 
     ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, in the same order and as many, None
     for a run that gave none. ``work``: the natural logarithm of B's tokens per step and GPU over A's, 0 where the steps
-    do the same work. ``turns``, a property, are the positions of the runs that have a step time, ``steady``, too, the
-    logarithms of their time per token but for a constant, and ``of`` gives the step times of one side.
+    do the same work. Properties, each a list with an entry per run that has a step time, in order: ``turns`` are
+    positions in the block, from 0, and ``steady`` natural logarithms of the steady time per token but for a constant.
+    ``of`` returns the step times of the runs of ``A`` or of ``B``.
     """
 
     order: str
@@ -103,8 +104,9 @@ class Comparison:
 
     ``difference``, with bounds ``low`` and ``high``, is of the steady steps plus ``stalls``. ``pairs`` is half the
     number of runs, rounded down, ``noise`` the standard deviation of the difference of two runs, and ``drift`` how much
-    slower each run is than the one before. ``answer`` puts it into words: ``faster``, ``slower``, ``no difference`` or
-    ``open``.
+    slower each run is than the one before. ``answer`` puts it into words: ``faster`` or ``slower`` (of B),
+    ``no difference`` (none above ``resolution``, a share of the step time: 0.01 is 1 %) or ``open``. ``compare_blocks``
+    makes it.
     """
 
     pairs: int
@@ -157,8 +159,8 @@ def look_schedule(most: int) -> list[int]:
 def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
     """Return how B compares with A over ``blocks``; None where they are too few for bounds that sure.
 
-    Two are always too few. Each bound is wrong at ``RATE`` (0.5 %), or less often with more blocks than the last of
-    ``LOOKS``.
+    Each block needs a run with a step time. Two blocks are always too few, and so are any where just one side has step
+    times. Each bound is wrong at ``RATE`` (0.5 %), or less often with more blocks than the last of ``LOOKS``.
     """
     rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
     design, steady = _Design(blocks), [block.steady for block in blocks]
@@ -178,7 +180,7 @@ def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rat
     """Return what the first side loses to stalls beyond the second, as (low, difference, high) of natural logarithms.
 
     By Student's t of the runs' own shares, each bound wrong at ``rate``. Zeros where it is not certain that either side
-    loses more, or there are fewer than three runs.
+    loses more, or there are fewer than three runs in all; of more, each side has at least one.
     """
     shares = [math.log1p(run.stall_share) for run in first]
     others = [math.log1p(run.stall_share) for run in second]
@@ -196,9 +198,10 @@ def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rat
 class _Design:
     """The randomized design behind blocks of runs: which orders were possible, and what each makes of the values.
 
-    It is made from the blocks. A vector has one value for each run that has a step time, in order. Shared effects, such
-    as a drift inside blocks, are taken out of it. ``interval`` gives B's value less A's with its bounds, ``scatter``
-    how much runs differ and drift.
+    It is made from the blocks, each with at least one step time. A vector has one value for each run that has a step
+    time, in order. Shared effects, such as a drift inside blocks, are taken out of it. ``interval`` returns (low,
+    difference, high) of B's value less A's, None where the blocks are too few; ``scatter`` returns (standard deviation
+    of the difference of two runs, drift from one run to the next).
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
@@ -260,7 +263,10 @@ class _Design:
         return math.sqrt(2 * _dot_product(rest, rest) / max(free, 1)), drift
 
     def _residual(self, vector: Vector) -> Vector:
-        """Return ``vector`` less its projections on the shared effects."""
+        """Return ``vector`` less its projections on the shared effects, as a new list.
+
+        It has a value for each run with a step time.
+        """
         for shared in self._shared:
             along = _dot_product(vector, shared)
             vector = [value - along * part for value, part in zip(vector, shared, strict=True)]
@@ -269,8 +275,8 @@ class _Design:
     def _tables(self, left: Vector) -> list[list[Vector]]:
         """Return, for each block, one row per possible order: the scalar products that ``interval`` adds up.
 
-        They are those of the order's sides with the values, with the actual draw, with themselves, and with each shared
-        effect.
+        ``left`` are the values of all runs with a step time, without the shared effects. The products are those of the
+        order's sides with these values, with the actual draw, with themselves, and with each shared effect.
         """
         tables = []
         start = 0
@@ -299,12 +305,18 @@ def _sample_draws(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[t
 
 
 def _centred_sides(letters: str, turns: Sequence[int]) -> Vector:
-    """Return 1 for each run of side B and 0 for each of A, less their mean, for the ``turns`` of a block."""
+    """Return 1 for each run of side B and 0 for each of A, less their mean, for the ``turns`` of a block.
+
+    ``letters`` has the side of each turn (``ABBA``); ``turns`` are positions in it, at least one.
+    """
     return _centre([float(letters[turn] == "B") for turn in turns])
 
 
 def _join_centred(values: Iterable[Vector]) -> Vector:
-    """Return the values of all blocks as one vector, each less the mean of its own block."""
+    """Return the values of all blocks, one vector each, as one vector, each less the mean of its own block.
+
+    Every block has a value.
+    """
     return list(itertools.chain.from_iterable(map(_centre, values)))
 
 

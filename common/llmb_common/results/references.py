@@ -44,8 +44,8 @@ from llmb_common.runs.record import RunRecord
 class Spread(msgspec.Struct, frozen=True):
     """How much step times changed from one release of NVIDIA's software to the next, as relative changes.
 
-    A change is the newer time over the older one, less 1: below 0 is faster. ``fastest`` is the 5th percentile over
-    ``pairs`` pairs of published results, ``slowest`` the 95th.
+    A change is the newer time over the older one, less 1: -0.05 is 5 % less time. ``fastest`` is the 5th percentile
+    over ``pairs`` pairs of published results, ``median`` the 50th, ``slowest`` the 95th. ``release_spread`` returns it.
     """
 
     fastest: float
@@ -62,11 +62,11 @@ Kind: TypeAlias = Literal["baseline", "published", "stated"]
 
 @dataclass(frozen=True)
 class Reference:
-    """A step time, in seconds, to compare a run's with.
+    """A step time, in seconds, to compare a run's with; as text ``12.3 s (SOURCE; SOFTWARE)``.
 
     ``kind`` is ``published``, ``baseline`` (of this site) or ``stated`` (by the suite of an acceptance campaign).
     ``software`` is what it was measured with, ``source`` says for people where it comes from. ``error`` is its relative
-    standard error, 0 where that is not known. ``result``: the published result; None for any other kind.
+    standard error, 0 where that is not known.
     """
 
     kind: Kind
@@ -77,9 +77,9 @@ class Reference:
     """Whether the run used the same release of the same framework."""
     error: float = 0.0
     result: PublishedResult | None = None
-    """The published one."""
+    """The published result that it is; None for any other kind."""
     notes: tuple[str, ...] = ()
-    """What must be known of it, whatever the verdict, as clauses."""
+    """What must be known of it, whatever the verdict, as clauses without a full stop."""
 
     def __str__(self) -> str:
         return f"{self.seconds:g} s ({self.source}; {self.software})"
@@ -96,8 +96,9 @@ def by_preference(known: Iterable[Reference]) -> list[Reference]:
 def same_software(image: str | None, document: Document) -> bool:
     """Return whether jobs in ``image`` train with the framework and container release that ``document`` measured.
 
-    ``25.09`` and ``25.09.00`` are the same release. False where ``image`` is None or its release is not known, and for
-    documents of NeMo 2.
+    ``image`` is a path or reference, whose text has the release. ``25.09`` and ``25.09.00`` are the same release. False
+    where ``image`` is None or its release is not known, where ``document`` names no container, and for documents of
+    NeMo 2.
     """
     return document.framework == "Megatron-Bridge" and same_release(container_release(image), document.container)
 
@@ -138,7 +139,9 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One of the runs that a baseline is made of, as the list of baselines stores it.
 
     ``seconds`` is its steady step time and ``error`` that time's standard error, in seconds. ``stalls``, ``steps``,
-    ``day`` and ``nodes`` are those of its ``StepTime``, which ``time``, a property, makes again.
+    ``day`` and ``nodes`` are those of its ``StepTime``. The property ``time`` makes that again, but for what is not
+    stored: the number of measured steps and the window's mean are 0 (not known). An unknown key is refused when it is
+    decoded.
     """
 
     run_id: str
@@ -160,9 +163,12 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """This site's own reference for one configuration and software: some runs that a user chose.
 
-    ``key`` is the ``configuration_key``, ``title`` the line that names the configuration, ``added`` the Unix time at
-    which it was made. A site has at most one for each ``key`` and ``software``. The properties ``times`` and
-    ``seconds`` are the runs' step times and their mean, stalls included; ``relative_error`` tells how sure that is.
+    ``key`` is the ``configuration_key``, ``title`` the line that names the configuration, ``software`` a text of
+    ``software_of``, ``added`` the Unix time at which it was made. A site has at most one for each ``key`` and
+    ``software``. Its text is ``this site's baseline of 3 runs, 2026-11-29``. The properties ``times`` and ``seconds``
+    are the runs' step times, in the order of ``runs``, and their mean in seconds, stalls included; ``relative_error``
+    returns the standard error of that mean, as a share of it. An unknown key is refused when it is decoded.
+    ``set_baselines`` makes it, ``baselines`` reads it.
     """
 
     key: str
@@ -171,7 +177,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     added: float
     runs: tuple[BaselineRun, ...]
     setup: dict[str, str | float] = {}  # msgspec copies it
-    """What the nodes of these runs were."""
+    """What the nodes of these runs were, as ``setup_of`` gives it, by field of ``NodeSummary``; empty: not known."""
 
     def __str__(self) -> str:
         day = time.strftime("%Y-%m-%d", time.localtime(self.added))
@@ -230,11 +236,12 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
 
     Each run comes with its step time. The new ones are sorted by title, then software. The installation's list of
     baselines is written: one of the same configuration and software is replaced, with all its runs; others stay.
-    Nothing is written where an error is raised.
+    Nothing is written where an error is raised. That the runs succeeded is not checked.
 
     Raises:
         RequestError: there are no runs, or repeats with several images of one name
-        RecordError: the list cannot be read or written, or another process does not finish its own change of it
+        RecordError: the list cannot be read or written, is damaged, or has a baseline without runs or times; or another
+            process does not finish its own change of it
         OSError: the list cannot be locked for another reason
     """
     if not runs:
@@ -246,7 +253,9 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     new = {key: _baseline(*key, repeats) for key, repeats in together.items()}
 
     def replaced(found: list[Baseline]) -> list[Baseline]:
-        """Return the list of baselines that takes the place of ``found``, sorted by title: with the new ones in it.
+        """Return the list of baselines that takes the place of ``found``, sorted by title, then software.
+
+        It has the enclosing function's ``new`` ones, in place of those of the same key and software.
 
         Raises:
             RecordError: ``found`` has a baseline without runs or times
@@ -260,7 +269,9 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
 
 
 def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTime, str]]) -> Baseline:
-    """Return the baseline that ``repeats`` make: (run, its step time, mark of its image) of one configuration each.
+    """Return the baseline that ``repeats`` make: (run, its step time, mark of its image) of each, at least one.
+
+    All are of the configuration ``key`` and of ``software``. Its title is the last one's, and it is made now.
 
     Raises:
         RequestError: they ran with several images of one name
@@ -283,17 +294,20 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
     """Remove the baselines whose configuration has one of ``keys``, whatever their software; return those removed.
 
     Keys are compared in full. The baselines are sorted by title, then software. The installation's list of baselines is
-    written.
+    written, also where ``keys`` is empty.
 
     Raises:
         RequestError: a key that no baseline has; nothing is removed then
-        RecordError: the list cannot be read or written, or another process does not finish its own change of it
+        RecordError: the list cannot be read or written, is damaged, or has a baseline without runs or times; or another
+            process does not finish its own change of it
         OSError: the list cannot be locked for another reason
     """
     removed: list[Baseline] = []
 
     def others(found: list[Baseline]) -> list[Baseline]:
-        """Return the baselines of ``found`` that stay, sorted by title; append the others to ``removed``.
+        """Return the baselines of ``found`` that stay, sorted by title, then software.
+
+        Those that have one of ``keys`` of the enclosing function are appended to its ``removed``; not where it raises.
 
         Raises:
             RequestError: a key that no baseline has
@@ -313,9 +327,9 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
 def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
     """Return the baselines to compare a run with, that of its own software first; empty where there is none.
 
-    They are those of ``known`` that are of its configuration, in their order there, without any that the run is part
-    of. ``past`` are the site's runs, which say how much repeats differ. Where none is known, the run's log is not read
-    for its software.
+    They are those of ``known`` that are of its configuration, otherwise in their order there, without any that the run
+    is part of. ``past`` are the site's runs, which say how much repeats differ. Where none is known, the run's log is
+    not read for its software.
     """
     if not known:
         return []  # to say what a run's software is may mean to read its log
@@ -331,8 +345,9 @@ def _has_run(item: Baseline, record: RunRecord) -> bool:
 def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Baseline]) -> list[NodeFinding]:
     """Return how a run's nodes differ from those of a baseline, one finding per fact; empty where nothing differs.
 
-    The baseline is that of the run's configuration, else any, the newest of several, among those with the same GPUs.
-    Empty also where there is none, or the run is itself part of one of these.
+    ``account`` is the summary of the run's nodes. The baseline is one of those in ``known`` with the same GPUs: of the
+    run's configuration if there is one, else any; the newest of several. Empty also where there is none, or the run is
+    itself part of any with the same GPUs.
     """
     if any(_has_run(item, record) for item in _with_same_gpus(account, known)):
         return []
@@ -364,6 +379,9 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past:
 
     That of the same ``software``, which is a text of ``software_of``, comes first. The others keep their order. Empty:
     there is none. ``past`` are the site's runs, which say how much repeats differ.
+
+    Raises:
+        statistics.StatisticsError: such a baseline has no runs, which ``baselines`` does not return
     """
     key = configuration_key(plan)
     return by_preference(
@@ -393,7 +411,9 @@ class Worth(msgspec.Struct, frozen=True):
     """What a change of configuration did to published GPU times per sample, as shares: -0.05 is 5 % less time.
 
     ``low`` is the least of the changes, ``high`` the greatest, of ``pairs`` pairs of results; for a change of the
-    container alone they are the 5th and 95th percentile. ``of`` says for people what was compared.
+    container alone they are the 5th and 95th percentile. ``of`` says for people what was compared. Its text is
+    ``-5.0 % to +1.2 % in 3 pairs of published rows``, with a single percentage where both are equal. ``worth_of`` makes
+    it.
     """
 
     low: float
@@ -464,7 +484,8 @@ def _differing_facts(one: Facts, other: Facts) -> dict[str, tuple[object, object
 def _plan_facts(plan: JobPlan) -> Facts:
     """Return what jobs of ``plan`` run with: variant, GPUs, precision, layout and container, by name.
 
-    The names are those of ``_result_facts``, so the two can be compared.
+    The names are those of ``_result_facts``, so the two can be compared; the container's release is a tuple of numbers
+    or None.
     """
     known = {"variant": plan.variant, "gpu": plan.gpu_type, "gpus": plan.gpus}
     known |= _precision_facts(plan.dtype, plan.fp8_recipe)

@@ -35,8 +35,9 @@ Kind: TypeAlias = Literal["weak", "strong"]
 class ScaledRun(NamedTuple):
     """One successful run that may become part of a scaling line: its plan, recipe, software, and step time.
 
-    ``seconds`` is the steady step time; ``time`` has it with its error and its stalls, None where these are not known,
-    and ``steady``, a property, is ``time`` without its stalls. ``scatter`` is how much repeats differ at this site.
+    ``software`` is the text of ``software_of``. ``seconds`` is the steady step time; ``time`` has it with its error and
+    its stalls, None where these are not known. ``scatter`` is how much repeats differ at this site. The property
+    ``steady`` is ``time`` without its stalls, and with an error of 0 where that is None.
     """
 
     plan: JobPlan
@@ -57,8 +58,8 @@ class PublishedPoint:
     """A result that NVIDIA published at one number of GPUs, for the same kind of job as a scaling line.
 
     ``tokens_per_second`` is that of the whole job. ``efficiency`` is tokens/s per GPU as a fraction of those of the
-    published result at the line's smallest scale; None where there is none. ``source`` says for people where it was
-    published.
+    published result at the line's smallest scale (1.0 there); None where there is none. ``source`` says for people
+    where it was published, and with which framework and container. ``scaling`` makes it.
     """
 
     gpus: int
@@ -74,7 +75,7 @@ class ScalePoint:
     ``gbs`` is the global batch size in samples, ``seconds`` the mean of the runs' steady step times,
     ``tokens_per_second`` that of the whole job. The efficiency is tokens/s per GPU as a fraction of those at the line's
     smallest scale (above 1: better), with bounds at a verdict's confidence; the smallest scale has 1.0, and None as
-    bounds. ``published`` None: nothing was published at this scale.
+    bounds. ``published`` None: nothing was published at this scale. ``scaling`` makes it.
     """
 
     gpus: int
@@ -94,7 +95,7 @@ class ScalingLine:
 
     ``title`` names the job without its scale. ``kind`` weak: the batch per GPU is the same; strong: the whole batch is.
     ``published`` is what NVIDIA published for this kind of job, the smallest scale first, also at scales that were not
-    run; empty for strong lines.
+    run; empty for strong lines. ``scaling`` makes it, with ``software`` as text such as ``nemo:26.02.01``.
     """
 
     title: str
@@ -146,9 +147,9 @@ def _lines_of_family(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
 
 
 def _scaling_line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
-    """Return the scaling line of runs that are grouped by number of GPUs, the smallest first.
+    """Return the scaling line of runs that are grouped by number of GPUs, the smallest first, each group with a run.
 
-    Published points are added to weak lines only.
+    Its title, software and published results are by the first run. Published points are added to weak lines only.
 
     Raises:
         RecipeError: a file of the recipe cannot be read, or is damaged
@@ -163,10 +164,10 @@ def _scaling_line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingL
 
 
 def _scale_point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: PublishedPoint | None) -> ScalePoint:
-    """Return the point of a scaling line for ``runs``, all at one number of GPUs.
+    """Return the point of a scaling line for ``runs``, at least one, all at one number of GPUs.
 
-    Its efficiency is against ``base``, the runs at the smallest scale; where ``runs`` are these, it is 1.0 without
-    bounds.
+    Its efficiency is against ``base``, the runs at the smallest scale; where ``runs`` is the very same object, it is
+    1.0 without bounds. ``published`` is the point's published result, or None.
     """
     plan, seconds = runs[0].plan, fmean(run.seconds for run in runs)
     rate = tokens_per_second(plan.seq_len, plan.gbs, seconds)
@@ -185,7 +186,8 @@ def _published_points(run: ScaledRun, base: int) -> tuple[PublishedPoint, ...]:
     """Return what NVIDIA published for the run's kind of job at each number of GPUs, the smallest first.
 
     Of several documents the one nearest to the run's software counts. Efficiencies are against the result at ``base``
-    GPUs, None where there is none. Empty: nothing was published.
+    GPUs, None where there is none. Empty: nothing was published. Left out are results without a row in the recipe, of
+    another number of layers, or whose row's batch size is no whole number there.
 
     Raises:
         RecipeError: a file of the recipe cannot be read, or is damaged

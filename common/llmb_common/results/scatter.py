@@ -46,8 +46,10 @@ _SET_ASIDE = 10
 class Scatter:
     """How much repeats of a configuration differ, between days (``day``) and within a day (``run``).
 
-    Both are standard deviations as shares of the step time. The degrees of freedom say for how many observations each
-    counts. The properties: ``total`` is both together, and ``of_one_day`` a copy for a verdict on a single day.
+    Both are standard deviations as shares of the step time (0.02: 2 %). The degrees of freedom say for how many
+    observations each counts. Properties: ``total``, that of single runs on different days, and ``of_one_day``, a copy
+    for a verdict on a single day, in which days do not differ and which counts as learned. ``learn_scatter`` makes it
+    from a site's runs; ``STATED`` is what is stated.
     """
 
     day: float
@@ -57,7 +59,7 @@ class Scatter:
     learned: bool = False
     """From this site's runs; else stated."""
     runs: int = 0
-    """The number of runs that it was learned from."""
+    """The number of runs that it was learned from; where it is stated, of those that were too few to learn from."""
     one_day: bool = False
     """For a verdict on a single day, which claims nothing of others."""
 
@@ -83,7 +85,8 @@ evening need to be wrong in at most 5 % of the cases where days differ by 3 %.""
 class Squares(NamedTuple):
     """Sums of squared deviations of logarithms of step times, within batches of runs and between the batches' means.
 
-    Each has its degrees of freedom.
+    Logarithms are natural. Each sum has its degrees of freedom; 0: nothing is known. ``squares`` makes it;
+    ``NOTHING_SEEN`` has zeros.
     """
 
     within: float = 0.0
@@ -133,13 +136,16 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
     """Return the squared deviations of one configuration's runs, grouped by ``batches``.
 
-    They are of the natural logarithms of the runs' mean step times. All 0 where there are no groups.
+    They are of the natural logarithms of the runs' mean step times. All 0 where there are no groups; none may be empty.
     """
     return _squares_of_values([[run.mean_log for run in batch] for batch in groups])
 
 
 def _squares_of_values(groups: Sequence[Sequence[float]]) -> Squares:
-    """Return the squared deviations within and between ``groups`` of numbers; all 0 where there are no groups."""
+    """Return the squared deviations within and between ``groups`` of numbers; all 0 where there are no groups.
+
+    No group may be empty.
+    """
     means = list(map(_mean, groups))
     centre = _mean(means)
     inside: list[float] = []
@@ -169,7 +175,10 @@ def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
 
 
 def _scatter_of(configurations: Sequence[_Repeats]) -> Scatter:
-    """How repeats differ at a site with these configurations; where they are too few, ``STATED`` and their number."""
+    """Return how repeats differ at a site with these configurations; if they are too few, ``STATED`` and their number.
+
+    When they are too few, and all else, is as for ``learn_scatter``.
+    """
     count = sum(repeats.runs for repeats in configurations)
     near = [repeats.squares for repeats in configurations if repeats.squares.within_degrees]
     on_several_days = [repeats.squares for repeats in configurations if repeats.squares.between_degrees]
@@ -224,7 +233,8 @@ def _variance_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, floa
 def _excess_variance(logs: Sequence[float], chance: Sequence[float]) -> float:
     """Return how much the configurations' true log variances vary, beyond chance; drawn towards what is stated.
 
-    ``logs`` are the observed log variances, ``chance`` the variance that chance alone gives each.
+    ``logs`` are the observed log variances, at least one, ``chance`` the variance that chance alone gives each, above
+    0. The result is above 0, so that no history counts for more than ``_MOST_DEGREES`` (15) degrees of freedom.
     """
     weights = [1 / noise for noise in chance]
     mean, count = _weighted_mean(logs, weights), len(logs)
@@ -246,7 +256,7 @@ def _log_variance_bias(degrees: float) -> float:
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the weighted mean of ``values``, of which there is at least one."""
+    """Return the mean of ``values``, at least one, weighted by as many ``weights``, whose sum must not be 0."""
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
@@ -260,7 +270,7 @@ _NEWEST = 40
 class PastRun(NamedTuple):
     """A successful run on record that was measured as its recipe documents it, with its step time.
 
-    ``configuration`` is the text of ``configuration_of``.
+    ``configuration`` is the text of ``configuration_of``: key and software.
     """
 
     configuration: str
@@ -271,10 +281,10 @@ class PastRun(NamedTuple):
 class PastRuns:
     """The step times on record at a site, by configuration, to learn how much repeats differ there.
 
-    It is made from ``PastRun`` entries. A run that is given twice counts once, with its last step time. ``scatter``
-    tells how much repeats differ by the runs of other configurations, ``squares_without`` how those of one
-    configuration do. The newest runs of a configuration must come first: only the first ``_NEWEST`` (40) count in
-    ``squares_without``.
+    It is made from ``PastRun`` entries, the newest of each configuration first. A run that is given twice counts once,
+    with its last step time. ``scatter`` returns the ``Scatter`` of repeats by the runs of other configurations,
+    ``squares_without`` the ``Squares`` of the newest 40 runs of one configuration, without those that are named. Both
+    take the text of ``configuration_of``, and one that is not on record is no error.
     """
 
     def __init__(self, runs: Iterable[PastRun] = ()) -> None:

@@ -45,7 +45,7 @@ class SuiteAttempt:
 
     ``time`` None: there is none, or only success counts. ``fault`` says why the run tells nothing of the system (a node
     died, somebody canceled it); another run replaces it. ``failure`` says why the run failed, and goes before
-    ``fault``. Both empty: it succeeded. ``bad_nodes``: nodes that its end speaks against.
+    ``fault``. Both empty: it succeeded. ``bad_nodes``: host names of nodes that its end speaks against.
     """
 
     time: StepTime | None = None
@@ -58,8 +58,9 @@ class SuiteAttempt:
 class Rerun:
     """A run that a campaign adds: its number ``attempt`` from 1, the reason, and in how many ``days`` it should start.
 
-    ``days`` count from when it is added; 0: at once. ``replaces`` is the number of the run that tells nothing and whose
-    place it takes; None: it is one more.
+    ``attempt`` counts all runs of the workload. ``reason`` is a clause: ``run 2: ...`` and the fault, or
+    ``open after 3 runs``. ``days`` count from when it is added; 0: at once. ``replaces`` is the number of the run that
+    tells nothing and whose place it takes; None: it is one more.
     """
 
     attempt: int
@@ -73,6 +74,7 @@ class Needs:
     """How many further ``runs`` would decide an open answer.
 
     ``days`` 0: they may share a day; else each needs a day of its own, and ``days`` is their number.
+    ``what_would_decide`` makes it.
     """
 
     runs: int
@@ -83,10 +85,11 @@ class Needs:
 class SequentialDecision:
     """Where one workload of a campaign stands: how many runs it needs in all, and its answer after these.
 
-    ``attempts`` counts all runs, the ended ones and ``reruns``, the runs to add, among them. ``answer`` None: not yet,
-    runs are waited for. ``decision`` is that of the last look, None before one or without step times; ``trouble`` says
-    why there is none, or why it does not count. ``needs`` is what would decide a campaign that ends open; None: nothing
-    known would.
+    ``attempts`` counts all runs, the ended ones and ``reruns``, the runs to add, among them. ``answer`` is ``pass``,
+    ``fail`` or ``open``; None: not yet, runs are waited for. ``decision`` is that of the last look, None before one or
+    without step times; ``trouble`` says why there is none, or why it does not count, empty where there is nothing to
+    say. ``needs`` is what would decide a campaign that ends open; None: nothing known would. ``next_decision`` makes
+    it.
     """
 
     attempts: int
@@ -167,8 +170,9 @@ def _day_that_may_decide(
 ) -> int | None:
     """Return when further runs may decide: 0 for today, 1 for further days, one run a day; None: ``left`` runs cannot.
 
-    Further days come first where runs like those so far would decide sooner there. The arguments are those of
-    ``next_decision``.
+    Further days come first where runs like those so far would decide sooner there. ``judge`` and ``spread`` are those
+    of ``next_decision``; ``times`` are the step times so far, at least one, ``left`` how many runs may be added, at
+    least one.
     """
     needs = what_would_decide(judge, times)
     sooner_elsewhere = spread and needs is not None and needs.days > 0
@@ -190,9 +194,10 @@ def may_decide(
 ) -> bool:
     """Return whether at most ``left`` further runs, at least one, could give an answer at any look of a campaign.
 
-    ``judge`` makes the decision over step times. They could not if it stays open with each as fast as the fastest of
-    ``times`` so far (at least one), as slow as the slowest, or like the middle one; of few runs a little faster and
-    slower. ``further_days``: each has a day of its own; else all share the day of the last run.
+    ``judge`` makes the decision over step times. It is tried with ``times`` (at least one) and further runs that are
+    all as fast as the fastest of them, as slow as the slowest, or like the middle one; of few runs a little faster and
+    slower. False where it stays open with each. ``further_days``: each has a day of its own; else all share the day of
+    the last run.
     """
     ordered = sorted(times, key=_mean_seconds)
     # Fewer runs do not show how much they differ.
@@ -225,7 +230,10 @@ def _mean_seconds(time: StepTime) -> float:
 
 
 def _further_runs(times: Sequence[StepTime], like: StepTime, count: int, *, further_days: bool) -> list[StepTime]:
-    """Return ``count`` copies of the run ``like``, on the day of the last of ``times``, or each on a day of its own."""
+    """Return ``count`` copies of the run ``like``, on the day of the last of ``times``, or each on a day of its own.
+
+    ``times`` has at least one run. A day of its own is a text such as ``further day 0``.
+    """
     days = [f"further day {number}" if further_days else times[-1].day for number in range(count)]
     return [replace(like, day=day) for day in days]
 

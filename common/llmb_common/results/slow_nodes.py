@@ -42,7 +42,8 @@ def steady(time: StepTime) -> StepTime:
 class NodeRun(NamedTuple):
     """One of several repeats of a configuration, with its nodes, for the search for slow nodes.
 
-    ``group`` is the configuration. ``time`` is the steady step time as a share of the mean of the repeats.
+    ``group`` is the configuration, as the caller of ``node_runs`` names it, and ``hosts`` are host names. ``time`` is
+    the steady step time as a share of the mean of the repeats, without stalls. ``node_runs`` makes it.
     """
 
     group: str
@@ -55,8 +56,8 @@ class Witness(NamedTuple):
 
     ``with_it`` and ``without`` count the runs with the node and those of the same configurations without it. ``share``:
     how much slower the former are in the mean (0.1: a tenth); for ``not slower``, how much they may be at the very
-    most, which is 0.05 or less. ``together``: other nodes in exactly the same slower runs, any of which may be the
-    cause. For ``nothing`` all these are 0 or empty.
+    most, which is 0.05 or less. ``together``: host names of other nodes in exactly the same slower runs, any of which
+    may be the cause. For ``nothing`` all these are 0 or empty. ``witnesses`` makes it.
     """
 
     says: Literal["slower", "not slower", "nothing"]
@@ -77,8 +78,8 @@ class _Total(NamedTuple):
 def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[NodeRun]:
     """Return those of ``runs`` that have repeats, with relative step times; grouped by configuration.
 
-    Each run is given as (configuration, its hosts, its step time). The configurations are in the order of their first
-    runs, the runs of each in the order given, and a single run of one is left out.
+    Each run is given as (any name of its configuration, its hosts, its step time). The configurations are in the order
+    of their first runs, the runs of each in the order given, and a single run of one is left out.
     """
     groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
     for group, hosts, time in runs:
@@ -96,8 +97,8 @@ def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[Nod
 def witnesses(nodes: Collection[str], runs: Sequence[NodeRun]) -> dict[str, Witness]:
     """Return what ``runs`` say of each of a few ``nodes`` that are suspected for another reason, by node.
 
-    A node is not blamed for runs that a slower node explains. Each of ``nodes`` has an entry, in no order to rely on;
-    one without runs says ``nothing``.
+    ``nodes`` are host names, and ``runs`` an answer of ``node_runs``. A node is not blamed for runs that a slower node
+    explains. Each of ``nodes`` has an entry, in no order to rely on; one without runs says ``nothing``.
     """
     found: dict[str, Witness] = {}
     left = NodeRuns(runs)
@@ -115,7 +116,10 @@ def witnesses(nodes: Collection[str], runs: Sequence[NodeRun]) -> dict[str, Witn
 
 
 def _not_slow(node: str, runs: NodeRuns) -> Witness:
-    """Return what ``runs`` say of a node that is not known to slow them down: ``not slower``, or ``nothing``."""
+    """Return what ``runs`` say of a node that is not known to slow them down: ``not slower``, or ``nothing``.
+
+    It is ``not slower`` where the upper bound of their ratio is at most ``_CLEAR``, and the lower one no more than 1.
+    """
     change = runs.change(node)
     if change is None or change.low > 1 or change.high > _CLEAR:
         return Witness("nothing")
@@ -126,9 +130,11 @@ class NodeRuns:
     """Repeats of some configurations, to find the node with which they are slower than with others.
 
     It is made from an answer of ``node_runs``. Of a node, only its own repeats and those of the same configurations
-    elsewhere are compared, and only of configurations that ran both with and without it. ``slowest`` names the slowest
-    node, if one stands out, ``counts`` and ``change`` tell of any one how many repeats it had and how much slower they
-    are; ``without`` gives a copy that lacks all repeats of a node.
+    elsewhere are compared, and only of configurations that ran both with and without it. ``slowest`` returns (host
+    names that nothing tells apart, how much slower: 0.1 is a tenth) of the slowest node, None if none stands out; its
+    ``looked_at`` is how many nodes are tested. ``counts`` returns (repeats with the node, repeats without it);
+    ``change`` how their step times compare, above 1: slower with it, None where there is nothing to compare;
+    ``without`` a copy that lacks all repeats of a node. A host that is in none of the repeats is no error.
     """
 
     def __init__(self, every: Sequence[NodeRun]) -> None:
@@ -195,7 +201,7 @@ class NodeRuns:
     def _ratio(self, host: str) -> float:
         """Return the mean step time of the repeats with the node over that of those without it: 1.1 is a tenth slower.
 
-        Only configurations that have both count; 0 where there is none.
+        ``host`` is the node's host name. Only configurations that have both count; 0 where there is none.
         """
         inside = self._inside(host)
         if not inside:

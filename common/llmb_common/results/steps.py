@@ -47,10 +47,10 @@ class StepTime:
     """The step time of one run over its measured window, with what stalls add to it.
 
     ``seconds`` is the mean of the window's steady steps, ``error`` its standard error in seconds. The error is what the
-    steps of this run leave open; it cannot know how runs differ. The properties: ``log`` is the natural logarithm of
-    ``seconds``, ``mean_log`` that of the mean with stalls; ``stall_share`` is what stalls add, as a share of
-    ``seconds``, ``stall_error`` the standard error of ``mean_log`` that comes from them, and ``relative_error`` is
-    ``error`` as a share of ``seconds``.
+    steps of this run leave open; it cannot know how runs differ. Properties, all numbers: ``log`` is the natural
+    logarithm of ``seconds``, ``mean_log`` that of the mean with stalls; ``stall_share`` is what stalls add, as a share
+    of ``seconds`` (0.01: 1 %; negative: they were faster steps), ``stall_error`` the standard error of ``mean_log``
+    that comes from them, and ``relative_error`` is ``error`` as a share of ``seconds``. ``estimate`` makes it.
     """
 
     seconds: float
@@ -69,9 +69,12 @@ class StepTime:
     steps: int = 0
     """Steps after warm-up, those of the window among them; 0: not known."""
     day: str = ""
-    """When the run started (YYYY-MM-DD); runs of one day share its conditions. Empty: shared with no other run."""
+    """When the run started (YYYY-MM-DD, by ``RunRecord.day``); runs of one day share its conditions.
+
+    Empty: shared with no other run.
+    """
     nodes: str = ""
-    """Where it ran: sorted host names, with commas."""
+    """Where it ran: sorted host names, with commas and no blanks; empty: not known."""
 
     @property
     def log(self) -> float:
@@ -109,7 +112,8 @@ class StepTime:
 def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     """Return the step time of a run from the times of its single steps; far ones are set apart as stalls.
 
-    Far is more than five robust standard deviations from the median, and more than 5 % of it.
+    Far is more than five robust standard deviations from the median, and more than 5 % of it. ``day`` and ``nodes`` of
+    the result are left empty.
 
     Args:
         window: seconds of each measured step, in order; at least one, all finite and positive
@@ -134,7 +138,10 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     deviation, correlation = _noise(noise)
 
     def side(seconds: float) -> int:
-        """Return 1 for a step that is longer than an ordinary one, -1 for a shorter one, 0 for an ordinary one."""
+        """Return 1 for a step that is longer than an ordinary one, -1 for a shorter one, 0 for an ordinary one.
+
+        An ordinary one takes from ``low`` to ``high`` seconds, which are the enclosing function's.
+        """
         return (seconds > high) - (seconds < low)
 
     stalls = []
@@ -157,7 +164,7 @@ def _usual_range(values: Sequence[float]) -> tuple[float, float]:
     """Return (least, most) that an ordinary step takes: what is not far from the median of ``values``.
 
     Far is more than five robust standard deviations, and more than 5 % of the median. Fewer than three values are all
-    ordinary.
+    ordinary; there is at least one.
     """
     median = statistics.median(values)
     if len(values) < 3:
@@ -170,7 +177,8 @@ def _usual_range(values: Sequence[float]) -> tuple[float, float]:
 def _noise(values: Sequence[float]) -> tuple[float, float]:
     """Return (standard deviation, lag-1 autocorrelation) of a stationary series, corrected for its being short.
 
-    The autocorrelation is never negative; 0.0 for fewer than three values.
+    The former is in the unit of ``values``, and 0.0 for fewer than two; the latter is never negative, and 0.0 for fewer
+    than three.
     """
     count = len(values)
     if count < 3:
@@ -189,7 +197,10 @@ def _noise(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _variance_inflation(count: int, correlation: float) -> float:
-    """Return by which factor autocorrelation enlarges the variance of a mean of ``count`` values."""
+    """Return by which factor, at least 1, autocorrelation enlarges the variance of a mean of ``count`` values.
+
+    ``correlation`` is that of neighboring values, from 0 to 1.
+    """
     tail = sum((1 - lag / count) * correlation**lag for lag in range(1, count))
     return 1 + 2 * tail
 
@@ -210,8 +221,8 @@ OTHER_WORK = 0.25
 def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
     """Return what is odd in the steps of a run whose window is complete, as clauses for people; empty: nothing is.
 
-    They tell of outliers, warm-up, drift, skipped steps, exploding gradients and leaping losses, in this order.
-    ``measured`` is the run's step time.
+    They tell of outliers, warm-up, drift, skipped steps, exploding gradients and leaping losses, in this order, without
+    full stops. ``measured`` is the run's ``step_time``.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -235,8 +246,9 @@ _TO_WARM_UP = 10
 def after_warm_up(timing: RunTiming) -> list[Iteration]:
     """Return the steps of a run that no warm-up slowed, in order; empty for a log without steps.
 
-    Left out are the first ten steps after each start of the job, and slow ones that follow these. Steps inside the
-    measured window always count; those behind it do unless they are left out like others.
+    Left out are the first ten steps of the log, the first ten after each further start of the job, and slow ones that
+    follow either. Steps inside the measured window always count, and so do those of the log's first ten that come after
+    the window's start.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -296,8 +308,8 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
 def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
     """Return a clause on how long the first steps after the job's last slow start were slow; empty: none was slow.
 
-    If the measured window reaches into them, it says what settled steps take, and with which ``--window`` to measure
-    those.
+    ``measured`` is the run's ``step_time``. If the measured window reaches into the slow steps, the clause says what
+    settled steps take, and with which ``--window`` to measure those.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -325,7 +337,7 @@ def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
 def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
     """Return a clause on the measured steps that were set apart as outliers; empty where none was.
 
-    ``inside`` are the steps of the window.
+    ``inside`` are the steps of the window, and ``measured`` is their step time, whose ``spikes`` are positions in it.
     """
     if not measured.spikes:
         return ""
@@ -362,8 +374,8 @@ def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
 def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
     """Return a clause where the last third of the steps takes more or less time than the first, beyond chance.
 
-    That is 2 % or more, and four standard errors or more. Else empty, also for fewer than twelve steps. ``aside`` are
-    the numbers of iterations that do not count.
+    That is 2 % or more, and four standard errors or more. Else empty, also for fewer than twelve steps. ``steady`` are
+    the run's steps after warm-up; ``aside`` are the numbers (``index``) of iterations that do not count.
     """
     kept = [item for item in steady if item.index not in aside]
     third = len(kept) // 3
@@ -396,8 +408,9 @@ def logged_tflop(inside: Sequence[Iteration]) -> float | None:
 def flops_mismatch(logged: float | None, planned: float | None, allowed: float = FLOPS_MISMATCH) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, where a step's work by the log differs too much from the plan's; else empty.
 
-    ``logged`` and ``planned`` are TFLOP of one GPU per step; None is not known, and gives no clause. The most that they
-    may differ, up or down, is ``allowed``, a share of the planned work.
+    ``logged`` and ``planned`` are TFLOP of one GPU per step, as ``logged_tflop`` and ``planned_tflop`` return them;
+    None is not known, and gives no clause. The most that they may differ, up or down, is ``allowed``, a share of the
+    planned work.
     """
     if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
@@ -408,27 +421,33 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
 
 
 def _steps_text(odd: Sequence[Iteration]) -> str:
-    """Return the numbers of iterations as text, only the first five of many: ``iterations 36, 37``."""
+    """Return the numbers of iterations as text, only the first five of many: ``iterations 36, 37``.
+
+    It is ``iteration 36`` for one.
+    """
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """What a log alone says of a run's steps, as far as a verdict needs it.
+    """What a log alone says of a run's steps, as far as a verdict needs it; ``steps_of`` makes it.
 
-    ``time`` is None, and all else empty, where the log does not have the whole measured window.
+    ``time`` is the step time, and ``training`` whether it trained. ``time`` is None, and all else empty, where the log
+    does not have the whole measured window.
     """
 
     time: StepTime | None = None
     remarks: tuple[str, ...] = ()
-    """What is odd about them, as clauses."""
+    """What is odd about them, as clauses (``anomalies``)."""
     tflop: float | None = None
-    """10^12 operations of one GPU in one step, by the log's own count."""
+    """10^12 operations of one GPU in one step, by the log's own count (``logged_tflop``); None: not known."""
     training: Training = NOTHING
 
 
 def step_time(timing: RunTiming) -> StepTime | None:
     """Return the step time of a run over its measured window; None where the log does not have the whole window.
+
+    ``day`` and ``nodes`` of the result are left empty, as the log does not tell them.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -443,8 +462,8 @@ def step_time(timing: RunTiming) -> StepTime | None:
 def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
     """Return the step time of a run over all steps from the end of its warm-up to the end of its window.
 
-    That is more steps than ``step_time`` has, for comparisons with nothing that is published. None where the log does
-    not have the whole window.
+    Steps that were set apart as stalls do not count in it, as in ``step_time``. It has more steps than that, for
+    comparisons with nothing that is published. None where the log does not have the whole window.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails

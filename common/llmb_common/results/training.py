@@ -51,8 +51,8 @@ class Training(NamedTuple):
     """What a log alone says of whether its run trained. Losses are in nats.
 
     ``start`` and ``end`` are None where the log has fewer than 15 losses; ``falls``, ``begins`` and ``learned`` have
-    their defaults then. ``steps`` is the number of records in the log. ``losses`` are taken from the last step that was
-    not skipped. A tuple, because one is kept for each run, and tuples are the fastest to read.
+    their defaults then. ``steps`` is the number of records in the log. ``training_of`` makes it. A tuple, because one
+    is kept for each run, and tuples are the fastest to read.
     """
 
     faults: tuple[str, ...] = ()
@@ -63,13 +63,13 @@ class Training(NamedTuple):
     end: float | None = None
     """The median loss of the last fifth."""
     falls: bool = True
-    """False: the loss has not fallen, beyond doubt."""
+    """False: the loss has not fallen, beyond doubt; True: it has, or nobody can tell."""
     begins: bool = False
-    """The log has the first step of the run."""
+    """True: the log has the first step of the run; False: it begins later, or it has too few losses."""
     learned: float = 0.0
     """Sum of the learning rates; 0 where the log does not say."""
     losses: tuple[str, ...] = ()
-    """The names of the losses that its last step prints."""
+    """The names, as printed, of the losses that its last step that was not skipped has."""
 
 
 NOTHING = Training()
@@ -79,7 +79,8 @@ NOTHING = Training()
 class _LossCourse(msgspec.Struct, frozen=True):
     """How a loss went from the first step to the last, in levels: medians of stretches of the log.
 
-    ``lowest`` is the lowest of five levels, ``falls`` whether the loss fell beyond its noise.
+    ``start`` is the median of the first three losses, ``end`` that of the last fifth of the log, ``lowest`` the lowest
+    of the medians of its fifths, ``falls`` whether the loss fell beyond its noise.
     """
 
     start: float
@@ -174,7 +175,10 @@ class _Usual(msgspec.Struct, frozen=True):
 
 
 def _common_to_repeats(runs: Sequence[Training]) -> _Usual:
-    """Return what repeats of a run have in common; with fewer than three known final losses it allows any."""
+    """Return what repeats of a run have in common; with fewer than three known final losses it allows any.
+
+    All ``runs`` have the same number of steps, and begin alike.
+    """
     ends = [run.end for run in runs if run.end is not None]
     if len(ends) < 3:
         return _Usual(0.0, math.inf, frozenset())
@@ -190,7 +194,8 @@ def _common_to_repeats(runs: Sequence[Training]) -> _Usual:
 def _unlike_repeats_sentence(run: Training, usual: _Usual) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, on how a run's loss differs from its repeats'; empty where it does not.
 
-    That is another final loss, or one of the usual losses that its log lacks.
+    That is another final loss, or else one of the usual losses that its log lacks; empty also for a run without an
+    ``end``.
     """
     if run.end is None:
         return ()
@@ -201,7 +206,10 @@ def _unlike_repeats_sentence(run: Training, usual: _Usual) -> tuple[str, ...]:
 
 
 def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
-    """Return the course of a loss, given for each step in order; None for fewer than ``_ENOUGH`` values."""
+    """Return the course of a loss, given for each step in order; None for fewer than ``_ENOUGH`` (15) values.
+
+    All are finite or NaN: none is None.
+    """
     count = len(losses)
     if count < _ENOUGH:
         return None
@@ -219,7 +227,10 @@ def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
 
 
 def _loss_noise(losses: Sequence[float]) -> float:
-    """Return a robust standard deviation of one step's loss, from the differences between neighboring steps."""
+    """Return a robust standard deviation of one step's loss, from the differences between neighboring steps.
+
+    ``losses`` are in the order of steps, at least two.
+    """
     changes = [after - before for before, after in itertools.pairwise(losses)]
     return robust_deviation(changes) / math.sqrt(2)
 
@@ -230,8 +241,9 @@ def _curve_faults(
     """Return what the loss called ``name`` does that no training's does: stay at 0, stand still, or rise.
 
     As clauses, at most one: it is 0 in more than 5 % of the steps (and in more than one), the same in ten steps in a
-    row (not in NeMo's logs, nor at 1e-4 or less), or rises. Empty where it does none of these. ``course`` None: the log
-    has too few losses to tell whether it rises. ``steps`` only tell the engine.
+    row (not in NeMo's logs, nor at 1e-4 or less), or rises. Empty where it does none of these. ``losses`` has its value
+    for each step in order, and ``course`` is ``_loss_course`` of them; None: they are too few to tell whether it rises.
+    ``steps``, at least one where there are losses, only tell the engine.
     """
     zeros = losses.count(0.0)
     if zeros > _allowed_outliers(losses):
@@ -254,8 +266,8 @@ def _longest_row(values: Sequence[float]) -> tuple[int, float]:
 def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, where a loss rose, or fell and rose again, beyond its noise; else empty.
 
-    It rose by more than a tenth; or it fell by more than a tenth, and then rose by more than a third of that and a
-    tenth of the lowest level.
+    ``name`` is what the clause calls the loss. It rose by more than a tenth; or it fell by more than a tenth, and then
+    rose by more than a third of that and a tenth of the lowest level.
     """
     start = course.start
     lowest = course.lowest
@@ -271,8 +283,9 @@ def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
 def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
     """Return clauses about steps that cannot have changed the model; empty where there are few.
 
-    The gradient norm is 0 in more than 5 % of the steps (and in more than one), or the learning rate in more than half.
-    A norm of 0 does not count at a loss of 0.1 or less, where it may be too small to be printed.
+    ``steps`` are those that were not skipped. The gradient norm is 0 in more than 5 % of the steps (and in more than
+    one), or the learning rate in more than half. A norm of 0 does not count at a loss of 0.1 or less, where it may be
+    too small to be printed.
     """
     found = []
     flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
@@ -287,8 +300,8 @@ def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
 def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, where more steps were skipped than loss scaling explains; else empty.
 
-    Only FP16 scales its loss, and so skips its first steps until the scale fits, 24 at most; of later ones 5 %, or one,
-    may be.
+    ``iterations`` are all of the log, in order. Only FP16 scales its loss, and so skips its first steps until the scale
+    fits, 24 at most; of later ones 5 %, or one, may be.
     """
     skipped = sum(item.skipped for item in iterations)
     if not skipped:
@@ -304,7 +317,8 @@ def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
 def _negative_loss_faults(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     """Return a clause for each kind of loss that was negative, which none can be in training; empty: none was.
 
-    They are the losses beside the training loss itself, in the order in which they became negative.
+    They are the losses beside the training loss itself (``negative`` of ``iterations``, all of the log), in the order
+    in which they became negative.
     """
     below: dict[str, list[tuple[float, int]]] = {}
     for item in iterations:
@@ -341,7 +355,8 @@ _LEAST_LEAP = 0.02
 def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ...]:
     """Return clauses on what training may do and a benchmark does not: exploding gradients, leaps of measured losses.
 
-    Steps that were skipped do not count. Empty where there is nothing of it. They change no verdict.
+    ``iterations`` are all of the log, in order, and ``window`` is the measured one. Steps that were skipped do not
+    count. Empty where there is nothing of it. They change no verdict.
     """
     taken = [item for item in iterations if not item.skipped]
     return tuple(text for text in (_gradient_growth_sentence(taken), _loss_jump_sentence(taken, window)) if text)
@@ -350,7 +365,8 @@ def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ..
 def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
     """Return a clause where the gradient norm grows by more than healthy training ever shows; else empty.
 
-    That is to 30 times its lowest level, or more. Empty also for fewer than 15 norms.
+    That is to 30 times its lowest level, or more; a level below 0.05 counts as 0.05. ``steps`` are those that were not
+    skipped, in order. Empty also for fewer than 15 norms.
     """
     norms = [item.grad_norm for item in steps if item.grad_norm is not None]
     fifth = len(norms) // 5
@@ -367,8 +383,8 @@ def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
 def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
     """Return a clause on steps of the measured window whose loss is far from that of the steps around them.
 
-    Far is ten standard deviations of one step's loss, and 15 %. Else empty, also where the log has fewer than 15
-    losses.
+    Far is ten standard deviations of one step's loss, and 15 %. ``steps`` are those of the log that were not skipped,
+    in order; its first and last two are not looked at. Else empty, also where the log has fewer than 15 losses.
     """
     known = [(item.index, item.loss) for item in steps if item.loss is not None]
     losses = [loss for _, loss in known]
@@ -408,5 +424,5 @@ def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
 
 
 def _allowed_outliers(steps: Sequence[object]) -> float:
-    """Return how many of ``steps`` may be odd by accident: 5 % of them, and at least one."""
+    """Return how many of ``steps`` may be odd by accident: 5 % of them (not rounded), and at least one."""
     return max(1.0, _ACCIDENTS * len(steps))

@@ -44,8 +44,8 @@ def remarks_on(
 ) -> tuple[str, ...]:
     """Return clauses about ``runs`` as a group, for readers of their verdict; empty where there is nothing to remark.
 
-    They tell when several runs share one day or set of nodes, scatter more than is known of this site, or are slow with
-    one node.
+    They tell when several runs share one day or set of nodes, scatter more than is known of this site, or are of two
+    kinds or slow with one node.
 
     Args:
         runs: the step times that the decision is over
@@ -88,10 +88,10 @@ class Figures(msgspec.Struct, frozen=True):
     """The speed of one run in the units that people compare: tokens/s, days for 10^12 tokens, TFLOP/s per GPU, MFU.
 
     ``step_seconds`` is the step time that the others follow from; ``tokens_per_second`` is that of the whole job. FLOPs
-    are counted as the recipe's source counts them. Where LLMB's own count differs, ``mfu`` follows that one, and
-    ``own_tflops_per_gpu`` has the TFLOP/s by it (else None). ``log_mfu`` is the mean TFLOP/s that the log prints over
-    the GPU's peak, as newer publications have it. MFUs are fractions; None where the GPU's peak or the FLOPs are not
-    known.
+    are counted as the recipe's source counts them. Where LLMB's own count differs by more than 1 %, ``mfu`` follows
+    that one, and ``own_tflops_per_gpu`` has the TFLOP/s by it (else None). ``log_mfu`` is the mean TFLOP/s that the log
+    prints over the GPU's peak, as newer publications have it. MFUs are fractions; they and ``tflops_per_gpu`` are None
+    where the GPU's peak, the FLOPs or the log's TFLOP/s are not known. ``figures`` makes it.
     """
 
     step_seconds: float
@@ -109,9 +109,10 @@ class Verdict:
 
     ``kind`` is ``pass``, ``fail``, ``open`` (more runs are needed), ``no reference`` or ``not judged``. ``text`` is a
     clause that begins with the answer or says why there is none. ``decision`` and ``reference`` are None where nothing
-    was compared; ``difference``, a property, is how much slower than the reference the runs are. ``remarks`` are
-    clauses that a reader must know of the runs. ``not_training`` says why they did not train as planned; with any
-    entry, the verdict is never a pass.
+    was compared. ``remarks`` are clauses that a reader must know of the runs. ``not_training`` says in clauses why they
+    did not train as planned; with any entry, the verdict is never a pass. The property ``difference`` is the mean step
+    time over the reference's, less 1 (0.02: 2 % slower); None where nothing was compared. ``judge_result``,
+    ``judge_runs`` and ``judge_log`` make it.
     """
 
     kind: Kind
@@ -130,8 +131,11 @@ class Verdict:
 def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
     """Return a run's step time in seconds as its recipe's source states it: the window's mean, or the last step's.
 
-    The mean includes stalls. None where the log does not have the whole window, or, for the last step's time, no step
-    at all.
+    Which one the plan's ``measurement`` says. The mean includes stalls. None where the log does not have the whole
+    window, or, for the last step's time, no step at all.
+
+    Raises:
+        OSError: the last step's time counts, is only read from the log now, and that fails
     """
     if plan.measurement.statistic == "last":
         return timing.last.seconds if timing.last else None
@@ -182,16 +186,17 @@ def judge_result(
 
     Args:
         plan: what was run
-        recipe: where its published results are
+        recipe: the plan's, where its published results are
         timing: what its log says
-        baselines: this site's own references for the configuration
+        baselines: this site's own references for the configuration, as ``baseline_references`` returns them
         steps: ``steps_of(timing)``, where it is known already
         scatter: how much repeats differ
         earlier: squares of earlier runs of the configuration, as in ``decide``
 
     Raises:
         RecipeError: a file of the recipe cannot be read, or is damaged
-        OSError: ``steps`` is None, the steps are only read from the log now, and that fails
+        OSError: the steps are only read from the log now, and that fails; with ``steps`` only where the last step's
+            time counts
     """
     if not timing.status.measured:
         odd = (timing.status.message,) if timing.status.not_finite else ()
@@ -224,8 +229,8 @@ def judge_result(
 def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
     """Return the verdict on a log that LLMB did not make: always ``not judged``, as it is compared with nothing.
 
-    ``steps`` is ``steps_of(timing)``. ``not_training`` says why the run did not train, if so; ``remarks`` what is odd
-    in its steps.
+    ``steps`` is ``steps_of(timing)``. ``not_training`` says why the run did not train, if so; ``remarks`` has what is
+    odd in its steps, then the same reasons except NaN and infinite figures.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -239,8 +244,8 @@ def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
 def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
     """Return a copy of ``verdict``, which is about speed alone; a fail where ``odd`` says that it did not train.
 
-    ``odd`` are clauses, kept in ``not_training``; empty: all runs trained, and the verdict stands. An open verdict and
-    one without a reference become a fail, too; what was not judged stays so.
+    ``odd`` are clauses, which replace its ``not_training``; empty: all runs trained, and the verdict stands. An open
+    verdict and one without a reference become a fail, too; what was not judged stays so.
     """
     if not odd or verdict.kind == "not judged":
         return replace(verdict, not_training=odd)
@@ -253,6 +258,9 @@ def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, refe
 
     That is: the notes on the reference, a GPU clock boost that only the published run had, and the last step's time
     where the source states that.
+
+    Raises:
+        OSError: the last step's time counts, is only read from the log now, and that fails
     """
     found = [f"its reference: {note}" for note in reference.notes]
     if recipe.measured_as(plan.variant).vboost and not plan.vboost and reference.kind == "published":
@@ -279,8 +287,9 @@ def judge_runs(
 ) -> Verdict:
     """Return the verdict on the speed of repeats of one configuration, against ``reference``; it is over all ``runs``.
 
-    ``tolerance``, a share of the step time, is widened where the reference was measured with other software. The other
-    arguments are those of ``decide``.
+    ``plan`` is one run's. ``tolerance``, a share of the step time, is widened (``widened``) where the reference was
+    measured with other software. The other arguments are those of ``decide``. Whether the runs trained is not looked
+    at.
 
     Raises:
         ValueError: no runs, or a reference that is not positive
@@ -308,7 +317,7 @@ def judge_runs(
 def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
     """Return the TFLOP (10^12 operations) of one GPU in one step of ``plan``, as the recipe's source counts them.
 
-    None for a function of the catalogue whose FLOPs are not known.
+    ``recipe`` is the plan's. None where the plan has no listed architecture, and its function's FLOPs are not known.
     """
     if plan.architecture is None:
         per_token = plan.function.flops_per_token if plan.function else None
@@ -321,7 +330,7 @@ def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
 
 
 def own_share(plan: JobPlan) -> float | None:
-    """Return LLMB's count of the FLOPs of the plan's function over Megatron-Bridge's count of them.
+    """Return LLMB's count of the FLOPs of the plan's function over Megatron-Bridge's count of them, as a ratio.
 
     None where the two differ by at most 1 %, one is not known, or the plan has no function.
     """
@@ -335,7 +344,8 @@ def own_share(plan: JobPlan) -> float | None:
 def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
     """Return why a successful run must not be compared: a smoke test, profiled, or measured over other steps.
 
-    As a clause; empty: it may be. A smoke test may where this site has a baseline for it.
+    As a clause without a full stop; empty: it may be. A smoke test (the size ``smoke``, or a run on CPUs) may where
+    this site has a baseline for it (``has_baseline``).
     """
     if (plan.model_size == "smoke" or plan.device == "cpu") and not has_baseline:
         return "a smoke test is never compared with GPU results"
@@ -349,7 +359,9 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
 def _decision_sentence(decision: Decision, reference: Reference) -> str:
     """Return the text of a decision: ``pass, 1.0 % slower ± 5.9 % (limit 5.0 % slower; stated scatter)``.
 
-    It must be clear without the page about verdicts. Where the decision is open, it ends with what would decide.
+    It must be clear without the page about verdicts. Before the answer it has ``indication: `` where ``reference``,
+    which the decision is about, is of other software than the runs. Where the decision is open, it ends with what would
+    decide.
     """
     mark = "" if reference.same_software else "indication: "
     limit = f"limit {percent(decision.limit - 1)} slower; {_SCATTER[decision.source]}"
@@ -375,7 +387,10 @@ def _decision_sentence(decision: Decision, reference: Reference) -> str:
 
 
 def _ratio_text(ratio: float) -> str:
-    """Return a ratio of step times as words: 1.02 is ``2.0 % slower``, 1 is ``equal``."""
+    """Return a ratio of step times as words: 1.02 is ``2.0 % slower``, 0.98 ``2.0 % faster``, 1 ``equal``.
+
+    It is ``equal``, too, where the difference is rounded to 0.0 %.
+    """
     share = percent(abs(ratio - 1))
     if share == percent(0):
         return "equal"

@@ -20,7 +20,7 @@ KEY = "evidence"
 def make_account(record: RunRecord) -> NodeSummary:
     """Return a summary of what the run's nodes recorded in its folder ``nodes/``, read from there now.
 
-    The summary is empty where they recorded nothing. Nothing is written.
+    Where they left no record that can be read, all of it but ``findings`` is as by default. Nothing is written.
     """
     # Here: records of runs that have ended keep it, and all that look at runs would wait for the rules about nodes.
     from llmb_common.nodes.needs import needs_of_run
@@ -34,7 +34,8 @@ def account_of(record: RunRecord) -> NodeSummary:
     """Return the summary of what the run's nodes recorded: as kept in the run's record, else as read from its folder.
 
     The record keeps it since the run ended. A kept one that is damaged, or of a run that is still alive, is not used:
-    the folder is read then. The summary is empty where the nodes recorded nothing.
+    the folder is read then. Where the nodes left no record that can be read, all of it but ``findings`` is as by
+    default.
     """
     job = record.manifest.get("job")
     kept = job.get(KEY) if isinstance(job, dict) else None
@@ -48,7 +49,8 @@ def account_of(record: RunRecord) -> NodeSummary:
 def as_json_values(account: object) -> dict[str, Any]:
     """Return a struct, such as a ``NodeSummary``, as the JSON values that reading it from a file would give.
 
-    Tuples become lists, and nothing of the result is shared with the struct.
+    ``account`` is anything that msgspec encodes as a JSON object. Tuples become lists, and nothing of the result is
+    shared with it.
     """
     plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
     return plain

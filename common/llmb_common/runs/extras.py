@@ -36,9 +36,9 @@ _MOST_SAVED = 3
 class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A profile that a run was asked for, with the report files that exist of it.
 
-    ``tool`` is ``nsys`` or ``torch``. ``start`` and ``stop`` are the first and last step as they were asked for,
-    ``ranks`` the profiled ranks (None: all). ``files`` are names in ``folder``, sorted, and empty where there are none
-    yet; ``bytes`` is their total size.
+    ``tool`` is ``nsys`` or ``torch``. ``start`` and ``stop`` are the steps as they were asked for, ``ranks`` the
+    profiled ranks (None: all). ``folder`` is the path of the folder for reports, and ``files`` are names in it, sorted,
+    and empty where there are none yet; ``bytes`` is their total size.
     """
 
     tool: str
@@ -53,8 +53,8 @@ class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that a run finished saving.
 
-    ``seconds`` is the time on the slowest rank; None: the log does not say. ``folder`` is the checkpoint's own,
-    ``bytes`` the size of the files directly in it; None: it was deleted since.
+    ``seconds`` is the time on the slowest rank; None: the log does not say. ``folder`` is the path of the checkpoint's
+    own folder, ``bytes`` the size of the files directly in it; None: it was deleted since.
     """
 
     step: int
@@ -66,8 +66,8 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 class LoadedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint of ``step`` that a run loaded from the folder ``source``, with the losses around that step.
 
-    ``loss_before`` is the loss of ``step`` in the run that saved it, ``loss_after`` the next one in this run. None: not
-    known.
+    ``loss_before`` is the loss of ``step`` in the run that saved it, ``loss_after`` that of the step after it in this
+    run. None: not known.
     """
 
     source: str
@@ -75,15 +75,16 @@ class LoadedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     loss_before: float | None
     loss_after: float | None
     continued: bool | None
-    """Whether the loss went on from there; None: nobody can tell."""
+    """Whether the loss went on from there, rather than from untrained weights; None: nobody can tell."""
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints and profiles of a run.
 
-    ``folder`` is the run's own; empty, as all else, where the run was asked for none of these. ``profile`` None: none
-    was asked for. ``saved`` and ``loaded`` are in the order of the log. ``lines`` tells all as clauses for people, and
-    ``as_dict`` as JSON values.
+    ``folder`` is the path of the run's own; empty, as all else, where the run was asked for none of these. ``profile``
+    None: none was asked for. ``saved`` and ``loaded`` are in the order of the log. ``lines`` returns clauses for people
+    on all of it (the newest three that were saved), with paths in the run's folder relative to it; empty where there is
+    nothing. ``as_dict`` returns JSON values: the fields by name, and ``lines``. ``extras_of`` makes it.
     """
 
     folder: str = ""
@@ -141,7 +142,9 @@ def extras_of(record: RunRecord) -> Extras:
 def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[LoadedCheckpoint, ...]]:
     """Return (saved checkpoints, loaded checkpoints) that the run's log tells of, each in the log's order.
 
-    Both are empty where the log cannot be read. A saved one that was deleted since has no size.
+    Each step that was saved, and each step of a folder that was loaded, is there once: as the log tells of it last.
+    Both are empty where the log cannot be opened; where reading it fails, they are those found before. A saved one that
+    was deleted since has no size.
     """
     folder = Path(record.plan.checkpoint.save or record.paths.checkpoints)
     saved: dict[int, SavedCheckpoint] = {}
@@ -188,8 +191,8 @@ def _loaded_checkpoint(source: str, step: int, iterations: Sequence[Iteration]) 
 
     ``iterations`` are those of the run's log. The loss before is that of ``step`` there, where a job was started again,
     else in the log of the run that saved it (``source`` is a path in that run's folder). The loss goes on where it is
-    nearer to the one before than to that of untrained weights. None, where a loss is not known or training had not
-    lowered it.
+    nearer to the one before than to that of the first step. ``continued`` is None where a loss is not known or training
+    had not lowered it.
     """
     after = _loss_at(iterations, step + 1)
     earlier = iterations if _loss_at(iterations, step) is not None else _iterations_beside(Path(source))
@@ -208,7 +211,7 @@ def _loss_at(iterations: Iterable[Iteration], index: int) -> float | None:
 def _iterations_beside(checkpoints: Path) -> Sequence[Iteration]:
     """Return the iterations of the log that lies beside ``checkpoints``, the folder of checkpoints of some run.
 
-    Empty where no log lies there that can be read.
+    Of several logs it is any that can be read. Empty where no such log lies there.
     """
     for path, _ in _files_with_sizes(checkpoints.parent):
         if is_log_name(path.name):
@@ -230,7 +233,10 @@ def _iterations(log: Path) -> Sequence[Iteration]:
 
 
 def _files_with_sizes(folder: Path) -> list[tuple[Path, int]]:
-    """Return (path, size in bytes) of each file directly in ``folder``; empty where the folder cannot be read."""
+    """Return (path, size in bytes) of each file directly in ``folder``, in no order to rely on.
+
+    Links to files count. Empty where the folder, or one of the files, cannot be read.
+    """
     try:
         with os.scandir(folder) as entries:
             return [(Path(entry.path), entry.stat().st_size) for entry in entries if entry.is_file()]
@@ -239,7 +245,10 @@ def _files_with_sizes(folder: Path) -> list[tuple[Path, int]]:
 
 
 def _loaded_line(item: LoadedCheckpoint) -> str:
-    """Return a clause for people on a checkpoint that was loaded, and whether the loss went on from there."""
+    """Return a clause for people on a checkpoint that was loaded, and whether the loss went on from there.
+
+    For example ``loaded the checkpoint of step 20 from /a/b; loss 9.1 at step 21 after 9.2 at step 20: it continues``.
+    """
     words = f"loaded the checkpoint of step {item.step} from {printable(item.source)}"
     if item.loss_after is None:
         return words
@@ -250,14 +259,21 @@ def _loaded_line(item: LoadedCheckpoint) -> str:
 
 
 def _saved_line(item: SavedCheckpoint) -> str:
-    """Return a clause for people on a checkpoint that was saved: its step, how long that took, its size and folder."""
+    """Return a clause for people on a checkpoint that was saved: its step, how long that took, its size and folder.
+
+    For example ``saved the checkpoint of step 20 in 3.1 s, 204.0 GB: /a/b/iter_0000020``; ``deleted since`` in place of
+    the size.
+    """
     took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
     size_text = size(item.bytes) if item.bytes is not None else "deleted since"
     return f"saved the checkpoint of step {item.step}{took}, {size_text}: {printable(item.folder)}"
 
 
 def _profile_line(item: ProfileFiles) -> str:
-    """Return a clause for people on a profile with at least one file: its steps and ranks, and where its files are."""
+    """Return a clause for people on a profile with at least one file: its steps and ranks, and where its files are.
+
+    ``profiled steps 46 to 50 of rank 0 with nsys, 1 file, 12 MB: /a/b.nsys-rep``: of several files it names the folder.
+    """
     of = "all ranks" if item.ranks is None else f"rank{'s' * (len(item.ranks) != 1)} {', '.join(map(str, item.ranks))}"
     files = f"{counted(len(item.files), 'file')}, {size(item.bytes)}"
     where = f"{item.folder}/{item.files[0]}" if len(item.files) == 1 else item.folder

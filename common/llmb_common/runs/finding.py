@@ -39,7 +39,8 @@ from llmb_common.runs.timing.job_events import JobEvents, read_events
 class Attempt(msgspec.Struct, frozen=True):
     """An earlier start of a job that its scheduler queued again. Times are Unix seconds; None: not known.
 
-    Host lists are as Slurm writes them: ``n[1-4]``; empty: no node is known, or none failed.
+    Host lists are as Slurm writes them: ``n[1-4]``; empty: no node is known, or none failed. Its text is for people:
+    ``NODE_FAIL on n[1-4], n2 failed``.
     """
 
     state: str
@@ -77,11 +78,13 @@ def attempts_of(record: RunRecord) -> list[Attempt]:
 class Finding:
     """What asking the scheduler, or looking at the process, found out about one run.
 
-    ``apply`` puts it into a copy of the run's record. ``state`` None: no new state; ``since`` is the Unix time of that
-    state, ``detail`` what explains it. ``unknown`` says why nobody could be asked; empty: the answer holds. ``reason``
-    says why the run still waits, ``start`` is the Unix time of its expected or actual start; these, ``stuck`` and
-    ``nodes`` are for people, and not put into the record. ``waits_for``, a property, is ``reason`` and ``stuck`` as one
-    text. ``process`` is that of a local run. Other fields that are empty or None: nothing new.
+    ``state`` None: no new state; ``since`` is the Unix time of that state, ``detail`` what explains it. ``unknown``
+    says why nobody could be asked; empty: the answer holds. ``reason`` says why the run still waits, ``start`` is the
+    Unix time of its expected or actual start, ``nodes`` a host list; these and ``stuck`` are for people, and not put
+    into the record. ``process`` is that of a local run, ``attempts`` are earlier starts of the job. Other fields that
+    are empty or None: nothing new. The property ``waits_for`` is ``reason`` and ``stuck`` as one text, joined by
+    ``: ``. ``apply`` returns a copy of a record with the finding in it, or the record itself where nothing may change;
+    it writes nothing.
     """
 
     state: str | None = None
@@ -136,10 +139,11 @@ class Finding:
 def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
     """Return the finding about a job that has ended, from its own record of ``events``.
 
-    These decide in turn: PREEMPTED for a job that its scheduler was about to take the nodes from, COMPLETED with exit
-    code 0, CANCELLED if ``cancelled`` (somebody asked for the run's end), TIMEOUT at its own time limit, UNFIT where
-    its nodes failed the check before training; else FAILED. The detail is the exit code, if not 0, what went wrong and
-    ``remark``, joined by ``; ``.
+    These decide in turn: PREEMPTED for a job that its scheduler was about to take the nodes from and that was not over
+    before, COMPLETED with exit code 0, CANCELLED if ``cancelled`` (somebody asked for the run's end), TIMEOUT at its
+    own time limit, UNFIT where its nodes failed the check before training; else FAILED. The detail is the exit code, if
+    not 0, what went wrong and ``remark``, each if there is one, joined by ``; ``. That the job has ended is not
+    checked.
     """
     if events.preempted and not events.over:
         state = PREEMPTED
@@ -179,7 +183,8 @@ def with_job_facts(record: RunRecord) -> RunRecord:
     """Return a copy of ``record`` whose manifest has under ``job`` what the run's folder tells of the job now.
 
     That is every field of the job's own events (``JobEvents``) by its name, the log's manifest line as ``software``
-    (None where there is none), and what the nodes recorded as ``evidence``. Nothing is written.
+    (None where there is none), and what the nodes recorded as ``evidence``, all as JSON values. What cannot be read
+    counts as not recorded. Nothing is written.
     """
     events = as_json_values(read_events(record.paths.events))
     seen = {"software": read_manifest_line(record.paths.log), KEY: as_json_values(make_account(record))}
@@ -198,7 +203,10 @@ def give_up(record: RunRecord) -> RunRecord:
     """
 
     def change(found: RunRecord) -> RunRecord:
-        """Return ``found`` as CANCELLED, with what its folder tells of the job; unchanged if the run has ended."""
+        """Return ``found`` as CANCELLED, with what its folder tells of the job.
+
+        It is ``found`` itself if the run has ended or is LOST; one that was never submitted becomes CANCELLED.
+        """
         if not is_live(found.state) and found.state != NOT_SUBMITTED:
             return found
         return with_job_facts(found.with_state(CANCELLED, "cancelled"))
@@ -219,7 +227,10 @@ def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
     """
 
     def change(found: RunRecord) -> RunRecord:
-        """Return ``found`` as SUBMITTING with the error as its detail; unchanged if its job is known by now."""
+        """Return ``found`` as SUBMITTING with the message of the enclosing function's ``error`` as its detail.
+
+        The message is cut at 500 characters. It is ``found`` itself if its job is known by now.
+        """
         return found if found.job_id is not None else found.with_state(SUBMITTING, error.message[:500])
 
     update_record(record.paths.folder, change)

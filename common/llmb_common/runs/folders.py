@@ -33,8 +33,9 @@ class OwnRun(NamedTuple):
     """A run folder of this user's, held open so that nobody can swap it; ``own_run`` yields one.
 
     ``descriptor`` is the open folder's, closed by ``own_run``; ``owner`` is the number of the user to whom everything
-    in it must belong. ``open`` and ``read`` take the name of a file in it, which they open for reading or return as
-    bytes; they follow no link.
+    in it must belong. ``open`` returns the file of a ``name`` in it opened for reading (the caller closes it), ``read``
+    its bytes. They follow no link; both raise RecordError for a file that cannot be opened, is no regular one, or is
+    another user's, and ``read`` OSError where reading fails.
     """
 
     folder: Path
@@ -86,7 +87,8 @@ class OwnRun(NamedTuple):
 def own_run(folder: Path) -> Iterator[OwnRun]:
     """Yield the run in ``folder``, held open until the context ends, if folder and record belong to this user.
 
-    A ``folder`` that is a symbolic link cannot be opened.
+    A ``folder`` that is a symbolic link cannot be opened. To find out whose files are on a file system that gives all
+    to one user, a file may be created in the folder and removed again.
 
     Raises:
         RecordError: it cannot be opened or has no record; code ``not-yours`` if folder or record are another user's
@@ -163,8 +165,8 @@ def _owner_of_new_file(descriptor: int) -> int | None:
 def open_lock(descriptor: int, name: str) -> int:
     """Open the file ``name`` in the folder behind ``descriptor`` for locking; return its descriptor, not locked yet.
 
-    It is created if it is missing, for this user alone: whoever can open it could hold the lock for ever. The caller
-    closes it, which also ends the lock.
+    It is created if it is missing, for this user alone: whoever can open it could hold the lock for ever. One of this
+    user's that others may open is closed to them. The caller closes the descriptor, which also ends the lock.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file with one name
@@ -262,8 +264,9 @@ def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
     """Create a hidden folder that reserves the name of a new run; return (paths of the run, that folder).
 
     The caller fills the folder, and renames it to the run's (``folder`` of the paths). ``probe`` are the paths with the
-    wanted second as stamp; further runs of the same second get a number. Missing parents are created. At the first run
-    that this process makes there, what this user's killed processes left a day ago or earlier is removed.
+    wanted Unix second as ``stamp``; further runs of the same second get a number. Missing parents are created. At the
+    first run that this process makes there, the two folders above the run's are closed to others (``close_to_others``),
+    and what this user's killed processes left a day ago or earlier is removed.
 
     Raises:
         RecordError: no name is free
@@ -295,9 +298,10 @@ def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove what this user's processes left in ``parent`` when they were killed a day ago or earlier.
+    """Remove what this user's processes left in ``parent``, and above it, when they were killed a day ago or earlier.
 
-    That is half-made run folders, and folders of jobs of several runs of which none is left. Failures are ignored.
+    That is half-made run folders in ``parent``, and folders of jobs of several runs of which none is left in ``parent``
+    and the folder above. Failures are ignored.
     """
     leftovers = list(parent.glob(f"{_MAKING}*"))
     for at in (parent, parent.parent):
@@ -327,7 +331,7 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = Fal
     as others could see half of the file; a failure may leave such a half.
 
     Raises:
-        OSError: the file exists, or cannot be written
+        OSError: something of that name exists, or it cannot be written
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as stream:
@@ -339,7 +343,7 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = Fal
 
 
 def remove_run(paths: RunPaths) -> None:
-    """Remove the folder of a run that was refused before any scheduler knew it.
+    """Remove the folder of a run that was refused before any scheduler knew it; this is not checked.
 
     The folders of its experiment and of all experiments go, too, if they are empty then. What cannot be removed stays,
     without an error.

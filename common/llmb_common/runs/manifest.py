@@ -48,10 +48,10 @@ def make_manifest(
     """Return the manifest of a run as far as it is known at submission, as JSON values; nothing is written.
 
     Its keys are ``llmb`` and ``python`` (their versions), ``host``, ``utc_offset`` (seconds), ``command`` (a list of
-    words), those of ``origin_of``, ``image`` (None without one) and ``environment_overrides``, the variables that the
-    user's own environment set. ``code`` is the folder of the training code. The job itself adds driver, NCCL and
-    framework versions to its log. ``origin`` is ``origin_of`` for the same folders, where many jobs share one; None: it
-    is looked up here.
+    words), those of ``origin_of``, ``image`` (``path``, ``receipt``, ``bytes``; None without one) and
+    ``environment_overrides``, by name the variables that the user's own environment set. ``recipe_folder`` is the
+    folder of recipe.yaml, ``code`` that of the training code. The job itself adds driver, NCCL and framework versions
+    to its log. ``origin`` is ``origin_of`` for the same folders, where many jobs share one; None: it is looked up here.
 
     Raises:
         EnvironmentLacks: the recipe, the code or the receipt of the image cannot be read
@@ -72,7 +72,8 @@ def make_manifest(
 def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
     """Return where a run's recipe and code come from, for its manifest: git state and SHA-256 of both.
 
-    The keys are ``git`` (an answer of ``git_state``; None outside a clone), ``recipe_sha256`` and ``code_sha256``.
+    ``recipe_folder`` is the folder of recipe.yaml, ``code`` that of the training code. The keys are ``git`` (an answer
+    of ``git_state``; None outside a clone), ``recipe_sha256`` and ``code_sha256``, both in hexadecimal.
 
     Raises:
         EnvironmentLacks: recipe.yaml or a file of the training code cannot be read
@@ -100,9 +101,9 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *arguments: str) -> Answer:
-    """Run git with ``arguments`` in ``folder`` for at most 20 seconds; return its exit and output.
+    """Run git with ``arguments`` in ``folder`` for at most 20 seconds; return its exit status and output.
 
-    A git that is missing or fails is part of the answer and not raised.
+    A git that is missing, fails or takes longer is part of the answer (``ok`` False) and not raised.
     """
     # Without optional locks: looking at a clone must not be in the way of who works in it.
     return run_program(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
@@ -122,8 +123,9 @@ def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
 def image_line(manifest: dict[str, Any]) -> str:
     """Return the path, digest and source of a run's image as one line for people; empty where the run had none.
 
-    Without a digest it says so; a source that is not known is left out. Nothing in the manifest is relied on, each part
-    is cut at 300 characters, and control characters are replaced.
+    ``/a/x.sqsh, sha256:1a2b..., of nvcr.io/...``. Without a digest it says ``no digest on record``; a source that is
+    not known is left out. Nothing in the manifest is relied on, each part is cut at 300 characters, and control
+    characters are replaced.
     """
     image = manifest.get("image")
     if not isinstance(image, dict):

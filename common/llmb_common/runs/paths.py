@@ -16,10 +16,12 @@ class RunPaths(msgspec.Struct, frozen=True):
     """The paths of one run's folder and of the files in it. None of them is looked up or created.
 
     ``experiments`` is the folder of all runs of a workload; ``stamp`` is an answer of ``numbered``, unique within
-    ``experiment_name``; ``run_id`` is LLMB's own ID of the run. All but two of the rest are properties: ``folder`` is
-    the run's own; ``record`` (run.json), ``events``, ``job``, ``script``, ``supervisor`` and ``code`` are files in it;
-    ``output`` is a folder in it, with ``log``, ``batch_log``, ``profiles`` and ``checkpoints``; ``job_name`` is the
-    Slurm job's. ``old_array`` and ``series`` give the paths of a job that several runs share.
+    ``experiment_name``; ``run_id`` is LLMB's own ID of the run. The properties ``name``, of the run and its folder (the
+    experiment's, an underscore, the stamp), and ``job_name``, the Slurm job's, are texts; all others are paths.
+    ``folder`` is the run's own; ``record`` (run.json), ``events``, ``job``, ``script``, ``supervisor`` and ``code`` are
+    files in it; ``output`` is a folder in it, with the files ``log`` and ``batch_log`` and the folders ``profiles`` and
+    ``checkpoints``. The methods ``old_array`` and ``series`` return the ``SharedPaths`` of a job that several runs
+    share, by LLMB's ID of it.
     """
 
     experiments: Path
@@ -125,9 +127,10 @@ class RunPaths(msgspec.Struct, frozen=True):
 class SharedPaths(msgspec.Struct, frozen=True):
     """The paths of one Slurm job that runs several runs: a hidden folder, with a link to each run by its number.
 
-    It lies in ``parent`` and in none of the runs' own folders, as removing one run must not harm the others. The job's
-    name begins with ``title``, and ``shared_id`` is LLMB's own ID of the job. The properties ``script`` and ``log`` are
-    files in ``folder``, and ``job_name`` is the Slurm job's. Nothing is looked up or created.
+    It lies in ``parent`` and in none of the runs' own folders, as removing one run must not harm the others.
+    ``shared_id`` is LLMB's own ID of the job. The property ``folder`` is the path of that folder, ``script`` and
+    ``log`` are those of files in it, and ``job_name`` is the Slurm job's name, ``TITLE.KIND-ID``. Nothing is looked up
+    or created.
     """
 
     parent: Path
@@ -170,5 +173,8 @@ def experiments_folder(workload_folder: str) -> Path:
 
 
 def dry_run_paths(workload_folder: str, experiment_name: str) -> RunPaths:
-    """Return the paths of a run with placeholders for time and ID: the same for every dry run of the same job."""
+    """Return the paths of a run with placeholders for time and ID: the same for every dry run of the same job.
+
+    They are in ``WORKLOAD_FOLDER/experiments``, with the stamp ``TIMESTAMP`` and the run ID ``RUNID``.
+    """
     return RunPaths(experiments_folder(workload_folder), experiment_name, DRY_RUN_STAMP, DRY_RUN_ID)

@@ -53,7 +53,11 @@ UnixTime = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]  # before the year 5138
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A state that a run was observed in: since when (Unix time), and what explains it (empty: nothing does)."""
+    """A state that a run was observed in: since when (Unix time), and what explains it (empty: nothing does).
+
+    ``state`` is LLMB's word or the scheduler's, in capitals: ``SUBMITTING``, ``PENDING``. An unknown key, or a time
+    before 1970, is refused when it is decoded.
+    """
 
     state: str
     time: UnixTime
@@ -75,10 +79,11 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a run was submitted, beyond its plan.
 
-    ``key`` is the caller's own name for it, ``options`` are further options of ``sbatch``. ``chain`` is the run ID of
-    the first run of its chain, ``link`` its place in that, from 1; empty and 0 outside a chain. ``turn`` is its place
-    in a series or job array; None: it has a job of its own. The properties ``in_series`` and ``array_index`` tell which
-    of the two it is; ``alone`` gives a copy without ``turn``.
+    ``key`` is the caller's own name for it (empty: none), ``options`` are further options of ``sbatch``, one word each.
+    ``chain`` is the run ID of the first run of its chain, ``link`` its place in that, from 1; empty and 0 outside a
+    chain. ``turn`` is its place in a series or job array; None: it has a job of its own. The property ``in_series`` is
+    True for the former, ``array_index`` the number of its task for the latter and else None; ``alone`` returns a copy
+    without ``turn``. An unknown key is refused when it is decoded.
     """
 
     key: str = ""
@@ -109,13 +114,14 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RunRecord:
     """What run.json keeps of one run: all fields but ``paths``, and some names derived from these.
 
-    A record never changes: ``with_state`` gives a changed copy, ``save`` writes this one, and ``update_record`` does
-    both under the run's lock. ``job_id`` None: no job is known yet. ``states`` are those that were observed, the oldest
-    first; the properties ``state``, ``state_time`` and ``detail`` are of the last, ``created`` and ``started`` are
-    times of the first and of the first RUNNING, and ``day`` is the day of the latter (``day_of``: of any time).
-    ``job_name``, ``submitted_script`` and ``shared`` are of the Slurm job, which several runs may share. ``manifest``
-    says what the run was made of, and under ``job`` what its job told. ``results`` None: the record keeps none.
-    ``as_dict`` is run.json as JSON values.
+    A record never changes: ``with_state`` returns a changed copy, ``save`` writes this one (RecordError where it
+    cannot), and ``update_record`` does both under the run's lock. ``job_id`` None: no job is known yet. ``states`` are
+    those that were observed, the oldest first. Properties: ``state``, ``state_time`` (Unix time) and ``detail`` are of
+    the last; ``created`` and ``started`` are the Unix times of the first and of the first RUNNING (else the former),
+    and ``day`` is the day of the latter, YYYY-MM-DD (``day_of``: of any Unix time). ``job_name``, ``submitted_script``
+    (a path) and ``shared`` (its paths; None: the run has its own job) are of the Slurm job, which several runs may
+    share. ``manifest`` says what the run was made of (``make_manifest``), and under ``job`` what its job told.
+    ``results`` None: the record keeps none. ``as_dict`` returns run.json as JSON values. ``load_record`` reads one.
     """
 
     paths: RunPaths
@@ -126,11 +132,11 @@ class RunRecord:
     results: dict[str, Any] | None = None
     submission: Submission = field(default_factory=Submission)
     submitter: ProcessId | None = None
-    """The process that is submitting, or did."""
+    """The process that is submitting, or did; None: not known."""
     process: ProcessId | None = None
-    """A local run's own process."""
+    """A local run's own process; None: it has none yet, or is a scheduler's job."""
     missing_since: UnixTime | None = None
-    """Since when the scheduler, asked with success, shows no such job."""
+    """Since when the scheduler, asked with success, shows no such job; None: it shows it, or was not asked."""
 
     @property
     def state(self) -> str:
@@ -217,7 +223,7 @@ class RunRecord:
     def save(self) -> None:
         """Write the record to its run.json, in place of the former one, whatever that says: no lock is taken.
 
-        Changes of a run that others may follow go through ``update_record``.
+        The run's folder must exist. Changes of a run that others may follow go through ``update_record``.
 
         Raises:
             RecordError: it cannot be written
@@ -256,7 +262,8 @@ class _Version(msgspec.Struct):
 def _file_type(plan: Any = JobPlan) -> Any:
     """Return the struct type that run.json must fit, with ``plan`` as the type of its plan.
 
-    Names that are derived are not read from the file, except those that say whose record it is.
+    It has the kept fields of ``RunRecord``, ``schema``, ``run_id`` and ``experiment_name``: other names that are
+    derived are not read from the file.
     """
     hints = get_type_hints(RunRecord, include_extras=True) | {"plan": plan}
     own = [("schema", int), ("run_id", RunId), ("experiment_name", str)]
@@ -264,7 +271,7 @@ def _file_type(plan: Any = JobPlan) -> Any:
 
 
 def _read(content: bytes) -> Any:
-    """Return the decoded ``content`` of a run.json.
+    """Return the decoded ``content`` of a run.json, an object of ``_file_type``.
 
     The plan, which is most of it, is decoded once for all repeats that share it.
 
@@ -349,8 +356,8 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
     passes, and nothing is written then.
 
     Raises:
-        RecordError: it cannot be read or written, or its folder was moved; code ``not-yours`` if it is another
-            user's
+        RecordError: it cannot be read or written, the folder above is not the experiment's, or another process holds
+            the lock for a minute; code ``not-yours`` if it is another user's
         OSError: reading run.json fails
     """
     with own_run(folder) as run, locked(run):

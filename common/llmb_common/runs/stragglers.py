@@ -39,7 +39,8 @@ class Waits(msgspec.Struct, frozen=True):
     """How long each rank waited for others in each step, as the ranks recorded it.
 
     ``steps`` are iteration numbers, ``seconds`` what each of them took; ``waited`` has a row for each rank, from rank
-    0, with the seconds of each step that it waited.
+    0, with the seconds of each step that it waited. Times that are negative or not finite are refused when it is
+    decoded, rows of another length than ``steps`` only by ``read_waits``. ``read_waits`` reads it.
     """
 
     schema: Literal[1]
@@ -54,10 +55,11 @@ _Unit: TypeAlias = Literal["rank", "TP group", "node"]
 class Straggler(msgspec.Struct, frozen=True):
     """Ranks, sorted, for which all others waited.
 
-    ``what`` they are: a rank, a tensor-parallel group or a node. ``share`` (0.1: a tenth) is how much of a step the
-    others waited longer than these ranks, as the trimmed mean over ``steps`` steps. ``node`` is where they ran; None:
-    not known, or more than one. ``experts``: the model is a mixture of experts, whose ranks differ in load. ``text``, a
-    property, says all this as a clause.
+    ``what`` they are: ``rank`` (one, or several that are no group), ``TP group`` or ``node``. ``share`` (0.1: a tenth)
+    is how much of a step the others waited longer than these ranks, as the trimmed mean over ``steps`` steps. ``node``
+    is the host name of where they ran; None: not known, or more than one. ``experts``: the model is a mixture of
+    experts, whose ranks differ in load. The property ``text`` says all this as a clause without a full stop.
+    ``straggler_of`` and ``straggler_in`` make it; ``node`` is the latter's.
     """
 
     ranks: tuple[int, ...]
@@ -69,7 +71,10 @@ class Straggler(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """A clause for people: for whom the other ranks waited, and for how much of a step."""
+        """A clause for people: for whom the other ranks waited, and for how much of a step.
+
+        For example ``rank 5 on n2: the others waited for it, 12 % of a step (last 10 steps)``.
+        """
         several = len(self.ranks) > 1
         in_a_row = several and self.ranks[-1] - self.ranks[0] == len(self.ranks) - 1
         numbers = f"{self.ranks[0]} to {self.ranks[-1]}" if in_a_row else first_few(self.ranks, 8)
@@ -161,8 +166,9 @@ def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
 def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...], float] | None:
     """Return (ranks that all others wait for, for which share of a step), or None where nobody stands out.
 
-    Groups of ``size`` consecutive ones of ``ranks`` are compared; fewer than two give None. In the order of their own
-    waits, the slow groups, a quarter at most, are those before the widest gap. They stand out from a share of 0.05 on.
+    Groups of ``size`` consecutive ones of ``ranks``, all of ``waits``, are compared; fewer than two give None. In the
+    order of their own waits, the slow groups, a quarter at most but at least one, are those before the widest gap. They
+    stand out from a share of 0.05 on. The ranks are sorted.
     """
     groups = [ranks[at : at + size] for at in range(0, len(ranks), size)]
     # Of a step that took no time there are no shares.

@@ -32,11 +32,12 @@ from llmb_common.submission.jobs import JobToSubmit
 
 @dataclass(frozen=True)
 class BadNode:
-    """A node that the end of a run speaks against.
+    """A node that the end of a run speaks against, as ``shown_bad`` finds it.
 
-    ``kind`` is the signature of the cause (``node-failed``, ``unfit``, ``ecc`` or that of a diagnosis), ``reason`` says
-    it for people, as a clause; ``why``, a property, is the same with the run's ID. ``certain``: no setting of the job
-    or the site can cause that. ``time`` is when the run ended, as Unix time.
+    ``node`` is its name as the scheduler has it, ``run_id`` that run's. ``kind`` is the signature of the cause
+    (``node-failed``, ``unfit``, ``ecc`` or that of a diagnosis), and ``reason`` says it for people, as a clause.
+    ``certain``: no setting of the job or the site can cause that. ``time`` is when the run ended, as Unix time. The
+    property ``why`` is text: run ID and reason, as ``run 3f2a9c1e: the node failed``.
     """
 
     node: str
@@ -58,15 +59,18 @@ _UNFIT = "the node failed the check before training"
 def shown_bad(record: RunRecord) -> list[BadNode]:
     """Return the nodes that the end of a run speaks against, with the reasons; a node may be there several times.
 
-    Those of earlier starts of its job come first. For a run that is alive or succeeded there are no others. Empty also
-    where no scheduler chooses nodes. The log of a failed run is read for its cause, and its folder for what its nodes
-    recorded.
+    Those of earlier starts of its job come first. For a run that is alive or succeeded there are no others. Empty
+    where nothing speaks against a node, and where no scheduler chooses nodes. The log of a failed run is read for
+    its cause, and its folder for what its nodes recorded; what cannot be read tells nothing.
     """
     if record.plan.traits.this_machine:
         return []
 
     def as_bad_node(node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
-        """Return ``node`` as one that the end of this run speaks against, with the time of that end."""
+        """Return ``node`` as one that the end of ``record``, the outer function's run, speaks against, at that time.
+
+        ``kind``, ``reason`` and ``certain`` are as in ``BadNode``.
+        """
         return BadNode(node, record.paths.run_id, kind, reason, certain, record.state_time)
 
     found = []
@@ -96,10 +100,11 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
 
 
 def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
-    """Return the one of the job's ``nodes`` that logs call ``host``: ``gpu7`` for ``gpu7.example.com``.
+    """Return the one of the job's ``nodes`` that logs call ``host``: ``gpu7`` for ``gpu7.example.com``, or the reverse.
 
-    It is ``host`` itself where no nodes are known. None for None, and where no node or more than one fits: the
-    scheduler refuses jobs that are to avoid a node that it does not know.
+    It is ``host`` itself where ``nodes`` is empty. None where ``host`` is None, and where no node or more than one
+    has the same name up to the first period: the scheduler refuses jobs that are to avoid a node that it does not
+    know.
     """
     if host is None or not nodes or host in nodes:
         return host
@@ -109,11 +114,12 @@ def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
 
 
 def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]:
-    """Return the nodes that the next runs are kept off by what earlier runs have ``shown``, each once, sorted by name.
+    """Return which of the nodes in ``shown`` (see ``shown_bad``, of earlier runs) the next runs are to avoid.
 
-    Each has its latest cause. A cause that is not certain, and that ``shown`` has of several nodes, is the job's or the
-    site's, and counts against none. What was shown seven days ago or earlier, or before the node was put back
-    (``llmb-run exclude remove``) in the installation ``install``, does not count. Empty: no node is left out.
+    Each is there once, with its latest cause, sorted by name as text. A cause that is not certain, and of which
+    ``shown`` has several nodes, is the job's or the site's, and counts against none. What was shown seven days ago
+    or earlier, or before the node was put back (``llmb-run exclude remove``) in the installation in folder
+    ``install``, does not count. Empty: no node is left out.
 
     Raises:
         RecordError: the list of excluded nodes cannot be read
@@ -135,7 +141,8 @@ def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]
 def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToSubmit]:
     """Return copies of ``jobs``, in order, that also avoid the ``bad`` nodes; the same jobs where there are none.
 
-    ``jobs`` themselves stay as they are. A job that avoids one of them already gets the new reason.
+    ``jobs`` themselves stay as they are. The nodes are added to the options' ``left_out``; one that is there
+    already gets the new reason.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``: too few nodes are left for one of the jobs
@@ -161,8 +168,9 @@ OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "unknown")
 def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
     """Raise where the ``bad`` nodes leave a job fewer nodes in service than it needs.
 
-    Nodes that are excluded already do not count as left. Nothing is raised where the scheduler does not say which nodes
-    there are, the job names its nodes itself, or none of the ``bad`` ones is in service and not excluded.
+    Asks the scheduler, of all nodes of the plan's queue. Nodes that are excluded already do not count as left.
+    Nothing is raised where the plan has no scheduler or the scheduler does not say which nodes there are, the job
+    names its nodes itself, or none of the ``bad`` ones is in service and not excluded.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``; the message has the nodes and why each is bad
@@ -195,8 +203,8 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
 
 
 def as_notice(item: BadNode) -> str:
-    """Return the line, without a period, that tells a user which node is left out, why, and how to use it again.
+    """Return a line, without a period or newline, that says which node is left out, why, and how to use it again.
 
-    It names the run that speaks against the node.
+    As ``gpu7 is left out (run 3f2a9c1e: the node failed); to use it again: llmb-run exclude remove gpu7``.
     """
     return f"{item.node} is left out ({item.why}); to use it again: llmb-run exclude remove {item.node}"

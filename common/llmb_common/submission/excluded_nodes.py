@@ -22,8 +22,9 @@ REMEMBERED_DAYS = 7.0
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of the installation's exclusion list: a node that jobs keep away from, or that was put back.
 
-    The list has at most one entry for a node. An entry whose ``expires`` equals ``added`` excludes nothing: it says
-    that the node was put back at that time. One whose ``expires`` has passed has lapsed.
+    ``node`` is the node's name. The list has at most one entry for a node. An entry whose ``expires`` equals
+    ``added`` excludes nothing: it says that the node was put back at that time. One whose ``expires`` has passed
+    has lapsed. Unknown fields are refused where one is read.
     """
 
     node: str
@@ -51,7 +52,10 @@ def exclusions(install: Path) -> list[Exclusion]:
 
 
 def _in_force(items: list[Exclusion]) -> list[Exclusion]:
-    """Return those of ``items`` that still exclude a node (no end, or one in the future), sorted by node name."""
+    """Return those of ``items`` that still exclude a node, sorted by node name; empty: none does.
+
+    They have no end, or one in the future.
+    """
     now = time.time()
     in_force = [item for item in items if item.expires is None or item.expires > now]
     return sorted(in_force, key=lambda item: item.node)
@@ -70,9 +74,9 @@ def used_again(install: Path) -> dict[str, float]:
 
 
 def _put_back(items: list[Exclusion]) -> list[Exclusion]:
-    """Return the ``items`` that note that a node was put back within the last 7 days (``REMEMBERED_DAYS``).
+    """Return those of ``items``, in their order, that say that a node was put back within the last 7 days.
 
-    In the order of ``items``.
+    Empty: none does.
     """
     since = time.time() - REMEMBERED_DAYS * 86400
     return [item for item in items if item.expires == item.added > since]
@@ -81,14 +85,15 @@ def _put_back(items: list[Exclusion]) -> list[Exclusion]:
 def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None = None) -> list[Exclusion]:
     """Exclude the nodes of the host list ``nodes`` (``n[1-3],x7``) for ``days`` days (None: until put back).
 
-    Writes the installation's exclusion list, and returns all exclusions in force then, those of other nodes included,
-    sorted by node name. A node that is excluded already, or was put back, gets the new reason and end. Whether there
-    are such nodes is not checked.
+    ``install`` is the installation's folder, whose exclusion list is changed. Returns all exclusions that are then
+    in force, those of other nodes included, sorted by node name. A node that is excluded already, or was put back,
+    gets the new reason and end. Blanks around ``reason`` are dropped. Whether there are such nodes is not checked.
 
     Raises:
-        RequestError: ``nodes`` names no node or cannot be read, ``reason`` is blank or not one line, or ``days`` is not
-            above 0 and at most 3650; nothing is written
-        RecordError: the list cannot be read or written
+        RequestError: ``nodes`` names no node or cannot be read, ``reason`` is blank or not one line, or ``days`` is
+            not above 0 and at most 3650; nothing is written
+        RecordError: the list cannot be read or written, or is locked for 20 s
+        OSError: the list cannot be locked for another reason
     """
     names = _host_names(nodes)
     if not reason.strip() or not reason.isprintable():
@@ -100,10 +105,10 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
     new = [Exclusion(name, reason.strip(), now, expires) for name in names]
 
     def added(items: list[Exclusion]) -> list[Exclusion]:
-        """Return ``items`` with the new exclusions added, sorted by node name.
+        """Return ``items``, the list until now, with the enclosing function's new exclusions, sorted by node name.
 
-        They replace earlier entries for the same nodes. Entries that have lapsed are dropped, but for notes that a node
-        was put back in the last 7 days.
+        They replace earlier entries for the same nodes. Entries that have lapsed are dropped, but for notes that a
+        node was put back in the last 7 days. ``items`` stays as it is.
         """
         # Notes of nodes that were put back stay: what runs showed of these before must not count again.
         others = [item for item in [*_in_force(items), *_put_back(items)] if item.node not in names]
@@ -114,15 +119,16 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
 
 
 def include_nodes(install: Path, nodes: str) -> list[str]:
-    """Put the nodes of the host list ``nodes`` back into use, and return the names of those that were excluded.
+    """Put the nodes of the host list ``nodes`` (``n[1-3],x7``) back into use; return those that were excluded so far.
 
-    Writes the installation's exclusion list: each node, whether it was excluded or not, is noted as put back now, so
-    that what earlier runs have shown of it no longer counts. The names are in the order of ``nodes``, each once; empty
-    where none of the nodes was excluded.
+    Changes the exclusion list of the installation in folder ``install``: each node, whether it was excluded or not,
+    is noted as put back now, so that what earlier runs have shown of it no longer counts. The answer has names, in
+    the order of ``nodes``, each once; empty where none of the nodes was excluded.
 
     Raises:
         RequestError: ``nodes`` names no node or cannot be read; nothing is written
-        RecordError: the list cannot be read or written
+        RecordError: the list cannot be read or written, or is locked for 20 s
+        OSError: the list cannot be locked for another reason
     """
     names = _host_names(nodes)
     removed: list[str] = []
@@ -130,10 +136,10 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
     back = [Exclusion(name, "put back", now, now) for name in names]
 
     def without(items: list[Exclusion]) -> list[Exclusion]:
-        """Return ``items`` with each named node noted as put back, sorted by node name.
+        """Return ``items``, the list until now, with each of the outer function's nodes put back, sorted by node name.
 
-        Entries that have lapsed are dropped, but for notes that a node was put back in the last 7 days. Also adds the
-        nodes that were excluded to ``removed``.
+        Entries that have lapsed are dropped, but for notes that a node was put back in the last 7 days. Also adds
+        the nodes that were excluded to ``removed`` of the enclosing function.
         """
         in_force = _in_force(items)
         excluded = {item.node for item in in_force}
@@ -146,7 +152,7 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
 
 
 def _host_names(nodes: str) -> list[str]:
-    """Return the node names in the host list ``nodes``, at least one, in the order of the list, each once.
+    """Return the node names in the host list ``nodes`` (``n[1-3],x7``), at least one, in its order, each once.
 
     Raises:
         RequestError: the host list cannot be read, names no node, or contains a word that is no node name
@@ -161,5 +167,5 @@ def _host_names(nodes: str) -> list[str]:
 
 
 def _exclusions_path(install: Path) -> Path:
-    """Return the path of the installation's exclusion list, ``.llmb/exclude.json``; the file need not exist."""
+    """Return the path of the exclusion list, ``.llmb/exclude.json`` in the installation's folder; it need not exist."""
     return install / ".llmb" / "exclude.json"

@@ -26,9 +26,10 @@ SEED = 1234
 def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
     """Return the content of a run's job.json, which tells ``llmb_train`` what to train, as plain JSON values.
 
-    Its keys are ``schema`` and those of the classes that ``llmb_train`` reads it into, such as ``run_id``,
-    ``parallelism``, ``batch``, ``steps`` and ``checkpoint``; ``function`` and ``megatron`` are there only where the
-    plan has them. It holds no secrets: those reach a job through its environment. Nothing is written.
+    ``paths`` are the run's; its ID, output folder and folder for checkpoints are taken from them. The keys are
+    ``schema`` (1) and those of ``llmb_train.job.Job``, such as ``run_id``, ``parallelism``, ``batch``, ``steps``
+    and ``checkpoint``; ``function`` and ``megatron`` are there only where the plan has them. It holds no secrets:
+    those reach a job through its environment. Nothing is written.
     """
     checkpoint = plan.checkpoint
     return {
@@ -120,7 +121,7 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
 
 
 def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
-    """Return the content of a run's job.json as the indented JSON text that is written to disk; nothing is written."""
+    """Return the content of a run's job.json, as it is written to disk: indented JSON in UTF-8. Nothing is written."""
     return json_text(job_document(plan, paths))
 
 
@@ -128,12 +129,13 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
     """Raise unless the run's files on disk are what its plan gives; called before they are executed.
 
     The batch script and job.json are compared with what the plan on record renders now; the supervisor and, with
-    ``code``, the packed training code with the hashes on record. ``code`` is False where this process has just written
-    that, or compared it already. Nothing is written. S3 of SECURITY.md.
+    ``code``, the packed training code with the hashes on record. Pass False for ``code`` only where this process
+    has just written or compared that file. Nothing is written. S3 of SECURITY.md.
 
     Raises:
-        RecordError: code ``changed``: a file differs, is missing or cannot be opened; code ``not-yours``: the
-            run folder or a file belongs to another user; also where the run folder cannot be opened
+        RecordError: code ``changed``: a file differs, is missing or cannot be opened; code ``not-yours``: the run
+            folder or a file belongs to another user; another code: the run folder cannot be opened, or the packed
+            code is no zip archive
         RequestError: the plan on record names a path that cannot be rendered
         OSError: reading an opened file failed
     """
@@ -171,9 +173,9 @@ def _read_run_file(run: OwnRun, record: RunRecord, path: Path) -> bytes:
 
 
 def _changed_file_remedy(record: RunRecord) -> str:
-    """Return what to do about a run whose files were changed, as a clause.
+    """Return what to do about a run whose files were changed, as an imperative clause without a period.
 
-    That is to remove its folder, which the clause names, and run the same command again.
+    That is to remove the run's folder, whose path the clause has, and to run the same command again.
     """
     return f"remove the folder {record.paths.folder} and run the same command again"
 

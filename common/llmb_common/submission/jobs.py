@@ -32,19 +32,20 @@ from llmb_common.submission.preflight import check_job
 class Options:
     """How to submit one job, beyond what its plan says.
 
-    The defaults follow no job, avoid no further nodes, have no key, and follow a run to its end where nothing queues
-    it.
+    The defaults follow no job, avoid no further nodes, have no key, and follow a run to its end where no scheduler
+    queues it.
     """
 
     after: tuple[str, ...] = ()
-    """Job ids, run ids or run names of this installation: the job starts when all have ended, however they end."""
+    """Job IDs, or the IDs (or the beginning of one) or names of runs of this installation: the job starts when all
+    have ended, however they end."""
     exclude: str = ""
-    """A host list of nodes to avoid, in addition to the exclusion list."""
+    """A host list of nodes to avoid (``n[1-3],x7``), in addition to the exclusion list; empty: none."""
     key: str = ""
     """The caller's own name for this submission; empty: none. A run on record under it is returned and not submitted
     again, so that an interrupted task file can simply be run again."""
     detach: bool = False
-    """Return at once where the executor would follow the run to its end."""
+    """Return at once where no scheduler queues the run, instead of following it to its end."""
     left_out: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """More nodes to avoid: pairs of a node's name and the reason, for messages. Not part of the ``repr`` by which
     ``rounds`` recognizes the same request: such nodes change from one moment to the next."""
@@ -54,8 +55,8 @@ class Options:
 class JobToSubmit:
     """One job to submit: its plan, the folder of the recipe that it was planned from, and how to submit it.
 
-    ``recipe_folder`` is the one with ``recipe.yaml``. Nothing is on record or on disk for the job yet, unless an
-    earlier command was interrupted.
+    ``recipe_folder`` is the one with ``recipe.yaml``; ``options`` say how, by default without a key and following
+    nothing. Nothing is on record or on disk for the job yet, unless an earlier command was interrupted.
     """
 
     plan: JobPlan
@@ -66,7 +67,7 @@ class JobToSubmit:
 def experiments_of(jobs: Sequence[JobToSubmit]) -> set[Path]:
     """Return the folders of experiments in which the run folders of ``jobs`` are created, each once.
 
-    It is one for each workload folder. They may lie outside the installation, and need not exist.
+    There is one for each workload folder. They may lie outside the installation, and need not exist.
     """
     return {experiments_folder(job.plan.workload_folder) for job in jobs}
 
@@ -74,13 +75,14 @@ def experiments_of(jobs: Sequence[JobToSubmit]) -> set[Path]:
 def submission_of(plan: JobPlan, options: Options) -> Submission:
     """Return how the job of ``plan`` is submitted: its key and the options for the scheduler.
 
-    The options name the jobs to follow, and the nodes to avoid: those of ``options`` (``exclude``, ``left_out``) and
-    those on the installation's exclusion list. Where no scheduler can hold jobs back, ``after`` is not looked at here
-    (``submit_job`` waits for those runs itself), and jobs that run on this machine avoid no nodes. Nothing is written.
+    The options name the jobs to follow, and the nodes to avoid: those of ``options`` (``exclude``, ``left_out``)
+    and those on the installation's exclusion list. Where no scheduler can hold jobs back, ``after`` is not looked
+    at here (``submit_job`` waits for those runs itself), and jobs that run on this machine avoid no nodes. Nothing
+    is written.
 
     Raises:
-        RequestError: a run to follow does not exist or has no job yet, the host list of nodes to avoid cannot
-            be read, or the executor cannot express the options for this plan
+        RequestError: a run to follow does not exist, is ambiguous or has no job yet, the host list of nodes to
+            avoid cannot be read, or the executor cannot express the options for this plan
         RecordError: the exclusion list, or the list of folders outside the installation, cannot be read
     """
     after = dependency_ids(plan, options.after) if plan.traits.dependencies else []
@@ -94,15 +96,16 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
 
 
 def dependency_ids(plan: JobPlan, after: Sequence[str]) -> list[str]:
-    """Return the ids of the jobs that the words ``after`` name, in order, each once, without runs that have ended.
+    """Return the IDs of the jobs that the words ``after`` name, in order, each once, without runs that have ended.
 
-    A word is a run id or its beginning, a run name, or a job id, of a run of the plan's installation. A job id that no
-    run on record has is taken as it is: the job may be somebody else's. Whether a run has ended is as the index has it:
-    the scheduler is not asked. Empty where all runs have ended.
+    A word is a run ID or its beginning, a run name, or a job ID, of a run of the plan's installation. A job ID that
+    no run on record has is taken as it is: the job may be somebody else's. Whether a run has ended is as the index
+    has it: the scheduler is not asked. Empty where all runs have ended. The plan's way of running jobs must have a
+    scheduler.
 
     Raises:
-        RequestError: a word names no run and has not the form of a job id, is ambiguous, or names a run without a job
-            yet
+        RequestError: a word names no run and has not the form of a job ID, is ambiguous, or names a run without a
+            job yet
         RecordError: the list of folders outside the installation cannot be read
     """
     jobs: list[str] = []
@@ -134,11 +137,14 @@ LEFTOVER_SECONDS = 24 * 3600
 class SubmissionContext:
     """What the jobs that one command submits share, looked up once and kept; safe to use from several threads.
 
-    It is made from all of these jobs; making it reads the runs on record under the jobs' keys, this user's interrupted
-    submissions of the last day, and the training code (``folder``; ``code`` is that, packed). For each job then
-    ``check`` checks what it needs, ``run_to_continue`` gives the run on record for it, ``origin`` says where its recipe
-    and code come from, and ``refuse_like`` raises where the scheduler has refused an equal one, as told to
-    ``note_refusal``.
+    It is made from the sequence of all these jobs; making it reads the runs on record under the jobs' keys, this
+    user's interrupted submissions of the last day, and the training code: the attribute ``folder`` is its path,
+    ``code`` its files packed as a zip archive. ``check`` raises an LLMBError unless all that a plan needs is there
+    (once for plans with the same needs). ``run_to_continue`` returns the record of the run under the submission's
+    key, or of an interrupted submission of the same job, each only once; else None; a damaged record raises
+    RecordError. ``note_refusal`` keeps the scheduler's refusal of a job, and ``refuse_like`` raises SchedulerError
+    for a job equal to a refused one. ``origin`` returns the dict of ``origin_of`` for a recipe folder, or raises
+    EnvironmentLacks.
 
     Raises:
         EnvironmentLacks: the training code is missing
@@ -205,13 +211,14 @@ class SubmissionContext:
     def check(self, plan: JobPlan) -> None:
         """Raise unless all that the job of ``plan`` needs is there: installation, disk space, checkpoint, executor.
 
-        Plans that differ only in name and, without checkpoints, in their number of steps are checked once; a plan that
-        failed is checked again. Of several threads one checks at a time.
+        Plans that differ only in name and, without checkpoints, in their number of steps are checked once; a plan
+        that failed is checked again. A second thread waits until the first one's check is done.
 
         Raises:
             RequestError: the checkpoint to load is not one, or the installation does not exist
-            EnvironmentLacks: a program or disk space is lacking
-            LLMBError: the executor's own check found something else
+            EnvironmentLacks: a program, an image, the engine or disk space is lacking
+            ConfigError: code ``not-trusted``: a file that the job would use may come from anybody
+            OSError: a folder that the executor must examine cannot be
         """
         # By its steps a checkpoint has something left to train, and the disk takes what is saved.
         steps = plan.max_steps if plan.checkpoint.is_used else 0
@@ -225,13 +232,13 @@ class SubmissionContext:
     def note_refusal(self, job: JobToSubmit, error: SchedulerError) -> None:
         """Remember that the scheduler refused ``job`` with ``error``: ``refuse_like`` then refuses equal jobs.
 
-        An ``error`` whose answer was lost counts as well. Nothing is written.
+        Pass also an ``AnswerLost``: whether that job was submitted is unknown. Kept in memory only.
         """
         with self._lock:
             self._refused.append((_without_key(job), error))
 
     def refuse_like(self, job: JobToSubmit) -> None:
-        """Raise if the scheduler has already refused an equal job of this command; any other job passes.
+        """Raise if ``note_refusal`` was told of a job equal to ``job``; any other job passes.
 
         Equal is a job that differs in nothing but its key. Where a queue is full, each further try would take two
         minutes.

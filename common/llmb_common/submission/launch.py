@@ -41,19 +41,21 @@ def plan_from_variables(
     say: FieldNames = VARIABLE_NAMES,
     note: Callable[[str], None] | None = None,
 ) -> tuple[Request, JobPlan]:
-    """Return the request that ``variables`` describe, and the plan for it by recipe and site configuration.
+    """Return (the request that ``variables`` describe, the plan for it by recipe and site configuration).
 
-    ``variables`` are environment variables as ``launch.sh`` takes them, of which an empty one counts as not set; others
-    in the environment are ignored, but one that looks misspelled is an error. ``job_variables`` go into the job's
-    environment whatever their names, and win over those of the same name in ``variables``, of which only ``NCCL_*`` and
-    other tuning variables go there. ``say`` gives the names of fields in messages. ``note`` (None: nobody) is called
-    with a sentence for each key of the site's configuration that no longer has an effect.
+    ``recipe_folder`` is the one with ``recipe.yaml``. ``variables`` are environment variables as ``launch.sh``
+    takes them, of which an empty one counts as not set; others in the environment are ignored, but one that looks
+    misspelled is an error. ``job_variables`` (None: none) go into the job's environment whatever their names, and
+    win over those of the same name in ``variables``, of which only ``NCCL_*`` and other tuning variables go there.
+    ``say`` is what messages call the variables: their own names, or a command's options. ``note`` (None: nobody) is
+    called with a sentence for each key of the site's configuration that no longer has an effect.
 
     Raises:
         RequestError: a variable is wrong, or no plan is possible
         ConfigError: the site's configuration is wrong
         RecipeError: the recipe is wrong or cannot be read
         LLMBError: something else that the plan needs is wrong or missing
+        OSError: ``recipe_folder`` may not be looked at, or nvidia-smi vanished meanwhile
     """
     request = read_request(variables, say)
     if job_variables:
@@ -62,32 +64,40 @@ def plan_from_variables(
 
 
 def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
-    """Return whether jobs of this site would run on a machine without GPUs, and the request seems to want GPUs.
+    """Return whether jobs of this site would run on a machine without GPUs, though the request does not ask for a CPU.
 
-    It seems so, also without any GPU type, unless it asks for a CPU (``gpu_type``) or names a way of running jobs
-    (``cluster_type``) itself.
+    Also for a request without any GPU type. False where the request asks for a CPU (``gpu_type``) or names a way of
+    running jobs (``cluster_type``). Where nothing is configured, the machine is looked at (nvidia-smi, the
+    scheduler's program).
+
+    Raises:
+        ValueError: the site or the request names no known way of running jobs
+        OSError: nvidia-smi vanished meanwhile
     """
     return not request.cluster_type and _lacks_gpus(detect_machine(cluster, request), request)
 
 
 def _lacks_gpus(machine: Machine, request: Request) -> bool:
-    """Return whether ``machine``, on which jobs would run, has no GPUs, and the request seems to want GPUs.
+    """Return whether ``machine``, on which jobs would run, has no GPUs, though the request does not ask for a CPU.
 
-    It seems so, also without any GPU type, unless it asks for a CPU (``gpu_type``) or names a way of running jobs
-    (``cluster_type``) itself.
+    Also for a request without any GPU type. False where the request asks for a CPU (``gpu_type``) or names a way of
+    running jobs (``cluster_type``).
     """
     return machine.gpu_type == CPU and not request.cluster_type and request.gpu_type != CPU
 
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
-    """Return the plan for this site, or on a machine without GPUs, in a dry run, the plan for a Slurm cluster.
+    """Return the plan for this site, or, in a dry run on a machine without GPUs, the plan for a Slurm cluster.
 
-    The latter where the request names a GPU type; where it names none, only if no plan is possible here, and then for a
-    GPU type that the recipe has. Outside a dry run it is never returned.
+    The latter where the request names a GPU type; where it names none, only if no plan is possible here, and then
+    for a GPU type that the recipe has. Outside a dry run no plan for a cluster is returned.
 
     Raises:
         RequestError: the job cannot be planned; on a machine without GPUs the remedy may give the command that
             plans it for a cluster
+        ConfigError: the site's catalogue is of another release than its configuration says
+        RecipeError: the recipe's name for experiments is none for a folder, or a file beside it cannot be read
+        OSError: nvidia-smi vanished meanwhile
     """
     machine = detect_machine(cluster, request)
     lacking = _lacks_gpus(machine, request)
@@ -118,12 +128,15 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
 
 
 def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
-    """Return the plan for an assumed Slurm cluster of the requested GPU type, whatever this machine is or has.
+    """Return the plan for an assumed Slurm cluster of the GPU type that ``request`` names, whatever this machine is.
 
-    The GPU type that ``cluster`` names does not count. The plan's first warning says what it was planned for.
+    ``request.gpu_type`` is to be set; the one that ``cluster`` names does not count. The plan's first warning says
+    what it was planned for.
 
     Raises:
         RequestError: the job cannot be planned
+        ConfigError: the site's catalogue is of another release than its configuration says
+        RecipeError: the recipe's name for experiments is none for a folder, or a file beside it cannot be read
     """
     cluster = replace(cluster, cluster_type=SLURM, gpu_type=None)
     plan = make_plan(recipe, cluster, request, Machine(cluster_type=SLURM), own_runs_lookup(request.install))
@@ -132,20 +145,22 @@ def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) ->
 
 
 def _print_note(text: str) -> None:
-    """Print ``note:`` and ``text`` on stderr."""
+    """Print ``note: `` and ``text`` on stderr, made printable and folded to the terminal's width."""
     print_message(f"note: {text}")
 
 
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
-    """Do everything that ``launch.sh`` does: plan the job, then print the plan or script, or submit it.
+    """Do all that ``launch.sh`` does: plan the job, then print the plan or script, or submit it; always return 0.
 
-    A dry run prints the batch script, or the plan as JSON where ``json`` is asked for, and submits nothing. Otherwise a
-    run folder is written and the job submitted; without a scheduler the run is followed to its end. Then one line with
-    the job id, or with the run's state and log, is printed on stdout. Name and folder of the run, and notes, go to
-    stderr. Always returns 0.
+    ``recipe_folder`` has ``recipe.yaml``; ``variables`` is the environment. A dry run prints on stdout the batch
+    script, or the plan as JSON where ``json`` is asked for, and submits nothing. Otherwise a run folder is written
+    and the job submitted; without a scheduler the run is followed to its end. Then ``Submitted batch job ID``, or
+    ``STATE: LOG`` of a run without a job ID, is printed on stdout. Name and folder of the run, and notes, go to
+    stderr.
 
     Raises:
         LLMBError: the job cannot be planned or submitted, or a run that was followed failed
+        OSError: a folder or file that it needs cannot be looked at
     """
     request, plan = plan_from_variables(recipe_folder, variables, note=_print_note)
     for warning in (*plan.preflight.warnings, *short_lines(plan)):
@@ -182,9 +197,10 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run ``launch.sh`` for the recipe folder that is the only word of ``arguments``, and return the exit status.
 
-    ``arguments`` None: those of the command line. Settings come from environment variables. Where the folder is
-    followed by ``--version``, ``--help`` or ``-h``, it prints that and returns 0; with any other number of words it
-    prints a usage text on stderr and returns 2. Errors of LLMB are printed, not raised, and decide the status.
+    ``arguments`` are words without the program's name; None: those of the command line. Settings come from
+    environment variables. Where the folder is followed by ``--version``, ``--help`` or ``-h``, it prints that on
+    stdout and returns 0; with any other number of words it prints a usage text on stderr and returns 2. Errors of
+    LLMB, OSErrors and interruptions are printed, not raised, and decide the status.
     """
     words = sys.argv[1:] if arguments is None else arguments
     if words[1:] == ["--version"]:

@@ -32,14 +32,16 @@ def submit_many(
 ) -> list[tuple[JobToSubmit, RunRecord | LLMBError]]:
     """Submit ``jobs``, up to four at a time; return each, in order, with its run's record, or with the error.
 
-    The error may also be that of a run that was followed to its end and failed. A refused job does not stop the others,
-    but jobs that differ from it only in their key are then refused without asking the scheduler. Where not all runs are
-    queued, they execute one after the other, and ``on_record`` is called with job and record before each starts (also
-    for a run that is on record already); with a queue ``on_record`` is never called. The records go into the index.
+    The jobs are of one installation. The error may also be that of a run that was followed to its end and failed. A
+    refused job does not stop the others, but jobs that differ from it only in their key are then refused without
+    asking the scheduler. Where not all runs are queued, they execute one after the other, and ``on_record`` is
+    called with job and record before each starts (also for a run that is on record already); with a queue
+    ``on_record`` is never called. The records go into the index.
 
     Raises:
         LLMBError: what all jobs need cannot be read: run records, or the training code
         Interrupted: the user ended the command; submissions in progress finish first
+        OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     context = SubmissionContext(jobs)
     # Without a queue a submission lasts as long as its run, and two at once would disturb each other.
@@ -57,7 +59,7 @@ def submit_many(
 
 
 def _indexed(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
-    """Write ``result`` into the installation's index if it is a run's record; return it, or the error, as it is."""
+    """Write ``result`` into its installation's index if it is a run's record; return it, or the error, unchanged."""
     if isinstance(result, RunRecord):
         index_records(result)
     return result
@@ -68,8 +70,8 @@ def _submit_one(
 ) -> RunRecord:
     """Check and submit one job, and return its run's record, or that of the run on record which it continues.
 
-    ``on_record`` is called with the record before the run starts. A refusal by the scheduler is noted in ``context``,
-    so that equal jobs are not tried. The index is not written.
+    ``on_record`` is called with the record before the run starts. Any SchedulerError is noted in ``context``, so
+    that equal jobs are not tried. The index is not written.
 
     Raises:
         LLMBError: a check failed, the job was refused, or a run that was followed failed; as ``submit``
@@ -85,13 +87,14 @@ def _submit_one(
 def start_series(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     """Start the runs ``records``, on record as SUBMITTING, as the turns of one job; return their records in order.
 
-    There must be at least one, all for the same kind of cluster. Where the scheduler's answer was lost, the list has
-    that AnswerLost error in place of each run for which the scheduler shows no job.
+    There must be at least one, all for the same kind of cluster, one with a queue. Where the scheduler's answer was
+    lost, the list has that AnswerLost error in place of each run for which the scheduler shows no job.
 
     Raises:
-        SchedulerError: the scheduler refused the job, and there is none
+        SchedulerError: the scheduler refused the job, and there is none; the runs stay on record
         RecordError: a run's files were changed, or a record cannot be written
         LLMBError: the executor cannot start the job for another reason
+        OSError: a file of a run fails to be read
     """
     for record in records:
         check_unchanged(record, code=False)
@@ -109,14 +112,16 @@ APART = "apart"
 def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
     """Submit ``jobs`` (at least one) as one scheduler's job that runs them one after the other, in this order.
 
-    Returns, in order, each run's record, or the error (AnswerLost) why it is not known to have a job. Where a run is on
-    record under a job's key, or left from an interrupted submission like it, no new one is made: if it has a job or has
-    ended, it is returned as it is; if its job never came, or ended before its turn, it joins the new series. The
-    scheduler's options are those of the first job. The records go into the index.
+    Returns, in order, each run's record, or the error (AnswerLost) why it is not known to have a job. Where a run
+    is on record under a job's key, or left from an interrupted submission like it, no new one is made: if it has a
+    job or has ended, it is returned as it is; if its job never came, or ended before its turn, it joins the new
+    series. The scheduler's options are those of the first job. The records go into the index.
 
     Raises:
         SchedulerError: code ``apart``: the runs cannot share an allocation; none is submitted
+        AnswerLost: whether an interrupted submission left a job cannot be found out
         LLMBError: none can be submitted for another reason, such as a failed check
+        OSError: a file of the training code or of a run fails to be read
     """
     context = SubmissionContext(jobs)
     submission = submission_of(jobs[0].plan, jobs[0].options)
@@ -147,12 +152,14 @@ def _start_turns(
 ) -> list[RunRecord | LLMBError]:
     """Put the runs of a new series on record, start them as one job, and return their records like ``start_series``.
 
-    ``turns`` has each job with the run on record to use for it; with None or an error a new run is made. On failure the
-    new runs are removed again, and the others become NOT_SUBMITTED.
+    ``turns`` has each job with the run on record to use for it, in state NOT_SUBMITTED; with None or an error a new
+    run is made. ``submission`` has the scheduler's options; each run gets its own job's key. ``context`` is that of
+    all jobs of the command. After an LLMBError the new runs are removed again, and the others become NOT_SUBMITTED.
 
     Raises:
         SchedulerError: code ``apart``: the scheduler refused a job for so many runs
         LLMBError: the runs cannot be put on record or started
+        OSError: a file of a run fails to be read; nothing is undone then
     """
     series_id = secrets.token_hex(4)
     records: list[RunRecord] = []
@@ -177,7 +184,11 @@ def _start_turns(
 def _withdraw(record: RunRecord, *, known: bool) -> None:
     """Undo on disk what was written for a run that was not started: remove its folder, or mark it as NOT_SUBMITTED.
 
-    It is marked if ``known`` says that it was on record before this command. That it cannot be written is ignored.
+    It is marked if ``known``, that is, if it was on record before this command. That it cannot be written is
+    ignored.
+
+    Raises:
+        OSError: the run.json of a known run fails to be read
     """
     if known:
         with contextlib.suppress(LLMBError):

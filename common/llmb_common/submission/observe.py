@@ -23,7 +23,7 @@ from llmb_common.runs.timing.job_events import read_events
 
 
 class Observation(NamedTuple):
-    """One run's record as it is now, with what its executor has just found out about it.
+    """One run's record as it is now, with what its executor has just found out about it; made by ``observe``.
 
     Where ``finding.unknown`` is not empty, it says why nobody could be asked, and ``record`` is unchanged. An empty
     ``finding``: nobody was asked, because the run has ended, or there is nothing new.
@@ -36,9 +36,13 @@ class Observation(NamedTuple):
 def observe(records: Sequence[RunRecord]) -> list[Observation]:
     """Ask the executors how the runs are, and return one observation for each record, in order.
 
-    Writes what has changed to the runs' records and the index. Runs that have ended are not asked about. A scheduler
-    that does not answer raises nothing: the record stays, and ``finding.unknown`` says why. A record that cannot be
-    written, such as another user's, is returned up to date all the same.
+    Writes what has changed to the runs' records and the index. Runs that have ended are not asked about, but for
+    those that are LOST or NOT_SUBMITTED. A scheduler that does not answer raises nothing: the record stays, and
+    ``finding.unknown`` says why. A record that cannot be written, such as another user's, is returned up to date
+    all the same.
+
+    Raises:
+        OSError: a run.json that is to be changed fails to be read
     """
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in records:
@@ -54,6 +58,9 @@ def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
     """Ask the executors how the runs are, and return the updated records, in order.
 
     Changes are also written to disk, as by ``observe``. A run about which nobody could be asked keeps its record.
+
+    Raises:
+        OSError: a run.json that is to be changed fails to be read
     """
     return [item.record for item in observe(list(records))]
 
@@ -63,10 +70,13 @@ def _record_finding(record: RunRecord, finding: Finding) -> Observation:
 
     If it ends the run, the record also gets what the run's folder tells of its job. A record that cannot be written
     stays as it is on disk, but is returned changed. Nothing is written where the finding is nothing new.
+
+    Raises:
+        OSError: the run's run.json fails to be read
     """
 
     def change(found: RunRecord) -> RunRecord:
-        """Return the record ``found`` with the finding put into it; if that ends the run, also with its job's facts."""
+        """Return a copy of ``found`` with the outer ``finding`` in it; if that ends the run, also its job's facts."""
         changed = finding.apply(found)
         return with_job_facts(changed) if changed.state != found.state and not is_live(changed.state) else changed
 
@@ -82,8 +92,9 @@ def _record_finding(record: RunRecord, finding: Finding) -> Observation:
 def failure_of(record: RunRecord) -> CheckFailed:
     """Return, not raise, the error of a run that was followed to its end and failed.
 
-    ``record`` is of that run, in state FAILED. The message has its exit code and the most likely cause, as diagnosed
-    from its files; the remedy what to do about that, unless the cause is only possible, and where to see more.
+    ``record`` is of that run, in state FAILED, with a detail that begins with its exit code (``exit code 1``),
+    which the message repeats with the most likely cause, as diagnosed from its files. The remedy is what to do
+    about that, unless the cause is only possible, and where to see more.
     """
     from llmb_common.causes.diagnosis import diagnose  # seldom, and all of ``causes`` comes with it
 
@@ -115,15 +126,15 @@ def wait(
 ) -> list[RunRecord]:
     """Wait until every run has ended, asking the executors every 0.5 to 20 s; return the records, in order.
 
-    Returns also when ``timeout`` seconds have passed, with runs that have not ended (None: waits without limit; 0: asks
-    once). The longer nothing changes, the longer the intervals. ``seen`` is called in each round with the observations
-    of all ``records`` in order, ended ones too. How a run ended makes no difference. Records and index are kept up to
-    date.
+    Returns also when ``timeout`` seconds have passed, with runs that have not ended (None: waits without limit; 0:
+    asks once). The longer nothing changes, the longer the intervals. ``seen`` (None: nobody) is called in each
+    round with the observations of all ``records`` in order, ended ones too. How a run ended makes no difference.
+    Records and index are kept up to date.
 
     Raises:
-        SchedulerError: code ``stuck``: in two rounds in a row, none of the runs that have not ended will ever
-            start
-        AnswerLost: over 45 rounds in a row went unanswered; the jobs are not touched
+        SchedulerError: code ``stuck``: in two rounds in a row, none of the runs that have not ended will ever start
+        AnswerLost: in over 45 rounds in a row a query about some run went unanswered; the jobs are not touched
+        OSError: a run.json that is to be changed fails to be read
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     delay, unanswered, stuck = FIRST_DELAY, 0, 0
@@ -159,9 +170,9 @@ def wait(
 def stuck_error(observations: Sequence[Observation]) -> SchedulerError | None:
     """Return the error, code ``stuck``, if none of the runs that have not ended can ever start; else None.
 
-    Each waits in vain for something, such as nodes that do not exist, or follows in its chain a run that does. None
-    also where all runs have ended. The message names the first run that waits in vain and counts the others; nothing is
-    raised.
+    A run cannot if it waits in vain for something, such as nodes that do not exist, or is in a chain with such a
+    run. None also where all runs have ended. The message names the first run that waits in vain and counts the
+    others; nothing is raised.
     """
     stuck = [item for item in observations if item.finding.stuck]
     chains = {item.record.submission.chain for item in stuck} - {""}
@@ -187,7 +198,9 @@ def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
     Runs of this user that have ended already are returned as they are; another user's run is an error.
 
     Raises:
-        LLMBError: the first run that could not be ended, in order; all others have been told to end then
+        LLMBError: the error of the first run, in order, that could not be ended; all others have been told to end
+            then
+        OSError: a run.json that is to be changed fails to be read
     """
     results = end_runs(records)
     for result in results:
@@ -199,9 +212,13 @@ def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
 def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     """End the runs' jobs; return, in order, each run's record afterwards, or the error why it was not ended.
 
-    A failure for one run does not affect the others. Another user's run gives an error, ended or not; this user's ended
-    runs are returned as they are. For a run whose submission was interrupted, the scheduler is first asked whether it
-    has a job. Waits up to 10 s for jobs to end; a record of one that takes longer is still live.
+    A failure for one run does not affect the others. Another user's run gives an error, ended or not; this user's
+    ended runs are returned as they are, but one that is NOT_SUBMITTED becomes CANCELLED. For a run whose submission
+    was interrupted, the scheduler is first asked whether it has a job. Waits up to 10 s for jobs to end; a record
+    of one that takes longer is still live.
+
+    Raises:
+        OSError: a run.json that is to be changed fails to be read
     """
     results: dict[int, RunRecord | LLMBError] = {}
     positions: list[int] = []
@@ -233,11 +250,13 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
 def _cancellable_record(item: Observation) -> RunRecord:
     """Return the run's record if its job can be ended, or it has ended already.
 
-    A run that was never submitted (NOT_SUBMITTED) is first put on record as CANCELLED.
+    A run that was never submitted (NOT_SUBMITTED) is first put on record as CANCELLED. No job is ended here.
 
     Raises:
-        AnswerLost: nobody knows now whether the run has a job, or, of a run in a series, whether that job still exists
+        AnswerLost: nobody knows now whether the run has a job, or, of a run in a series, whether that job still
+            exists
         RecordError: the record cannot be written
+        OSError: reading run.json fails
     """
     record = item.record
     if record.state == NOT_SUBMITTED:
@@ -254,10 +273,10 @@ def _cancellable_record(item: Observation) -> RunRecord:
 
 
 def _request_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-    """Tell the executors to end the jobs of the runs ``live``, and return the outcome by run id.
+    """Tell the executors to end the jobs of the runs ``live``, and return the outcome by run ID.
 
-    That is the record of a run that has ended at once, or the error why it was not told. Runs that were told to end and
-    have not ended yet are absent. Records of ended runs go into the index.
+    That is the record of a run that has ended at once, or the error why it was not told. Runs that were told to end
+    and have not ended yet are absent. Records of ended runs go into the index. Queued runs must have a job.
     """
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in live:
@@ -270,10 +289,13 @@ def _request_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
 
 
 def _observe_until_ended(records: Sequence[RunRecord]) -> list[Observation]:
-    """Observe the runs repeatedly until all have ended, and return the last observations, in order.
+    """Observe the runs repeatedly until all have ended, for up to 10 s; return the last observations, in order.
 
-    Stops waiting for a run that the scheduler does not show, or about which it does not answer, and for all after 10 s:
-    some may not have ended then.
+    Does not wait for a run that the scheduler does not show, or about which it does not answer. So some may not
+    have ended yet.
+
+    Raises:
+        OSError: a run.json that is to be changed fails to be read
     """
     deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
     seen = observe(records)
@@ -291,12 +313,13 @@ def _observe_until_ended(records: Sequence[RunRecord]) -> list[Observation]:
 def _record_after_cancel(item: Observation) -> RunRecord:
     """Return the record of a run whose job was told to end, which may still be live.
 
-    A run that was pending, never started, and that the scheduler no longer shows, is put on record as CANCELLED: the
-    scheduler's controller may have forgotten the job.
+    A run that was pending, never started, and that the scheduler no longer shows, is put on record as CANCELLED:
+    the scheduler's controller may have forgotten the job.
 
     Raises:
-        AnswerLost: the scheduler does not say what became of the job
+        AnswerLost: the run is still live, and the scheduler does not say what became of the job
         RecordError: the record cannot be written
+        OSError: reading run.json fails
     """
     record = item.record
     if is_live(record.state) and item.finding.unknown:
@@ -312,10 +335,11 @@ def _record_after_cancel(item: Observation) -> RunRecord:
 def _cancelled(record: RunRecord) -> RunRecord:
     """Put on record, and into the index, that a run was cancelled, and return its record.
 
-    A run that has ended by itself meanwhile keeps its state.
+    A run that has ended by itself meanwhile keeps its state. No job is ended.
 
     Raises:
         RecordError: the record cannot be written
+        OSError: reading run.json fails
     """
     record = give_up(record)
     index_records(record)

@@ -26,11 +26,14 @@ _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 def check_job(plan: JobPlan) -> None:
     """Raise unless what the job of ``plan`` needs is there: checkpoint to load, disk space, executor, installation.
 
+    Nothing is written.
+
     Raises:
         RequestError: the checkpoint cannot be loaded by this job, or the installation does not exist
-        EnvironmentLacks: a program, an image or the engine is missing, there is too little disk space, or a path cannot
-            be looked at
+        EnvironmentLacks: a program, an image or the engine is missing, there is too little disk space, or a path
+            cannot be looked at
         ConfigError: code ``not-trusted``: a file that the job would use may come from anybody
+        OSError: a folder that the executor must examine cannot be
     """
     check_disk(plan)
     executor_for(plan.cluster_type).check(plan)
@@ -95,12 +98,13 @@ def check_disk(plan: JobPlan) -> None:
 def check_resumable(plan: JobPlan) -> None:
     """Raise unless there is a checkpoint from which ``plan``, which resumes an earlier run, could go on right now.
 
-    For a job that starts soon: its predecessor must have saved already. Only the tracker file is looked at, not whether
-    the checkpoint that it names is complete. Its step does not matter to a job that ends a number of steps after it.
+    ``plan.checkpoint.save`` is the folder where that run saves, as ``resuming_plan`` sets it. For a job that starts
+    soon: its predecessor must have saved already. Only the tracker file is looked at, not whether the checkpoint
+    that it names is complete. Its step does not matter to a job that ends a number of steps after it
+    (``exit_after``).
 
     Raises:
-        RequestError: the run saves no checkpoints, there is none yet, or it is from the last step or a later
-            one
+        RequestError: the run saves no checkpoints, there is none yet, or it is from the last step or a later one
         OSError: the folder of checkpoints cannot be read
     """
     path = Path(plan.checkpoint.save or "")
@@ -121,9 +125,9 @@ def check_resumable(plan: JobPlan) -> None:
 def _check_checkpoint(path: Path, last_step: int | None) -> None:
     """Raise if ``llmb_train`` would refuse ``path`` as the checkpoint to load, by file names and tracker file.
 
-    ``path`` must be a folder of ``iter_*`` folders, of which the tracker file names the one to load, or one of those.
-    ``last_step``: the step at which the job ends; None: any step will do, as where the job ends a number of steps after
-    the checkpoint.
+    ``path`` must be a folder of ``iter_*`` folders, of which the tracker file ``latest_checkpointed_iteration.txt``
+    names the one to load, or one of those. ``last_step``: the step at which the job ends; None: any step will do,
+    as where the job ends a number of steps after the checkpoint.
 
     Raises:
         RequestError: ``path`` is no finished checkpoint, or its step is ``last_step`` or later
@@ -155,12 +159,12 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
 def _check_experts(plan: JobPlan, path: Path) -> None:
     """Raise if Megatron cannot load the experts' optimizer state of the checkpoint in ``path`` into this job.
 
-    Passes plans without a function or without experts, and a checkpoint without readable metadata. With experts on
-    several ranks (EP above 1) the experts have an optimizer of their own: a checkpoint of EP=1 holds one optimizer
-    state and others two, and megatron-core loads neither as the other: "Expected 2 entries in state dict, but got 4"
-    (core 0.19.2, optimizer.py:1579). Other differences of the layout are no obstacle. The keys of the random states
-    tell which it is: only with experts on several ranks they have three numbers (Megatron-Bridge 0.3.1 and 0.6.2,
-    checkpointing.py, ``get_rng_state``).
+    ``path`` must have passed ``_check_checkpoint``. Passes plans without a function or without experts, and a
+    checkpoint without readable metadata. With experts on several ranks (EP above 1) the experts have an optimizer
+    of their own: a checkpoint of EP=1 holds one optimizer state and others two, and megatron-core loads neither as
+    the other: "Expected 2 entries in state dict, but got 4" (core 0.19.2, optimizer.py:1579). Other differences of
+    the layout are no obstacle. The keys of the random states tell which it is: only with experts on several ranks
+    they have three numbers (Megatron-Bridge 0.3.1 and 0.6.2, checkpointing.py, ``get_rng_state``).
 
     Raises:
         RequestError: code ``other-layout``: one of checkpoint and job has EP=1, the other does not
@@ -204,8 +208,9 @@ def _check_link(plan: JobPlan, path: Path) -> None:
 def _checkpoint_step(path: Path) -> int | None:
     """Return the training step of the checkpoint in ``path``, by its name or by the tracker file in it.
 
-    ``path`` is an ``iter_*`` folder, whose name has the step, or a folder of those. None where the tracker file is
-    missing or holds anything but one to nine digits.
+    ``path`` is a folder such as ``iter_0000050``, whose name has the step, or a folder of those with the tracker
+    file ``latest_checkpointed_iteration.txt``. None where the latter is missing or holds anything but one to nine
+    digits.
 
     Raises:
         OSError: the tracker file cannot be read
@@ -221,6 +226,9 @@ def _checkpoint_problem(path: Path) -> str:
     """Return why the folder ``path``, in which no step was found, is no checkpoint to load; a clause for a message.
 
     Either NeMo 2 wrote it, or its tracker file is missing or wrong.
+
+    Raises:
+        OSError: the folder cannot be listed
     """
     if any(path.glob("weights/*.distcp")):
         return "it was written by NeMo 2, which Megatron-Bridge cannot load"
@@ -230,8 +238,9 @@ def _checkpoint_problem(path: Path) -> str:
 def _check_space(plan: JobPlan) -> None:
     """Raise if all checkpoints that ``plan`` will save do not fit into the free space of the disk they go to.
 
-    Each is taken to need ``CHECKPOINT_BYTES_PER_PARAMETER`` bytes for each parameter; none is removed meanwhile. Passes
-    where the model's number of parameters is not known. The folder need not exist yet.
+    ``plan`` saves checkpoints. Each is taken to need 14 bytes (``CHECKPOINT_BYTES_PER_PARAMETER``) for each
+    parameter; none is removed meanwhile. Passes where the model's number of parameters is not known. The folder
+    need not exist yet.
 
     Raises:
         EnvironmentLacks: code ``no-space``

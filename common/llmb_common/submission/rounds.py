@@ -38,7 +38,7 @@ _FOLDER = ".submitting"
 class Invocation:
     """One round: the jobs that one command submits, which the same command continues if it was interrupted.
 
-    ``open_round`` makes it; the caller makes the jobs' keys from ``name`` and sets ``over`` in the end.
+    ``open_round`` makes it; the caller makes the jobs' keys from ``name`` and sets ``over`` to True in the end.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Invocation:
 def digest_of(jobs: Sequence[JobToSubmit], *more: object) -> str:
     """Return 16 hexadecimal digits that identify a request: its jobs in order, the user and ``more``.
 
-    Of each job the plan (without its predictions), the recipe's folder and the options (without ``left_out``) count.
-    ``more`` is whatever else tells requests apart; it must have a stable ``repr``.
+    Of each job the plan (without its ``preflight``), the recipe's folder and the options (without ``left_out``)
+    count. ``more`` is whatever else tells requests apart; its ``repr`` must be the same in every process.
     """
     plans: dict[int, str] = {}
     for job in jobs:
@@ -66,9 +66,9 @@ def digest_of(jobs: Sequence[JobToSubmit], *more: object) -> str:
 
 
 def digest_of_plan(plan: JobPlan) -> str:
-    """Return 16 hexadecimal digits that are equal for plans of the same job.
+    """Return 16 hexadecimal digits that are equal for equal plans, whatever their ``preflight`` is.
 
-    The plan's ``preflight`` is left out: its predictions change with each run that has ended.
+    That has predictions, which change with each run that has ended.
     """
     text = json.dumps(plan_as_dict(plan) | {"preflight": None}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -88,14 +88,14 @@ def open_round(
 ) -> Iterator[Invocation]:
     """Yield the round of the command that ``digest`` identifies: the interrupted one, else a new one.
 
-    With ``again``, or where the interrupted one began more than a day ago, it is a new one. The round's file, beside
-    the experiments of the first of ``jobs`` (at least one), is locked until the context ends; where another process
-    holds it, ``say`` is called with a sentence, and this one waits without limit. If the caller has set ``over``, the
-    file is removed at the end; otherwise, and where the context ends with an error, the same command continues the
-    round later.
+    ``digest`` is a text such as ``digest_of`` returns, usable as a file name. With ``again``, or where the
+    interrupted one began more than a day ago, it is a new one. The round's file, in the folder of experiments of
+    the first of ``jobs`` (at least one), is locked until the context ends; where another process holds it, ``say``
+    is called with a clause, and this one waits without limit. If the caller has set ``over``, the file is removed
+    at the end; otherwise, and where the context ends with an error, the same command continues the round later.
 
     Raises:
-        RecordError: the round's file cannot be written
+        RecordError: the round's file cannot be read, written or locked
     """
     folder = experiments_folder(jobs[0].plan.workload_folder) / _FOLDER
     file = folder / digest
@@ -122,10 +122,10 @@ def open_round(
 
 
 def _open_locked(file: Path, say: Callable[[str], None]) -> int:
-    """Return a descriptor of the round's file ``file``, locked by this process until the descriptor is closed.
+    """Return a descriptor of the round's file ``file``, locked by this process until the caller closes it.
 
-    File and folder are created where they are missing. If another process holds the lock, calls ``say`` with a sentence
-    once and waits.
+    File and folder are created where they are missing; a link is refused. If another process holds the lock, calls
+    ``say`` with a clause, once, and waits without limit. On a file system without locks nothing is locked.
 
     Raises:
         OSError: the file cannot be created or locked
@@ -152,11 +152,10 @@ def _open_locked(file: Path, say: Callable[[str], None]) -> int:
 
 
 def _read_round(descriptor: int, *, again: bool) -> Invocation:
-    """Return the round in the locked file behind ``descriptor``; where that does not count, a new one, written to
-    it.
+    """Return the round in the locked file behind ``descriptor``, or else a new one, which is written to the file.
 
-    It counts if it began within the last day, and ``again`` is False. It does not with ``again``, where it is older or
-    began in the future, by more than clocks differ, nor where the file is empty or damaged.
+    The one in the file counts if it began within the last day, and ``again`` is False. It does not with ``again``,
+    where it is older or began in the future, by more than clocks differ, nor where the file is empty or damaged.
 
     Raises:
         OSError: the file cannot be read or written

@@ -25,8 +25,9 @@ from llmb_common.submission.supervisor import supervisor_sha256
 def task_script(plan: JobPlan, ranks: Ranks) -> str:
     """Return the Bash text that each rank runs to start training, without a final line break.
 
-    It ends by replacing the shell with Python. Every value is quoted. Nothing is written or executed. ``ranks`` says
-    how a rank learns its number.
+    It ends by replacing the shell with Python. Values from the plan are quoted. Nothing is written or executed.
+    ``ranks`` says how a rank learns its number. The text expects ``LLMB_RUN_DIR`` and ``LLMB_EXPERIMENT`` in the
+    environment.
     """
     lines = [
         "set -euo pipefail",
@@ -52,7 +53,9 @@ def task_script(plan: JobPlan, ranks: Ranks) -> str:
 def _nsys_lines(profile: ProfilePlan, ranks: Ranks) -> list[str]:
     """Return the lines of Bash that put Nsight Systems before the training command of the ranks to profile.
 
-    They add to the array ``prefix``. ``profile.ranks`` None: all ranks are profiled.
+    They add to the array ``prefix``, which must exist. ``profile`` has the tool ``nsys``; its ``ranks`` None: all
+    ranks are profiled. ``ranks`` names the variables by which a rank knows its number; Slurm's in the report's name
+    are replaced by them. Reports go to ``nsys_profile`` in the working folder.
     """
     # PROCESS_ID is NVIDIA's placeholder for what nsys itself fills in as %p.
     name = profile.file.replace("${PROCESS_ID}", "%p")
@@ -105,8 +108,9 @@ _ABOUT = (
 def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> str:
     """Return the text of the job's batch script, with a final line break; nothing is written.
 
-    The same arguments give the same text. ``sha256``: the script accepts only a ``supervisor.sh`` with this SHA-256, as
-    the run's record has it; None: the one that this release renders.
+    The same arguments give the same text. ``paths`` are the run's, whose folder need not exist. ``sha256``: the
+    script accepts only a ``supervisor.sh`` with this SHA-256, as the run's record has it; None: the one that this
+    release renders.
 
     Raises:
         RequestError: Python, the scheduler or the container runtime cannot express one of the paths
@@ -171,8 +175,10 @@ def _refuse_unquotable_paths(plan: JobPlan, paths: RunPaths) -> None:
 def _patience_line(plan: JobPlan) -> str:
     """Return the line of Bash variables with the seconds that ``supervise.sh`` allows for start, step and exit.
 
-    They are longer where checkpoints are saved or loaded, or the job is profiled. ``limit_seconds``, after which the
-    scheduler ends the job, is 0 where no scheduler does so, or where ranks may be saving a checkpoint then.
+    As ``start_seconds=N hang_seconds=N teardown_seconds=N limit_seconds=N``. The first three are longer where
+    checkpoints are saved or the job is profiled (``start_seconds`` also where one is loaded). ``limit_seconds``,
+    after which the scheduler ends the job, is 0 where no scheduler does so, or where ranks may be saving a
+    checkpoint then.
     """
     start, hang, teardown = START_PATIENCE * START_SECONDS, HANG_SECONDS, TEARDOWN_SECONDS
     # A checkpoint may take twice as long as the site's rate says before a step counts as hung.
@@ -187,7 +193,11 @@ def _patience_line(plan: JobPlan) -> str:
 
 
 def _comment_lines(plan: JobPlan) -> list[str]:
-    """Return the comment lines (with ``#``) of the batch script that describe the job to a reader, at least three."""
+    """Return the comment lines (``# ...``) of the batch script that describe the job to a reader, at least three.
+
+    They have no line breaks, and say model, scale and steps, parallelism, batch and flags, and a published step
+    time.
+    """
     columns = f"TP {plan.tp}, PP {plan.pp}, CP {plan.cp}, VP {plan.vp or 'NA'}, EP {plan.ep or 'NA'}, DP {plan.dp}"
     flags = [
         f"MBS {plan.mbs}, GBS {plan.gbs}, GA {plan.ga}",

@@ -39,10 +39,10 @@ def create_run(
 ) -> RunRecord:
     """Create the complete folder of a new run; return its record, in state SUBMITTING. Nothing is submitted.
 
-    The run gets a new id. The folder holds the batch script, supervisor, job.json, training code and record. It is
-    there complete or not at all, and the record alone is synced to disk. ``code`` is the folder of the ``llmb_train``
-    package, or what ``pack_code`` made of it. ``manifest`` goes into the record, with the supervisor's hash added;
-    ``submission`` None: no key and no options.
+    The run gets a new ID. The folder holds the batch script, supervisor, job.json, training code and record. It is
+    there complete or not at all, and the record alone is synced to disk. ``code`` is the folder of the
+    ``llmb_train`` package, or what ``pack_code`` made of it. ``manifest`` goes into the record, with the
+    supervisor's hash added (the dict itself stays as it is); ``submission`` None: no key and no options.
 
     Raises:
         RequestError: the plan has a path that cannot be rendered; nothing has been written
@@ -79,15 +79,17 @@ def create_run(
 def _write_run_files(making: Path, record: RunRecord, code: bytes) -> None:
     """Write all files of the new run ``record`` into the existing folder ``making``, later renamed to the run's.
 
-    ``code`` is the packed training code.
+    ``code`` is the packed training code. The folder must have none of the files yet. After an error what was
+    written stays.
 
     Raises:
         OSError: a file cannot be written
+        RequestError: the plan has a path that cannot be rendered
     """
     paths, plan = record.paths, record.plan
 
     def here(path: Path) -> Path:
-        """Return where the run's file ``path`` lies while its folder is still being made under another name."""
+        """Return where ``path``, in the run's future folder, lies now: at the same place in ``making``."""
         return making / path.relative_to(paths.folder)
 
     for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
@@ -109,13 +111,15 @@ UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Settle an interrupted submission: adopt its job or submit the run again; return the run's record.
 
-    A run that has a job, or has ended, is returned as it is; one that certainly has none is submitted again at once.
-    Waits, up to 6 minutes, while it is too early to be sure which. A run that is submitted again gets a job of its own,
-    also if it was a turn in a series; where there is no scheduler it is followed to its end, unless ``detach``.
+    A run that has a job, or has ended, is returned as it is; one that certainly has none is submitted again at
+    once. Waits, up to 6 minutes, while it is too early to be sure which. A run that is submitted again gets a job
+    of its own, also if it was a turn in a series; where there is no scheduler it is followed to its end, unless
+    ``detach``. The record is saved, and the index written as far as ``observe`` does.
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or another process is submitting the run
-        LLMBError: as ``start``, where the run is submitted again
+        LLMBError: as ``start`` and ``reset_to_submitting``, where the run is submitted again
+        OSError: a file of the run fails to be read
     """
     record = await_submission(record)
     if record.state != NOT_SUBMITTED:
@@ -126,11 +130,12 @@ def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
 def await_submission(record: RunRecord) -> RunRecord:
     """Wait until it is certain whether an interrupted submission has left a job; return the run's updated record.
 
-    Its state is then never SUBMITTING: NOT_SUBMITTED means that there is no job, any other state that there is or was
-    one. Waits up to 6 minutes.
+    Its state is then never SUBMITTING: NOT_SUBMITTED means that there is no job, any other state that there is or
+    was one. A record in another state than SUBMITTING is only brought up to date. Waits up to 6 minutes.
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or it stays uncertain: another process is submitting the run
+        OSError: a run.json that is to be changed fails to be read
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     delay = 0.2
@@ -152,15 +157,18 @@ def await_submission(record: RunRecord) -> RunRecord:
 def start(record: RunRecord, *, detach: bool) -> RunRecord:
     """Start a run that is on record as SUBMITTING: submit its job, and return its saved record.
 
-    Where there is no scheduler, the run is followed to its end unless ``detach``. Where the scheduler's answer is lost
-    but it shows the job, that is returned, too. The index is not written.
+    Where there is no scheduler, the run is followed to its end unless ``detach``. Where the scheduler's answer is
+    lost but it shows the job, the record is returned as usual. The index is not written, but where an answer was
+    lost.
 
     Raises:
         AnswerLost: nobody knows whether there is a job; the run stays on record
         SchedulerError: the scheduler refused; the run's folder has been removed
         RecordError: the run's files were changed, or its record cannot be written
         CheckFailed: a run that was followed failed; it stays on record
+        Interrupted: the user ended a run that was followed
         LLMBError: the executor cannot start it for another reason
+        OSError: a file of the run fails to be read, or the job's script cannot be started on this machine
     """
     check_unchanged(record, code=False)
     try:
@@ -190,11 +198,12 @@ def reset_to_submitting(record: RunRecord, submission: Submission) -> RunRecord:
         AnswerLost: another process is submitting the run: its state is no longer NOT_SUBMITTED
         RecordError: the run's files were changed, or its record cannot be written
         RequestError: the plan on record names a path that cannot be rendered
+        OSError: a file of the run fails to be read
     """
     check_unchanged(record)
 
     def claim(found: RunRecord) -> RunRecord:
-        """Return the record ``found`` as SUBMITTING again, by this process and without a job id.
+        """Return a copy of ``found`` as SUBMITTING again, by this process, with ``submission``, without a job ID.
 
         Raises:
             AnswerLost: another process is submitting the run: its state is no longer NOT_SUBMITTED
@@ -221,14 +230,16 @@ def submit(
     """Put a new run on record, submit its job and return its record; or continue an interrupted submission like it.
 
     A run that is on record under the key of ``options`` and has a job, or has ended, is returned as it is.
-    ``on_record`` is called with the record once there is one, also for such a run, and before a run starts: without a
-    scheduler the run is followed to its end. ``options`` None: no key and nothing to follow or avoid. The record goes
-    into the index.
+    ``recipe_folder`` is the one with ``recipe.yaml``, of which the plan was made. ``on_record`` is called with the
+    record once there is one, also for such a run, and before a run starts: without a scheduler the run is followed
+    to its end, unless the options say ``detach``. ``options`` None: no key and nothing to follow or avoid. The
+    record goes into the index.
 
     Raises:
         AnswerLost: nobody knows whether the job exists; the run stays on record, and ``recover`` settles it
         CheckFailed: a run that was followed failed
         LLMBError: a check failed or the scheduler refused, and nothing is left behind; or the run cannot be started
+        OSError: a file of the training code or of the run cannot be read
     """
     job = JobToSubmit(plan, recipe_folder, options or Options())
     check_job(plan)
@@ -246,13 +257,16 @@ def submit_job(
 ) -> RunRecord:
     """Continue the run that is on record for ``job``, or make a new run and start it; return its record.
 
-    A run on record that has a job, or has ended, is returned as it is. Without a scheduler that can hold jobs back, a
-    new run first waits here until the runs that it follows have ended. ``on_record`` is called with the record in each
-    case, before the run starts. What the job needs is not checked here, and the index is not written.
+    ``submission`` is what ``submission_of`` returns for the job, ``context`` that of all jobs of the command. A run
+    on record that has a job, or has ended, is returned as it is. Without a scheduler that can hold jobs back, a new
+    run first waits here until the runs that it follows have ended. ``on_record`` is called with the record in each
+    case, before the run starts. What the job needs is not checked here, and the index is not written, but where an
+    interrupted submission is settled.
 
     Raises:
         SchedulerError: the scheduler refused the job, or has refused an equal one of this command already
-        LLMBError: as ``submit``; as ``wait``, for the runs to follow
+        LLMBError: as ``submit``; as ``wait``, for the runs to follow; also where there is no such run
+        OSError: as ``submit``
     """
     found = context.run_to_continue(job.plan, submission)
     if found is not None:
@@ -271,11 +285,13 @@ def submit_job(
 def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext) -> RunRecord:
     """Create the folder and the record of a new run for ``job``, and return the record, in state SUBMITTING.
 
-    Nothing is submitted. ``context`` has the packed training code, and where it and the recipe come from.
+    Nothing is submitted. ``submission`` goes into the record; ``context`` has the packed training code, and where
+    it and the recipe come from.
 
     Raises:
-        LLMBError: as ``create_run``
-        EnvironmentLacks: the recipe or the training code cannot be read
+        RequestError: the plan has a path that cannot be rendered
+        RecordError: the folder cannot be written
+        EnvironmentLacks: the recipe, the training code or the image's receipt cannot be read
     """
     manifest = make_manifest(job.plan, job.recipe_folder, context.folder, context.origin(job.recipe_folder))
     return create_run(job.plan, context.code, manifest, submission)
@@ -291,14 +307,16 @@ def submit_chain(
 ) -> list[RunRecord]:
     """Submit ``links`` jobs, each of which starts when the previous one has ended; return their records, in order.
 
-    Each job goes on from the newest checkpoint of the chain. Checkpoints go to the first run's folder (or
-    CHECKPOINT_DIR). The first job follows the runs that ``options`` name; link 2 of the key ``k`` has the key ``k#2``.
-    ``on_link`` is called with each link's record once it was submitted, or found on record. If a later link is refused,
-    the earlier ones stay.
+    The first is the job of ``plan``, each other goes on from the newest checkpoint of the chain. Checkpoints go to
+    the first run's folder (or CHECKPOINT_DIR). ``recipe_folder`` is the one with ``recipe.yaml``, of which the plan
+    was made. The first job follows the runs that ``options`` name (None: none); with the key ``k`` link 1 has the
+    key ``k#1``, link 2 ``k#2``. ``on_link`` is called with each link's record once it was submitted, or found on
+    record. If a later link is refused, the earlier ones stay.
 
     Raises:
         RequestError: a chain makes no sense here, as ``check_chain`` says
         LLMBError: as ``submit``
+        OSError: as ``submit``
     """
     check_chain(plan, links)
     options = options or Options()
@@ -344,10 +362,10 @@ def check_chain(plan: JobPlan, links: int) -> None:
 
 
 def resuming_plan(plan: JobPlan, saved: RunPaths) -> JobPlan:
-    """Return a copy of ``plan`` for a job that goes on from the newest checkpoint of the run in ``saved``.
+    """Return a copy of ``plan`` for a job that goes on from the newest checkpoint of the run with the paths ``saved``.
 
-    It saves where that run does: in the plan's own folder for checkpoints (CHECKPOINT_DIR), or else in that run's. It
-    loads no other checkpoint. Whether there is one yet is not checked.
+    It saves where that run does: in the plan's own folder for checkpoints (CHECKPOINT_DIR), or else in that run's.
+    It loads no other checkpoint. Whether there is one yet is not checked.
     """
     save = plan.checkpoint.save or str(saved.checkpoints)
     checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)
@@ -355,6 +373,6 @@ def resuming_plan(plan: JobPlan, saved: RunPaths) -> JobPlan:
 
 
 def _as_chain_start(found: RunRecord) -> RunRecord:
-    """Return a copy of the record ``found`` that marks the run as the first link of the chain, named by its run id."""
+    """Return a copy of ``found`` that is link 1 of the chain that its own run ID names; nothing is written."""
     member = msgspec.structs.replace(found.submission, chain=found.paths.run_id, link=1)
     return replace(found, submission=member)

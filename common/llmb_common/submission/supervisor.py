@@ -17,6 +17,9 @@ def render_supervisor(cluster_type: ClusterType) -> bytes:
     """Return the content of ``supervisor.sh``, the Bash code that watches over a job's ranks; nothing is written.
 
     It is the same for all jobs of ``cluster_type``.
+
+    Raises:
+        ValueError: there is no such way of running jobs
     """
     parts = [
         script_for(cluster_type).job_script(),
@@ -28,8 +31,11 @@ def render_supervisor(cluster_type: ClusterType) -> bytes:
 
 
 def supervisor_sha256(cluster_type: ClusterType) -> str:
-    """Return the SHA-256 of the ``supervisor.sh`` that this release renders, as hexadecimal digits.
+    """Return the SHA-256 of the ``supervisor.sh`` that this release renders, as 64 hexadecimal digits in lower case.
 
     By it a batch script recognizes the supervisor that it was made with.
+
+    Raises:
+        ValueError: there is no such way of running jobs
     """
     return hashlib.sha256(render_supervisor(cluster_type)).hexdigest()

@@ -31,9 +31,11 @@ class HangReporter:
     """Keeps this rank's file ``ranks/<rank>.txt``: which process it is, and its stacks when a signal asks for them.
 
     It is made from the run's folder, where that file is, the rank, and the environment variables that name node and
-    job. ``start`` writes the file and answers the signal from then on, which the supervisor sends when the job seems to
-    hang; ``finish``, at the end of training, removes a file without stacks. Both never raise: a rank that cannot write
-    trains all the same.
+    job. ``start`` writes the file and, on the main thread, answers the signal (SIGURG) from then on, which the
+    supervisor sends when the job seems to hang; with ``uses_nccl`` it also sets variables in ``environ`` for
+    PyTorch's flight recorder, and is to be called before torch forms groups of ranks. ``finish``, at the end of
+    training, removes a file without stacks. Both return None and never raise: a rank that cannot write trains all
+    the same.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -48,8 +50,8 @@ class HangReporter:
         """Write which process this rank is to its file, and have ``SIGNAL`` append the stacks of its threads.
 
         An earlier file of the rank is replaced. The signal also has a thread write details on collectives.
-        ``uses_nccl``: variables in ``environ`` are set that make PyTorch record its collectives. Never raises; outside
-        the main thread no stacks are written.
+        ``environ``: the process's variables; with ``uses_nccl`` those are set in it that make PyTorch record its
+        collectives. Never raises; outside the main thread no stacks are written.
         """
         with contextlib.suppress(OSError, ValueError):
             if uses_nccl:
@@ -83,9 +85,13 @@ class HangReporter:
                         (self._folder / name).rmdir()
 
     def _wait_for_requests(self, read: int) -> None:
-        """Write details beyond the stacks whenever ``SIGNAL`` has come, until the pipe ``read`` is closed.
+        """Write details beyond the stacks whenever ``SIGNAL`` has come, until the pipe is closed.
 
-        Runs in a thread; errors in writing are ignored.
+        ``read`` is the descriptor from which the numbers of signals are read. Runs in a thread; errors in writing
+        are ignored.
+
+        Raises:
+            OSError: the pipe cannot be read
         """
         while numbers := os.read(read, 64):
             if SIGNAL in numbers:
@@ -95,9 +101,9 @@ class HangReporter:
     def _write_details(self) -> None:
         """Write PyTorch's flight recorder of this rank to a file, and on rank 0 what NCCL's RAS says of the job.
 
-        They are ``rank_NUMBER`` and ``ras.txt`` in the subfolder ``FLIGHT`` of the run's folder, and replace earlier
-        ones. There is no ``rank_NUMBER`` where nothing was recorded, and no ``ras.txt`` where the program ``ncclras``
-        is missing or takes longer than 15 s.
+        They are ``rank_NUMBER`` and ``ras.txt`` in the subfolder ``flight`` of the run's folder, and replace
+        earlier ones. There is no ``rank_NUMBER`` where nothing was recorded, and no ``ras.txt`` where the program
+        ``ncclras`` is missing or takes longer than 15 s.
 
         Raises:
             OSError: the subfolder cannot be made, or the dump cannot be written
@@ -121,7 +127,10 @@ class HangReporter:
 
 
 def _stop_answering() -> None:
-    """Stop answering ``SIGNAL`` in this process, which was forked from a rank and shares its file. Never raises."""
+    """Stop answering ``SIGNAL`` in this process, which was forked from a rank and shares its file. Never raises.
+
+    It ignores the signal from then on.
+    """
     with contextlib.suppress(Exception):
         faulthandler.unregister(SIGNAL)
         signal.set_wakeup_fd(-1)
@@ -130,8 +139,9 @@ def _stop_answering() -> None:
 def _enable_flight_recorder(environ: MutableMapping[str, str], folder: Path) -> None:
     """Set variables in ``environ`` that make PyTorch record collectives, and dump them to ``folder`` on a timeout.
 
-    What the user has set stays. ``folder`` is created. Since torch 2.9 the variables have other names, and the old ones
-    warn (c10d/FlightRecorder.hpp, ProcessGroupNCCL.cpp).
+    What the user has set stays. ``folder`` is created, unless the user has named another place. Its parent must
+    exist. Since torch 2.9 the variables have other names, and the old ones warn (c10d/FlightRecorder.hpp,
+    ProcessGroupNCCL.cpp).
 
     Raises:
         OSError: ``folder`` cannot be created

@@ -22,7 +22,7 @@ Row = tuple[str, Any, Any]
 def require_agreement(job: Job | FunctionJob, config: Any) -> None:
     """Raise if the framework has resolved a setting that decides speed or loss otherwise than ``job`` plans it.
 
-    ``config`` is the framework's resolved configuration. A setting for which this release has no field passes.
+    ``config`` is Megatron-Bridge's resolved configuration. A setting for which this release has no field passes.
 
     Raises:
         Contradiction: settings differ; the message is a table of planned and resolved values, a line each
@@ -36,8 +36,8 @@ def require_agreement(job: Job | FunctionJob, config: Any) -> None:
 def require_same(rows: Iterable[Row], remedy: str) -> None:
     """Raise if a planned value is not the resolved one; ``rows`` are (setting, planned, resolved).
 
-    Passes without any rows, and settings for which this release of the framework has no field. ``remedy`` is what to
-    do.
+    The setting is a name for the message. Passes without any rows, and where the resolved value is ``_UNKNOWN``:
+    this release of the framework has no such field. ``remedy`` is what to do, an imperative clause.
 
     Raises:
         Contradiction: values differ; the message is a table of those only
@@ -55,8 +55,8 @@ def require_same(rows: Iterable[Row], remedy: str) -> None:
 def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
     """Return the settings whose planned and resolved values differ, each as texts (name, planned, resolved).
 
-    In the order of ``rows``; empty where all agree. A setting for which this release of the framework has no field
-    never differs.
+    ``rows`` are (name, planned, resolved) with values of any type. In their order; empty where all agree. A setting
+    whose resolved value is ``_UNKNOWN``, as this release of the framework has no field for it, never differs.
     """
     return [
         (name, _value_text(planned), _value_text(resolved))
@@ -68,8 +68,9 @@ def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
 def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     """Yield the settings that decide speed or loss, each as (name, value in ``job``, value in ``config``).
 
-    The name is for messages; the last is ``_UNKNOWN`` where this release of the framework has no such field. Sizes of
-    the model are among them only for a ``Job``, whose job.json has them; settings that the user named come last.
+    ``config`` is Megatron-Bridge's configuration, resolved. The name is for messages; the last is ``_UNKNOWN``
+    where this release of the framework has no such field. Sizes of the model are among them only for a ``Job``,
+    whose job.json has them; settings that the user named come last.
     """
     yield from _layout_rows(job, config)
     model, plan = config.model, job.performance
@@ -94,7 +95,11 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
 
 def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
-    """Yield parallelism, batch and sequence length, each as (name, value in ``job``, value in ``config``)."""
+    """Yield parallelism, batch and sequence length, each as (name, value in ``job``, value in ``config``).
+
+    The last is ``_UNKNOWN`` where the configuration has no such field. Where nothing is interleaved, both values
+    are 1.
+    """
     p, model = job.parallelism, config.model
     yield "tensor parallelism", p.tp, _field_value(model, "tensor_model_parallel_size")
     yield "pipeline parallelism", p.pp, _field_value(model, "pipeline_model_parallel_size")
@@ -115,8 +120,9 @@ def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 def _architecture_rows(job: Job, model: Any) -> Iterator[Row]:
     """Yield the model's sizes, each as (name for messages, value in the job's architecture, value in ``model``).
 
-    They are the numbers of layers and attention heads, the hidden size and, first, for a model with experts their
-    number and how many take each token.
+    ``model`` is that section of the configuration; the last is ``_UNKNOWN`` where it has no such field. They are
+    the numbers of layers and attention heads, the hidden size and, first, for a model with experts their number and
+    how many take each token.
     """
     a = job.architecture
     if a.moe is not None:
@@ -130,7 +136,8 @@ def _architecture_rows(job: Job, model: Any) -> Iterator[Row]:
 def _precision(model: Any) -> Any:
     """Return the precision of the model's configuration, as plans write it: ``bf16``, ``fp8 (mx)`` or ``nvfp4``.
 
-    A text that fits no plan where it is none of these; ``_UNKNOWN`` where the configuration has no such field.
+    ``model`` is that section of Megatron-Bridge's configuration. A text that fits no plan where it is none of
+    these; ``_UNKNOWN`` where the configuration has no such field.
     """
     if _field_value(model, "fp4", None):
         return "nvfp4"
@@ -146,8 +153,8 @@ def _precision(model: Any) -> Any:
 def _recomputed_layers(model: Any) -> Any:
     """Return how many layers' activations the model's configuration recomputes fully, as a number; 0: none.
 
-    A text, such as ``selective recomputation``, where it recomputes parts of layers; ``_UNKNOWN`` where it has no such
-    field.
+    ``model`` is that section of Megatron-Bridge's configuration. A text, such as ``selective recomputation``, where
+    it recomputes parts of layers; ``_UNKNOWN`` where it has no field ``recompute_granularity``.
     """
     granularity = _field_value(model, "recompute_granularity")
     if granularity in (_UNKNOWN, None):
@@ -158,14 +165,14 @@ def _recomputed_layers(model: Any) -> Any:
 
 
 def _field_value(section: Any, name: str, default: Any = _UNKNOWN) -> Any:
-    """Return the field ``name`` of a section of the configuration, of an enumeration's member its value.
+    """Return the field ``name`` of a section of the configuration; of an enumeration's member its value.
 
-    ``default`` where there is no such field.
+    ``default`` where there is no such field; without one, ``_UNKNOWN``.
     """
     value = getattr(section, name, default)
     return getattr(value, "value", value)  # of an enumeration
 
 
 def _value_text(value: Any) -> str:
-    """Return ``value`` as text for a message: ``on`` or ``off`` for a bool, else its ``str``."""
+    """Return ``value`` as text for a message: ``on`` or ``off`` for True or False, else its ``str``."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -15,9 +15,14 @@ def main(spec: Dict[str, Any]) -> None:
     """Look at this node and print what was found, or follow orders from standard input, as ``spec`` asks.
 
     ``spec["stage"]`` is ``look`` for the former, anything else for the latter; the rest of ``spec`` is as
-    ``probes_for`` and ``follow_orders`` want it. All output is in frames on stdout: of a look ``begun`` and ``ended``
-    (Unix times) and ``looks``, as ``call_all`` has them. If torch cannot be imported for the orders, that is printed as
-    an error, not raised.
+    ``probes_for`` and ``follow_orders`` want it. All output is in frames on stdout, as ``frames`` makes them, of
+    dicts with ``node``, this node's name: of a look ``begun`` and ``ended`` (Unix times) and ``looks``, as
+    ``call_all`` returns them; else what ``follow_orders`` says. If torch cannot be imported for the orders, that is
+    printed as ``error``, not raised.
+
+    Raises:
+        ValueError: an order is not JSON
+        OSError: no process can be made for a look
     """
     if spec["stage"] == "look":
         begun = time.time()
@@ -33,7 +38,10 @@ def main(spec: Dict[str, Any]) -> None:
 
 
 def _print_frames(value: Dict[str, Any]) -> None:
-    """Print ``value`` on stdout in frames, lines that survive other output; sets ``node`` in it to this node's name."""
+    """Print ``value`` on stdout in frames, lines that survive other output; sets ``node`` in it to this node's name.
+
+    ``value`` must be of JSON values.
+    """
     node = node_name(os.environ)
     value["node"] = node
     sys.stdout.write("\n".join(frames(node, value)) + "\n")

@@ -26,22 +26,29 @@ _ending = threading.Event()
 
 
 class NoAnswer(Exception):
-    """A program that was run to look at this node gave no answer; the text says why, for the run's record."""
+    """A program that was run to look at this node gave no answer; the text says why, for the run's record.
+
+    ``run_program`` raises it.
+    """
 
 
 class Hangs(NoAnswer):
-    """A program that was run to look at this node did not answer in time; the text says which."""
+    """A program that was run to look at this node did not answer in time; the text says which.
+
+    ``run_program`` raises it.
+    """
 
 
 def run_program(command: Sequence[str], seconds: float) -> bytes:
     """Run ``command`` for at most ``seconds`` and return its standard output, as bytes; its stderr is dropped.
 
-    It gets no input. One that does not answer is killed; a program that hangs in the driver cannot even be killed, and
-    is abandoned: this never waits much longer. May be called from several threads.
+    ``command`` is the program and its arguments; no shell runs it. It gets no input. One that does not answer is
+    killed; a program that hangs in the driver cannot even be killed, and is abandoned: this never waits much
+    longer. May be called from several threads.
 
     Raises:
-        NoAnswer: the program is missing, ended with another status than 0, or printed over 8 MiB, or this process is
-            ending
+        NoAnswer: the program is missing, ended with another status than 0, or printed over 8 MiB, or this process
+            is ending
         Hangs: it did not answer in time
     """
     thread = threading.get_ident()
@@ -57,10 +64,11 @@ def run_program(command: Sequence[str], seconds: float) -> bytes:
 def _run_program(command: Sequence[str], seconds: float, thread: int) -> bytes:
     """Run ``command`` for at most ``seconds`` and return its standard output; ``thread`` is the id of who asks.
 
-    It runs in a session of its own, which is noted in ``_asked`` so that the end of this process kills it.
+    It runs in a session of its own, which is noted in ``_asked`` under ``thread``, so that the end of this process
+    kills it.
 
     Raises:
-        NoAnswer: the program is missing, fails, or prints too much
+        NoAnswer: the program is missing, fails, or prints over 8 MiB
         Hangs: it does not answer in time; it was killed, or cannot be
     """
     name, deadline = command[0], time.monotonic() + seconds
@@ -110,7 +118,7 @@ def _kill_group(group: int) -> None:
 def _kill_programs() -> None:
     """Kill all programs that ``run_program`` has running; from then on it starts none. Runs when the process ends.
 
-    Waits for programs that are just being started, for a short time at most.
+    Waits for programs that are just being started, for a second at most.
     """
     _ending.set()
     deadline = time.monotonic() + _START_SECONDS
@@ -125,7 +133,8 @@ def _kill_programs() -> None:
 def _read_output(process: "subprocess.Popen[bytes]", deadline: float, name: str) -> bytes:
     """Return all that ``process`` prints to standard output until it closes that; ``name`` is for messages.
 
-    ``deadline`` is a time of the monotonic clock.
+    Its standard output must be a pipe. ``deadline`` is a time of ``time.monotonic()``. The process is not ended
+    here.
 
     Raises:
         NoAnswer: it prints more than 8 MiB
@@ -157,15 +166,16 @@ _KILL_SECONDS = 1.0
 def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, Dict[str, Any]]:
     """Call all functions at once, each in a forked child of this process, and return what each gave, by name.
 
-    ``calls`` has each function with the seconds it may take. A result has ``seconds`` (taken) and one of ``value``, as
-    JSON has it; ``error``, a text, for what the function raised (with ``died`` where the child ended without a word);
-    or ``hung``, a text: a tool that did not answer, or what became of a child that was not over in time. A child in
-    state D cannot be killed, and is left alone (``stuck``); ``state`` is the kernel's letter for a late child before it
-    was killed. As soon as the descriptor ``until`` has something to read, which is left there, or is closed, the time
-    of all is over.
+    ``calls`` has by name (a function, called without arguments; the seconds it may take). A result has ``seconds``
+    (taken) and one of ``value``, as JSON has it; ``error``, a text, for what the function raised (with ``died``
+    where the child ended without a word); or ``hung``, a text: a tool that did not answer, or what became of a
+    child that was not over in time. A child in state D cannot be killed, and is left alone (``stuck`` is True);
+    ``state`` is the kernel's letter for a late child before it was killed. As soon as the descriptor ``until``
+    (None: none) has something to read, which is left there, or is closed, the time of all is over. In the order of
+    ``calls``.
 
     Raises:
-        OSError: no pipe or process can be made
+        OSError: no pipe or process can be made; children that were started go on
     """
     children = [_Child(name, function, seconds) for name, (function, seconds) in calls.items()]
     waiting = {child.reading: child for child in children}
@@ -194,7 +204,7 @@ def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, D
 
 
 def _abandon_child(poll: Any, waiting: Dict[int, "_Child"], child: "_Child") -> None:
-    """Stop waiting for ``child``, take it out of ``poll`` and ``waiting``, and kill it."""
+    """Take ``child`` out of ``poll`` and ``waiting`` (by descriptor), and end it: one that still runs is killed."""
     poll.unregister(child.reading)
     del waiting[child.reading]
     child.end()
@@ -204,8 +214,12 @@ class _Child:
     """One call of a function in a forked process, which may hang without this process hanging.
 
     Making it, from the call's ``name``, the function and the seconds that it may take, starts the process. Call
-    ``read`` whenever ``reading`` has something to read until it returns False, or set ``late`` when ``deadline`` (of
-    the monotonic clock) has passed; then ``end`` once, and ``result``.
+    ``read`` whenever the descriptor ``reading`` has something to read until it returns False, or set ``late`` when
+    ``deadline`` (of the monotonic clock) has passed; then ``end`` once, which kills the process and returns None,
+    and ``result``, which returns the dict that ``call_all`` describes.
+
+    Raises:
+        OSError: no pipe or process can be made
     """
 
     def __init__(self, name: str, function: Callable[[], Any], seconds: float) -> None:
@@ -234,8 +248,8 @@ class _Child:
     def end(self) -> None:
         """Kill the child process and its session, and wait at most a second for its end; one that has ended is fine.
 
-        Sets ``took`` (seconds), for a late child ``state``, and ``stuck`` where it does not end. To be called once: it
-        closes ``reading``.
+        Sets ``took`` (seconds since its start), for a late child ``state``, and ``stuck`` where it does not end. To
+        be called once: it closes ``reading``.
         """
         self.state = _process_state(self.pid) if self.late else ""
         self.took = round(time.monotonic() - self.begun, 3)
@@ -253,9 +267,10 @@ class _Child:
     def result(self) -> Dict[str, Any]:
         """Return what the child's function gave: ``seconds`` taken, and one of ``value``, ``error`` and ``hung``.
 
-        The latter two are texts; ``hung``: that the child was late and killed, that it cannot be killed, or which tool
-        did not answer. With a late child goes ``state``, the kernel's letter for it. A child that ended without a word
-        has ``died``, too, and one that no signal ends ``stuck``.
+        To be called after ``end``. The latter two are texts; ``hung``: that the child was late and killed, that it
+        cannot be killed, or which tool did not answer. With a late child goes ``state``, the kernel's letter for
+        it. A child that ended without a word has ``died`` (True), too, and one that no signal ends ``stuck``
+        (True).
         """
         if self.late or self.stuck:
             hung = {"hung": "killed", "state": self.state, "seconds": self.took}
@@ -271,7 +286,8 @@ class _Child:
 def _run_in_child(function: Callable[[], Any], writing: int) -> None:
     """Call ``function`` in the forked child, and write its value or error as JSON to the pipe ``writing``.
 
-    Never returns: it ends the process. Whatever the function prints goes nowhere.
+    An object with one of ``value``, ``hung`` (the text of a ``Hangs``) and ``error``. Never returns: it ends the
+    process. Whatever the function prints goes nowhere. A value that JSON cannot express is an error.
     """
     try:
         os.setsid()
@@ -304,9 +320,12 @@ def _process_state(pid: int) -> str:
 def frames(node: str, value: Any, width: int = 800) -> List[str]:
     """Return lines that carry ``value``, packed JSON, through output in which those of many nodes are mixed.
 
-    A line is ``LLMB-HEALTH NODE 1/3 ...``: ``node``, its number from 1 and their count, and at most ``width``
-    characters of content, so that lines stay whole. The content of all lines together is the JSON, packed by zlib, in
-    base64.
+    A line, without its end, is ``LLMB-HEALTH NODE 1/3 ...``: ``node``, its number from 1 and their count, and at
+    most ``width`` characters of content, so that lines stay whole. The content of all lines together is the JSON,
+    packed by zlib, in base64.
+
+    Raises:
+        TypeError: JSON cannot express ``value``
     """
     import base64
     import zlib

@@ -45,12 +45,16 @@ def follow_orders(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -
     """Report that this node is ready (``order`` 0), then carry out the orders from standard input until that ends.
 
     Each order is one JSON line with its number (``order``), what to do (``work``: ``alone`` or ``reduce``) and what
-    that needs; other work is ignored without an answer. ``say`` is called with each answer: the order's number with
-    what ``stress`` returns, or with ``ranks``, what ``reduce`` returns. ``spec``: ``device``, ``gpus`` per node,
-    ``addresses`` of nodes by name, and environment variables to set (``env``). This process may then use all cores.
+    that needs; other work is ignored without an answer. Input that comes while an order is carried out ends that
+    early. ``say`` is called with each answer, a dict: the order's number with what ``stress`` returns, or with
+    ``ranks``, what ``reduce`` returns. ``spec``: ``device`` (``cpu`` or ``cuda``), ``gpus`` per node, ``addresses``
+    of nodes by name, and environment variables to set (``env``; may be missing). This process may then use all
+    cores.
 
     Raises:
         ValueError: an order is not JSON
+        KeyError: an order lacks something
+        OSError: no process can be made for an order
     """
     os.environ.update(spec.get("env", {}))
     if hasattr(os, "sched_setaffinity"):
@@ -78,10 +82,16 @@ def _input_lines(descriptor: int) -> Iterator[bytes]:
 def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Time all-reduces in this node's group of nodes; return what each of its ranks gave, by local index as text.
 
-    A rank's entry is as in ``call_all``, with ``step``, how many steps it had begun in the end. Empty: the node is in
-    no group. ``order``: disjoint ``groups`` of nodes, the sizes of a buffer in ``bytes``, after how many ``seconds`` a
-    rank is given up, and the first ``port``: each group has its own from there on. With ``rails``, ranks of the same
-    index form a group of their own, with a port of its own.
+    A rank's entry is as in ``call_all``, its value what ``time_all_reduces`` returns, with ``step``, how many steps
+    it had begun in the end. Empty: the node is in no group. ``spec`` is as of ``follow_orders``. ``order``:
+    disjoint ``groups``, lists of nodes' names; the sizes of a buffer in ``bytes``, a list; after how many
+    ``seconds`` a rank is given up; and the first ``port``: each group has its own from there on. With ``rails``
+    (may be missing), ranks of the same index form a group of their own, with a port of its own. Input on standard
+    input ends it early.
+
+    Raises:
+        OSError: no folder, pipe or process can be made
+        KeyError: ``spec`` or ``order`` lacks something, such as the first node's address
     """
     node = node_name(os.environ)
     own = [(number, group) for number, group in enumerate(order["groups"]) if node in group]
@@ -115,10 +125,13 @@ _YOUNG_SECONDS = 60.0
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Yield a new folder among the node's temporary files, which is removed when the context ends.
+    """Yield the path of a new folder among the node's temporary files, which is removed when the context ends.
 
     It is locked as long as any process of this measurement lives. Folders that killed measurements have left are
     removed first.
+
+    Raises:
+        OSError: the folder cannot be made
     """
     _remove_left_behind(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
@@ -135,7 +148,8 @@ def _folder() -> Iterator[Path]:
 def _remove_left_behind(parent: Path) -> None:
     """Remove from ``parent`` this user's folders of measurements whose processes have all ended; nothing else.
 
-    Folders changed within the last minute stay, and so does what cannot be removed.
+    They are those that ``_folder`` made, known by the beginning of their names. Folders changed within the last
+    minute stay, and so does what cannot be removed.
     """
     for left in parent.glob(f"{_FOLDER}*"):
         with suppress(OSError):  # it is no folder, or somebody works there
@@ -152,7 +166,8 @@ def _remove_left_behind(parent: Path) -> None:
 class _Step:
     """A counter of steps, shared by a forked child and its parent, that shows how far even a hanging child came.
 
-    To be made before the fork. The child calls ``next`` at the beginning of each step; the parent reads ``reached``.
+    To be made, without arguments, before the fork. The child calls ``next`` at the beginning of each step; the
+    parent reads the property ``reached``, an int, 0 at first.
     """
 
     def __init__(self) -> None:
@@ -171,10 +186,15 @@ class _Step:
 class _Member:
     """One rank in a group of nodes whose all-reduces are timed.
 
-    It is made from ``spec`` and ``order`` of the measurement. ``group`` are the nodes' names, whose first one's
-    ``port`` is where ranks meet; ``rank`` counts within the group, or among the ranks of the same index where rails are
-    timed, and ``index`` within the node. ``step`` is what the rank counts its steps with, and ``log`` the file for
-    NCCL's lines. ``bytes`` are the buffer sizes, and ``patience`` how long the ranks wait for each other.
+    It is made from, in this order: ``spec`` and ``order`` of ``reduce``; ``group``, the nodes' names; ``port``,
+    where ranks meet on the first of these nodes; ``rank``, from 0, which counts within the group, or among the
+    ranks of the same index where rails are timed; ``index``, from 0, within the node; ``step``, what the rank
+    counts its steps with; ``log``, the file for NCCL's lines. Attributes are also ``device``, ``is_rail``,
+    ``world`` (the number of ranks), ``address`` (of the first node), ``bytes`` (the buffer sizes) and ``patience``,
+    a timedelta: how long the ranks wait for each other.
+
+    Raises:
+        KeyError: ``spec`` or ``order`` lacks something, such as the first node's address
     """
 
     def __init__(
@@ -201,13 +221,13 @@ class _Member:
 def time_all_reduces(member: _Member) -> dict[str, Any]:
     """Join the rank's group, time all-reduces in it; return ``seconds`` of one for each buffer size, and ``log``.
 
-    ``seconds`` are in the order of the member's ``bytes``. ``log`` has NCCL's lines on the network that it chose, from
-    a node's first rank, or from every rank where rails are timed; else, and on CPUs, it is empty. This process belongs
-    to the group from then on.
+    ``seconds`` is a list in the order of the member's ``bytes``. ``log`` is a list of NCCL's lines on the network
+    that it chose, from a node's first rank, or from every rank where rails are timed; else, and on CPUs, it is
+    empty. This process belongs to the group from then on: to be called in a process of its own.
 
     Raises:
         ValueError: an all-reduce gave a wrong sum
-        Exception: torch's own error where the ranks do not meet in time
+        Exception: torch's own error where the ranks do not meet in time, or there is no such GPU
     """
     member.step.next()
     take(member.device, member.index)
@@ -234,11 +254,13 @@ def time_all_reduces(member: _Member) -> dict[str, Any]:
 def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> float:
     """Return the usual seconds of one all-reduce of a buffer of ``size`` bytes: the median, on a CPU the shortest.
 
-    The first one is not timed, but its sum checked. ``number``: which of the member's sizes it is, because a size may
-    come twice. All ranks time as many, as the first one says through ``store``.
+    The group must have been joined; every rank calls this with the same ``number`` and ``size``. The first one is
+    not timed, but its sum checked. ``number``: which of the member's sizes it is, from 0, because a size may come
+    twice. All ranks time as many (5 to 200 blocks), as the first one says through ``store``.
 
     Raises:
         ValueError: the sum is wrong
+        Exception: torch's own error where a rank does not answer in time
     """
     device, world = member.device, member.world
     data = torch.full((size // 4,), float(member.rank + 1), device=device)
@@ -260,7 +282,14 @@ def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> 
 
 
 def _block_seconds(member: _Member, data: Any) -> float:
-    """Return the seconds that a block of all-reduces of ``data`` takes: five in a row on a GPU, one on a CPU."""
+    """Return the seconds that a block of all-reduces of ``data`` takes: five in a row on a GPU, one on a CPU.
+
+    ``data`` is a tensor on the member's device, which becomes the sum. Each all-reduce counts as a step of
+    ``member``. All ranks of the group must call it.
+
+    Raises:
+        Exception: torch's own error where a rank does not answer in time
+    """
     wait(member.device)
     begun = time.perf_counter()
     for _ in range(_BLOCK[member.device]):

@@ -98,11 +98,11 @@ _COUNTERS = {
 
 
 def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
-    """Ask nvidia-smi for at most ``seconds`` (10 by default), and return the state of this node's GPUs now. Never
-    raises.
+    """Ask nvidia-smi for at most ``seconds``, and return the state of this node's GPUs now; never raise.
 
-    Keys: ``time`` (Unix), ``driver`` and ``cuda`` (versions), ``gpus`` (facts of each, in nvidia-smi's order), and
-    ``missing``: None, or why there is nothing; then the versions are None and ``gpus`` is empty.
+    Keys: ``time`` (Unix), ``driver`` and ``cuda`` (versions, as texts), ``gpus`` (a dict for each, as
+    ``_gpu_facts`` has it, in nvidia-smi's order), and ``missing``: None, or why there is nothing; then the versions
+    are None and ``gpus`` is empty.
     """
     now = round(time.time(), 3)
     try:
@@ -114,8 +114,8 @@ def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
 def changing(sample: Dict[str, Any]) -> Dict[str, Any]:
     """Return the ``time`` and ``gpus`` of a ``snapshot``, each GPU with only what changes, such as clocks.
 
-    That is its index, SM clock, utilization, power, reasons of throttling, PCIe link and temperatures. ``sample``, the
-    snapshot, is not changed.
+    That is its index, SM clock, utilization, power, reasons of throttling, PCIe link and temperatures, under the
+    names that they have in ``sample``, the snapshot, which is not changed.
     """
     return {"time": sample["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in sample["gpus"]]}
 
@@ -123,7 +123,8 @@ def changing(sample: Dict[str, Any]) -> Dict[str, Any]:
 def parse(answer: bytes) -> Dict[str, Any]:
     """Return the versions ``driver`` and ``cuda``, and the ``gpus`` (64 at most), of nvidia-smi's answer in XML.
 
-    A version that it does not name is None.
+    ``gpus`` is a list of what ``_gpu_facts`` returns, in nvidia-smi's order. A version that it does not name is
+    None.
 
     Raises:
         ValueError: the answer is no XML, not nvidia-smi's, or defines entities
@@ -144,9 +145,10 @@ def parse(answer: bytes) -> Dict[str, Any]:
 def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
     """Return what nvidia-smi says of the GPU ``number`` (from 0, in its order), by LLMB's names, which carry units.
 
-    Such as ``index`` (that number), ``uuid``, ``sm_mhz``, ``power_w``, ``domain``, ``processes`` (their number),
-    ``uncorrected``, ``throttle`` (reasons) and ``throttled_us``. Every GPU has all of the names; the value is None
-    where nvidia-smi does not say it, and empty for a list or dict.
+    ``element`` is the GPU's in nvidia-smi's XML. Names are such as ``index`` (that number), ``uuid``, ``sm_mhz``,
+    ``power_w``, ``domain``, ``processes`` (their number), ``uncorrected`` (ECC errors), ``throttle`` (reasons now)
+    and ``throttled_us`` (by reason). Every GPU has all of the names; the value is None where nvidia-smi does not
+    say it, empty for a list or dict, and 0 for ``processes``.
     """
     texts = {name: _xml_text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first_number(element, paths) for name, paths in _NUMBERS.items()}
@@ -166,7 +168,8 @@ def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
 def _nvlink_domain(element: ElementTree.Element) -> Optional[str]:
     """Return a GPU's NVLink domain, ``<cluster UUID>.<clique id>``: GPUs with the same are joined, on any nodes.
 
-    None where NVLink stays inside one node (a UUID of zeros), or there is none.
+    ``element`` is the GPU's in nvidia-smi's XML. None where NVLink stays inside one node (a UUID of zeros), or
+    there is none.
     """
     ids = {child.tag.replace("_", "").lower(): (child.text or "").strip() for child in element.findall("fabric/*")}
     cluster, clique = ids.get("clusteruuid", ""), ids.get("cliqueid", "")
@@ -176,8 +179,8 @@ def _nvlink_domain(element: ElementTree.Element) -> Optional[str]:
 def _uncorrectable_errors(element: ElementTree.Element, memory: str = "") -> Optional[float]:
     """Return a GPU's number of uncorrectable ECC errors since the driver was loaded; None where nothing is counted.
 
-    ``memory``, such as ``sram``, limits them to that memory; empty: of all. Older drivers count one total, which is
-    given whatever ``memory`` is.
+    ``element`` is the GPU's. ``memory`` (``sram`` or ``dram``) limits them to that memory; empty: of all. Older
+    drivers count one total, which is given whatever ``memory`` is.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
@@ -191,7 +194,7 @@ def _uncorrectable_errors(element: ElementTree.Element, memory: str = "") -> Opt
 def _throttle_reasons(element: ElementTree.Element) -> List[str]:
     """Return what slows a GPU's clocks right now: ``sw_power_cap``, ``hw_thermal_slowdown``, ...; empty: nothing.
 
-    ``gpu_idle`` is left out.
+    ``element`` is the GPU's in nvidia-smi's XML. ``gpu_idle`` is left out.
     """
     found = []
     for word in ("event", "throttle"):
@@ -205,8 +208,8 @@ def _throttle_reasons(element: ElementTree.Element) -> List[str]:
 def _throttle_counters(element: ElementTree.Element) -> Dict[str, float]:
     """Return the microseconds that a GPU's clocks were slowed since the driver was loaded, by reason.
 
-    Reasons are named as by ``_throttle_reasons``. One that nvidia-smi does not count is missing; empty where it has no
-    such counters.
+    ``element`` is the GPU's in nvidia-smi's XML. Reasons are named as by ``_throttle_reasons``. One that nvidia-smi
+    does not count is missing; empty where it has no such counters.
     """
     found = {}
     for name, reason in _COUNTERS.items():
@@ -217,7 +220,7 @@ def _throttle_counters(element: ElementTree.Element) -> Dict[str, float]:
 
 
 def _xml_text(element: ElementTree.Element, path: str) -> Optional[str]:
-    """Return the text at ``path`` of nvidia-smi's XML, 120 characters at most.
+    """Return the text at ``path`` below ``element`` of nvidia-smi's XML, stripped and cut to 120 characters.
 
     None where there is nothing, or where it says so (``N/A``).
     """
@@ -226,7 +229,10 @@ def _xml_text(element: ElementTree.Element, path: str) -> Optional[str]:
 
 
 def _first_number(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
-    """Return the number at the first of ``paths`` in nvidia-smi's XML that has one; None where none has."""
+    """Return the number at the first of ``paths`` below ``element`` that has one; None where none has.
+
+    The paths are of nvidia-smi's XML. A unit behind the number is dropped, not converted.
+    """
     values = (_as_number(element.findtext(path)) for path in paths)
     return next((value for value in values if value is not None), None)
 

@@ -35,12 +35,13 @@ ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.no
 
 
 def probes_for(spec: Dict[str, Any]) -> Dict[str, Call]:
-    """Return every look at this node by name, as a function to be called, with the seconds that it may take.
+    """Return every look at this node by name, as (a function without arguments, the seconds that it may take).
 
     Nothing is looked at yet. Names are ``machine``, ``gpus``, ``nvlink``, ``imex``, ``services``, ``ports``,
-    ``kernel``, ``system``, ``software``, ``stuck``, and ``folder PURPOSE`` for each folder. ``spec`` may have
-    ``folders`` to look into, paths by purpose; ``written``, the purposes of those in which a file is tried; ``starts``,
-    programs whose start is tried.
+    ``kernel``, ``system``, ``software``, ``stuck``, and ``folder PURPOSE`` for each folder. Each function returns
+    JSON values, or raises ``Hangs`` where a tool does not answer. ``spec`` may have ``folders`` to look into, paths
+    by purpose; ``written``, the purposes of those in which a file is tried; ``starts``, Python interpreters whose
+    start is tried. Each may be missing.
     """
     found = {
         "machine": (lambda: machine.facts(os.environ, ROOT), FILE_SECONDS),
@@ -63,7 +64,7 @@ def probes_for(spec: Dict[str, Any]) -> Dict[str, Call]:
 def _tool_output(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
     """Run a tool; return (its standard output, None) or (None, why it gave none); both None if not installed.
 
-    A tool that ended with another status than 0 gave none.
+    ``command`` is the program and its arguments. A tool that ended with another status than 0 gave none.
 
     Raises:
         Hangs: it did not answer within ``seconds``
@@ -82,10 +83,10 @@ def _tool_output(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional
 def nvlink() -> Dict[str, Any]:
     """Return the state of NVLink on this node by nvidia-smi: ``gpus``, ``errors`` and ``missing``.
 
-    Each of ``gpus``, in nvidia-smi's order, has the number of links that run (``up``), the numbers of those that do not
-    (``down``), and the different ``rates`` as texts. ``errors``: the bit error rates, as texts, that are other than the
-    tool's zero. ``missing``: why nvidia-smi did not say; None also where it is not installed, in which case the lists
-    are empty.
+    Each of ``gpus``, in nvidia-smi's order, has the number of links that run (``up``), a list of the numbers of
+    those that do not (``down``), and the different ``rates`` as texts, sorted. ``errors``: the bit error rates, as
+    texts, that are other than the tool's zero. ``missing``: why nvidia-smi did not say; None: it did, or is not
+    installed, in which case the lists are empty.
 
     Raises:
         Hangs: nvidia-smi did not answer in time
@@ -126,7 +127,8 @@ def imex() -> Dict[str, Any]:
 def services() -> Dict[str, Any]:
     """Return what systemd says of NVIDIA's fabric manager, and timedatectl of the clock's synchronization.
 
-    By ``fabric_manager`` and ``time``, each as a dict of the tool's own keys and values; empty where it gave nothing.
+    ``fabric_manager`` is a dict with ``LoadState`` and ``ActiveState``, ``time`` one with ``NTPSynchronized``, each
+    with the tool's word as text; empty where the tool gave nothing.
 
     Raises:
         Hangs: a tool did not answer in time
@@ -144,8 +146,9 @@ def services() -> Dict[str, Any]:
 def ports() -> List[Dict[str, Any]]:
     """Return for each port of InfiniBand and RoCE adapters ``name``, ``phys``, ``board``, ``gids`` and ``errors``.
 
-    They are its physical state, the adapter's board, kinds of addresses, and by name how much each error counter has
-    grown in four seconds, which this call takes (0: not at all, or not known). Sorted by name; empty: no adapter.
+    ``phys`` is its physical state (``LinkUp``), ``board`` the adapter's board, either None where it is not known;
+    ``gids`` a sorted list of kinds of addresses; ``errors`` has by counter's name how much it has grown in four
+    seconds, which this call takes (0: not at all, or not known). Sorted by name; empty: no adapter.
     """
     before = _adapter_ports()
     time.sleep(_APART_SECONDS)
@@ -159,8 +162,8 @@ def ports() -> List[Dict[str, Any]]:
 def _adapter_ports() -> List[Dict[str, Any]]:
     """Return for each port of network adapters its physical state, board, kinds of addresses, and error counters.
 
-    By ``name``, ``phys``, ``board``, ``gids`` and ``errors`` (totals, by the kernel's names). A value that the kernel
-    does not tell is None. Empty: no adapter.
+    A dict with ``name``, ``phys``, ``board``, ``gids`` (sorted) and ``errors`` (totals, by the kernel's names). A
+    value that the kernel does not tell is None. Sorted by name; empty: no adapter.
     """
     found = []
     for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
@@ -183,10 +186,11 @@ def _adapter_ports() -> List[Dict[str, Any]]:
 
 
 def kernel_log() -> Dict[str, Any]:
-    """Return the kernel's log ``lines`` of the last day that may matter, as [age in seconds, text].
+    """Return the kernel's log of the last day, as far as it may matter: ``lines`` and ``missing``.
 
-    Oldest first, of the last 24 hours. Those that match a known pattern of trouble, the last 400 at most, each cut to
-    300 characters. ``missing``: why the log could not be read; None: it was, or there is no tool for it.
+    ``lines`` is a list of [age in whole seconds, text], oldest first: those of the last 24 hours that match a known
+    pattern of trouble, the last 400 at most, each cut to 300 characters. ``missing``: why the log could not be
+    read; None: it was, or there is no tool for it.
 
     Raises:
         Hangs: dmesg did not answer in time
@@ -215,9 +219,9 @@ def kernel_log() -> Dict[str, Any]:
 def system() -> Dict[str, Any]:
     """Return the limits of this process, shared memory in bytes, and how the node's kernel is set, by name.
 
-    Names are such as ``memlock`` (bytes), ``nofile``, ``shm_free``, ``shm_size``, ``governors``, ``cmdline`` (without
-    what is the node's own) and ``clock`` (Unix time now). None: not known, or, for a limit, unlimited; a bool is False
-    where it is not known.
+    Names are such as ``memlock`` (bytes), ``nofile``, ``shm_free``, ``shm_size``, ``governors`` (a sorted list),
+    ``cmdline`` (without what is the node's own) and ``clock`` (Unix time now). None: not known, or, for a limit,
+    unlimited; a bool is False where it is not known, a text or list empty.
     """
     cores = ROOT / "sys/devices/system/cpu"
     governors = [read_text(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
@@ -256,9 +260,10 @@ def system() -> Dict[str, Any]:
 def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
     """Return this node's versions of OS, OFED and Enroot, Enroot's settings and folders, and which programs start.
 
-    By name: ``os``, ``ofed``, ``enroot``, ``enroot_settings``; ``unpacked`` and ``roots``, its folders as ``folder``
-    describes them. Of the Python programs ``starts``, the list ``starts`` has those that do, in order. A version is
-    None where it is not installed; ``enroot_missing`` says why an Enroot that is there does not tell its version.
+    By name: ``os``, ``ofed`` and ``enroot``, versions as texts, None where it is not installed; ``enroot_missing``,
+    why an Enroot that is there does not tell its version, else None; ``enroot_settings``, texts by variable;
+    ``unpacked``, its folder for images as ``folder`` describes it; ``roots``, as ``_enroot_roots`` returns;
+    ``starts``, those of the Python interpreters ``starts`` that start, in order.
 
     Raises:
         Hangs: Enroot did not answer in time
@@ -287,7 +292,10 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
 
 
 def _python_starts(program: str) -> bool:
-    """Return whether the Python interpreter ``program`` starts, and ends well, within three seconds."""
+    """Return whether the Python interpreter ``program``, a path or a name, starts, and ends well, within three seconds.
+
+    False also where it is missing.
+    """
     try:
         return _tool_output(program, "-c", "pass", seconds=3)[0] is not None
     except Hangs:
@@ -297,8 +305,9 @@ def _python_starts(program: str) -> bool:
 def _enroot_roots() -> Optional[Dict[str, Any]]:
     """Return the folder where Enroot keeps the user's container roots, as ``folder`` describes it, with ``kind``.
 
-    ``kind`` is its file system, in ``stat``'s word; None where that does not say. The whole is None where Enroot does
-    not name the folder (before 4.0), is missing, or did not answer within 3 seconds. Tries to write a file there.
+    ``kind`` is its file system, in ``stat``'s word; None where that does not say. The whole is None where Enroot
+    does not name the folder (before 4.0), is missing, or did not answer within 3 seconds. Tries to write a file
+    there, which is removed again.
     """
     try:
         output, _ = _tool_output("enroot", "info", seconds=3)
@@ -314,9 +323,10 @@ def _enroot_roots() -> Optional[Dict[str, Any]]:
 def _unpack_folder(settings: Dict[str, str]) -> str:
     """Return the folder where Enroot unpacks an image for Pyxis, or the nearest existing one above it.
 
-    Pyxis passes no ENROOT_DATA_PATH of the job on, so that of ``settings``, Enroot's own, counts. Enroot lets a shell
-    evaluate the setting; what follows another variable than HOME and XDG_DATA_HOME is left out, for the file system
-    alone matters.
+    ``settings`` are texts by variable, from Enroot's own configuration. Pyxis passes no ENROOT_DATA_PATH of the job
+    on, so that of ``settings`` counts, else the default below this user's home. Enroot lets a shell evaluate the
+    setting, which must be absolute then; what follows another variable than HOME and XDG_DATA_HOME is left out, for
+    the file system alone matters.
     """
     home = os.environ.get("HOME", "/")
     default = os.environ.get("XDG_DATA_HOME") or home + "/.local/share"
@@ -329,10 +339,10 @@ def _unpack_folder(settings: Dict[str, str]) -> str:
 
 
 def stuck() -> List[Dict[str, Any]]:
-    """Return processes (``pid``, ``name``), by id, that stayed in uninterruptible sleep (state D) for four seconds.
+    """Return processes (dicts: ``pid``, ``name``) that stayed in uninterruptible sleep (state D) for four seconds.
 
-    They never ran meanwhile; the kernel's own, and other looks at this node, are left out. The call takes those four
-    seconds. Empty: none.
+    Sorted by id. They never ran meanwhile; the kernel's own, and other looks at this node, are left out. The call
+    takes those four seconds. Empty: none.
     """
     before = _uninterruptible_processes()
     time.sleep(_APART_SECONDS)
@@ -341,9 +351,9 @@ def stuck() -> List[Dict[str, Any]]:
 
 
 def _uninterruptible_processes() -> Dict[int, Tuple[str, str]]:
-    """Return the processes in uninterruptible sleep (state D), by id: name, and a text that changes when it runs.
+    """Return the processes in uninterruptible sleep (state D), by id: (name, a text that changes when it runs).
 
-    The kernel's own and other looks at this node are left out.
+    The kernel's own and other looks at this node are left out. ``?`` is the name of one that has none.
     """
     found = {}
     parent_line = "PPid:\t{}\n".format(os.getppid())  # other looks, which say themselves that they hang
@@ -364,9 +374,9 @@ def _uninterruptible_processes() -> Dict[int, Tuple[str, str]]:
 def folder(path: str, written: bool = False) -> Dict[str, Any]:
     """Return how this node sees a folder: ``path``, ``there`` (it is a folder), ``free``, ``size`` and ``problem``.
 
-    ``free`` and ``size`` are its file system's, in bytes; None where nothing is at the path. With ``written``, a file
-    is written there and removed; ``problem`` says why that failed. None: it did not fail, or was not tried, as in a
-    folder that is missing.
+    ``free`` and ``size`` are its file system's, in bytes; None where nothing is at the path. With ``written``, a
+    file is written there and removed; ``problem``, a text, says why that failed. None: it did not fail, or was not
+    tried, as in a folder that is missing.
     """
     directory = Path(path)
     found = dict(_disk_space(path), path=path, there=directory.is_dir(), problem=None)
@@ -386,7 +396,7 @@ def folder(path: str, written: bool = False) -> Dict[str, Any]:
 def _disk_space(path: str) -> Dict[str, Any]:
     """Return the bytes ``free`` to this user and the ``size`` in bytes of the file system at ``path``.
 
-    Both are None where nothing is at the path.
+    Both are None where nothing is at the path, or it cannot be looked at.
     """
     try:
         room = os.statvfs(path)
@@ -396,9 +406,9 @@ def _disk_space(path: str) -> Dict[str, Any]:
 
 
 def _soft_limit(name: str) -> Optional[int]:
-    """Return this process's soft limit ``name``, as ``/proc/self/limits`` calls it, in the unit used there.
+    """Return this process's soft limit ``name``, in the words and the unit of ``/proc/self/limits``.
 
-    None: it is unlimited or not known.
+    ``name`` is such as ``Max open files``. None: it is unlimited or not known.
     """
     found = re.search(rf"^{name} +(\d+)", read_text(ROOT / "proc/self/limits") or "", re.MULTILINE)
     return int(found.group(1)) if found else None

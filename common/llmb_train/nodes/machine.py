@@ -15,15 +15,19 @@ _MOST_BYTES = 1 << 20
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """Return this node's name: as Slurm has it in ``environ`` (SLURMD_NODENAME), else the host's."""
+    """Return this node's name: as Slurm has it in ``environ`` (SLURMD_NODENAME), else the host's.
+
+    ``environ`` are environment variables. An empty SLURMD_NODENAME counts as none.
+    """
     return environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
     """Return what the kernel says of this node: names, CPU, its memory (GiB), NVIDIA driver, network adapters.
 
-    By ``host``, ``kernel``, ``architecture``, ``cpu``, ``cpus`` (their number), ``memory_gib``, ``driver`` and
-    ``adapters`` (as ``adapters`` returns them). A value is None where there is nothing to read. ``root`` is the folder
+    By ``host``, ``kernel`` (its release), ``architecture``, ``cpu`` (its model), ``cpus`` (their number),
+    ``memory_gib``, ``driver`` (its version) and ``adapters`` (as ``adapters`` returns them). A value is None where
+    there is nothing to read. ``environ`` are environment variables, for the host's name. ``root`` is the folder
     that has ``proc`` and ``sys``.
     """
     memory = re.search(r"^MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
@@ -58,11 +62,11 @@ def driver_version(path: Path) -> Optional[str]:
 
 
 def adapters(root: Path) -> List[Dict[str, Any]]:
-    """Return the InfiniBand, RoCE and EFA adapters in ``root`` (``/sys/class/infiniband``), one entry for each port.
+    """Return the InfiniBand, RoCE and EFA adapters in ``root`` (``/sys/class/infiniband``), a dict for each port.
 
-    Sorted by ``name``; empty: there is none. ``rate_gbps`` is the link's present rate in Gbit/s, ``state`` the logical
-    one (``ACTIVE``, ``DOWN``); ``type``, ``firmware`` and ``layer`` are the kernel's texts. What cannot be read is
-    None.
+    Sorted by ``name``, which is as in ``ports``; empty: there is none. ``rate_gbps`` is the link's present rate in
+    Gbit/s, ``state`` the logical one (``ACTIVE``, ``DOWN``); ``type``, ``firmware`` and ``layer`` are the kernel's
+    texts. What cannot be read is None.
     """
     found = []
     for name, adapter, port in ports(root):
@@ -83,8 +87,8 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
 def ports(root: Path) -> List[Tuple[str, Path, Path]]:
     """Return (name, adapter's folder, port's folder) of each port of the network adapters in ``root``, sorted.
 
-    A name is ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. At most 64 adapters, and 4 ports of each.
-    Empty where there is no adapter.
+    ``root`` is a folder such as ``/sys/class/infiniband``. A name is ``mlx5_0``, or ``mlx5_0:1`` where the adapter
+    has several ports. At most 64 adapters, and 4 ports of each. Empty where there is no adapter.
     """
     found = []
     for name in sorted_names(root)[:_MOST_ADAPTERS]:
@@ -96,7 +100,10 @@ def ports(root: Path) -> List[Tuple[str, Path, Path]]:
 
 
 def sorted_names(folder: Path) -> List[str]:
-    """Return the names in ``folder``, sorted; empty where it is missing or cannot be read."""
+    """Return the names in ``folder``, of files and folders, sorted as text.
+
+    Empty where it is missing or cannot be read.
+    """
     try:
         return sorted(path.name for path in folder.iterdir())
     except OSError:
@@ -104,7 +111,10 @@ def sorted_names(folder: Path) -> List[str]:
 
 
 def read_text(path: Path) -> Optional[str]:
-    """Return the text of a file, at most 1 MiB, without surrounding white space; None where empty or unreadable."""
+    """Return the text of a file, its first MiB, without surrounding white space; None where empty or unreadable.
+
+    What is not UTF-8 is replaced.
+    """
     try:
         with path.open("rb") as stream:
             return stream.read(_MOST_BYTES).decode("utf-8", "replace").strip() or None
@@ -126,15 +136,15 @@ _OF_THE_NETWORK = re.compile(
 
 
 def of_the_network(lines: Sequence[str]) -> List[str]:
-    """Return those of NCCL's log ``lines`` that say which network it chose, in order."""
+    """Return those of NCCL's log ``lines`` that say which network it chose, in order; empty: none does."""
     return [line for line in lines if _OF_THE_NETWORK.search(line)]
 
 
 def log_nccl(environ: MutableMapping[str, str], file: Path) -> Optional[str]:
     """Set variables in ``environ`` that make NCCL, when it is first used, write its log to ``file``; return None.
 
-    Where the job sets one of these itself (``NCCL_DEBUG`` or such), nothing is changed, and the result is a clause that
-    says so. Processes that share ``environ`` share the file.
+    Where the job sets one of them itself (``NCCL_DEBUG``, ``NCCL_DEBUG_FILE`` or ``NCCL_DEBUG_SUBSYS``), nothing is
+    changed, and the result is a clause that says so. Processes that share ``environ`` share the file.
     """
     taken = [name for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS") if environ.get(name)]
     if taken:

@@ -39,12 +39,13 @@ _SECONDS_AFTER = 4.0
 class Node:
     """Writes what a node reports about itself during a run to ``nodes/<host>.json``, from the node's first rank.
 
-    It is made from the run's folder, this process's rank, and the process's environment variables; call ``start`` first
-    and ``finish`` last. ``wait`` waits for the look that ``start`` began; ``after_step``, called with the number of
-    steps that have ended, has the GPUs looked at under load. Other ranks only add their GPU's peak memory to a file
-    beside it at the end. No method raises or waits for longer than some seconds: what cannot be found out is recorded
-    as missing, or not at all. Questions are asked in threads of their own, because reading a broken adapter's file can
-    hang too.
+    It is made from the run's folder, this process's rank, and the process's environment variables; call ``start``
+    first and ``finish`` last. ``start`` begins a look at the node, which ``wait`` waits for; ``after_step``, called
+    with the number of steps that have ended in this process, has the GPUs looked at under load; ``finish`` looks
+    once more. Other ranks only add their GPU's peak memory to ``nodes/<host>.memory.jsonl`` at the end, as the
+    first one does. All return None; none raises or waits for longer than 12 seconds: what cannot be found out is
+    recorded as missing, or not at all. Questions are asked in threads of their own, because reading a broken
+    adapter's file can hang too.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -71,9 +72,9 @@ class Node:
     def start(self, *, uses_nccl: bool) -> None:
         """Begin to record this node's hardware and GPUs in a thread; only on the node's first rank.
 
-        Called before torch is imported, which takes longer. ``uses_nccl`` (the job is on GPUs): environment variables
-        make NCCL log to a file beside the record. An earlier start's log and file of peak memory are removed. Never
-        raises.
+        Called before torch is imported, which takes longer. ``uses_nccl`` (the job is on GPUs): variables are set
+        in the ``environ`` that the object was made from, which make NCCL log to ``nodes/<host>.nccl.log``. An
+        earlier start's log and file of peak memory are removed. Never raises.
         """
         self._on_gpu = uses_nccl
         if not self._writes:
@@ -90,15 +91,15 @@ class Node:
     def wait(self) -> None:
         """Wait, 12 seconds at most, for the look at this node that ``start`` began.
 
-        One that hangs goes on in its thread.
+        One that hangs goes on in its thread. Returns at once on other ranks than the node's first.
         """
         self._join(gpus.SECONDS + 2)
 
     def after_step(self, number: int) -> None:
-        """Begin to record this node's GPUs under load when step 5 has ended, and stop when step 10 has; else do
-        nothing.
+        """Begin to record the GPUs under load when step 5 has ended, and stop when step 10 has; else do nothing.
 
-        ``number``: training steps that have ended in this process, to be told once for each.
+        ``number``: training steps that have ended in this process, to be told once for each. Only on the node's
+        first rank.
         """
         if number == LOAD_STEP:
             self._in_thread(self._record_under_load)
@@ -108,7 +109,7 @@ class Node:
     def finish(self) -> None:
         """Record the node's GPUs after training, from its first rank, and on a GPU this rank's peak memory in bytes.
 
-        Waits 5 s at most. Never raises.
+        Waits 5 s at most. Never raises. To be called once, when training has ended.
         """
         self._looked_enough.set()
         if self._on_gpu:
@@ -119,8 +120,9 @@ class Node:
     def _record_peak_memory(self) -> None:
         """Append this rank's line to the node's file of peak GPU memory, in bytes.
 
-        It has ``allocated``, ``reserved`` and, for the GPU's size, ``device``. Does nothing where that fails. A line is
-        one write of one process of one machine: ranks do not wait for each other.
+        It is a JSON object with ``job``, ``restart``, ``rank``, ``allocated``, ``reserved`` and, for the GPU's
+        size, ``device``. Does nothing where that fails. A line is one write of one process of one machine: ranks do
+        not wait for each other.
         """
         line = {name: self._content[name] for name in ("job", "restart", "rank")}
         with contextlib.suppress(Exception):
@@ -142,8 +144,8 @@ class Node:
     def _record_under_load(self) -> None:
         """Record the GPUs up to eight times while they train, as ``load`` (the first) and ``samples`` (all of them).
 
-        ``samples`` has only what changes. Half a second passes between two. Ends early when the GPUs do not answer, or
-        enough steps have ended.
+        ``load`` is what ``gpus.snapshot`` returns, ``samples`` a list of what ``gpus.changing`` keeps of each. Half
+        a second passes between two. Ends early when the GPUs do not answer, or enough steps have ended.
         """
         samples: list[dict[str, Any]] = []
         while True:
@@ -156,17 +158,23 @@ class Node:
                 return  # what does not answer once is not asked again
 
     def _record_at_start(self) -> None:
-        """Write the node's facts (``machine``) and its GPUs' state before training (``before``) to its record."""
+        """Write the node's facts (``machine``) and its GPUs' state before training (``before``) to its record.
+
+        As ``machine.facts`` and ``gpus.snapshot`` return them.
+        """
         self._set_entry("machine", machine.facts(self._environ))
         self._set_entry("before", gpus.snapshot())
 
     def _in_thread(self, query: Callable[[], None]) -> None:
-        """Run ``query`` in a thread, dropping its errors; does nothing on a rank that does not record its node."""
+        """Start ``query``, called without arguments, in a thread that drops its errors, and return at once.
+
+        Does nothing on a rank that does not record its node, and where no thread can be started.
+        """
         if not self._writes:
             return
 
         def quietly() -> None:
-            """Run ``query``, a look at this node, and drop its errors."""
+            """Call the enclosing function's ``query``, a look at this node, and drop its errors."""
             # A thread's traceback in the log would look like the cause of whatever comes later.
             with contextlib.suppress(Exception):
                 query()
@@ -180,6 +188,9 @@ class Node:
         """Set the entry ``name`` of the node's record to ``value``, a JSON value, and write the whole file anew.
 
         Safe to call from several threads. A file that cannot be written is tolerated.
+
+        Raises:
+            ValueError: ``value`` has NaN or infinity in it
         """
         with self._lock:
             self._content[name] = value

@@ -30,10 +30,14 @@ _COPIED = {"cuda": 512 << 20, "cpu": 4 << 20}
 def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
     """Put all GPUs of the node to work at once; return what each achieves (``alone``) and looks like (``load``).
 
-    ``alone`` has each GPU's results by its index as text, as ``call_all`` has them, with what ``measure_gpu`` returns
-    as ``value``. ``load`` is a list of snapshots; empty on CPUs, or where none could be taken. ``spec``: ``device``,
-    and how many ``gpus`` the node has. After a minute a GPU is given up. ``until``: a descriptor; input on it ends the
-    work early.
+    ``alone`` has each GPU's results by its index as text, as ``call_all`` has them, with what ``measure_gpu``
+    returns as ``value``. ``load`` is a list of what ``gpus.changing`` returns; empty on CPUs, or where none could
+    be taken. ``spec``: ``device`` (``cpu`` or ``cuda``), and how many ``gpus`` the node has (on a CPU, processes).
+    After a minute a GPU is given up. ``until``: a descriptor; input on it, or its end, ends the work early; None:
+    none.
+
+    Raises:
+        OSError: no pipe or process can be made
     """
     calls: dict[str, Call] = {}
     for index in range(spec["gpus"]):
@@ -46,7 +50,10 @@ def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
 
 
 def _samples_under_load() -> list[dict[str, Any]]:
-    """Return three snapshots of the GPUs, as ``gpus.changing`` has them, after ten seconds, when they are warm."""
+    """Return three snapshots of the GPUs, as ``gpus.changing`` has them, after ten seconds, when they are warm.
+
+    The list is never empty; where nvidia-smi does not answer, their ``gpus`` are.
+    """
     time.sleep(ALONE_SECONDS / 6)
     return [gpus.changing(gpus.snapshot()) for _ in range(_LOOKS)]
 
@@ -54,12 +61,13 @@ def _samples_under_load() -> list[dict[str, Any]]:
 def measure_gpu(device: str, index: int) -> dict[str, float]:
     """Put the GPU ``index`` to work; return ``tflops`` of a matrix product and the bandwidth of ``copy``.
 
-    The product is in bf16, on a CPU in fp32; the copy stays within its memory. On a GPU there are also ``to_gpu`` and
-    ``from_gpu``, copies from and to the host's memory. Bandwidths are in GB/s (1e9 bytes); ``copy`` counts reads and
-    writes. This process works on that GPU from then on.
+    ``device`` is ``cuda`` or ``cpu``. The product is in bf16, on a CPU in fp32; the copy stays within its memory.
+    On a GPU there are also ``to_gpu`` and ``from_gpu``, copies from and to the host's memory. Bandwidths are in
+    GB/s (1e9 bytes); ``copy`` counts reads and writes. This process works on that GPU from then on.
 
     Raises:
         ValueError: a matrix product is wrong
+        Exception: torch's own error, as where there is no such GPU
     """
     take(device, index)
     side, kind = _SIDE[device], torch.bfloat16 if device == "cuda" else torch.float32
@@ -86,7 +94,8 @@ def measure_gpu(device: str, index: int) -> dict[str, float]:
 def _seconds_of_calls(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> float:
     """Return the usual seconds of a call of ``work``, called ``repeats`` times or more, for ``seconds`` or longer.
 
-    Usual is the median, on a CPU the shortest. Three calls before that are not timed.
+    ``work`` is called without arguments. Usual is the median, on a CPU (``device`` is not ``cuda``) the shortest;
+    the GPU's work is waited for. Three calls before that are not timed.
     """
     for _ in range(3):
         work()
@@ -102,7 +111,7 @@ def _seconds_of_calls(work: Any, device: str, seconds: float = 0.0, repeats: int
 
 
 def usual(times: Sequence[float], device: str) -> float:
-    """Return the median of ``times``; on a CPU (``device``) the shortest, because other processes disturb.
+    """Return the median of ``times`` where ``device`` is ``cuda``, else the shortest: on a CPU other processes disturb.
 
     There must be at least one.
     """
@@ -110,7 +119,11 @@ def usual(times: Sequence[float], device: str) -> float:
 
 
 def take(device: str, index: int) -> None:
-    """Make this process work on the GPU ``index`` from now on; on a CPU, limit torch to one thread."""
+    """Make this process work on the GPU ``index`` from now on if ``device`` is ``cuda``; else give torch one thread.
+
+    Raises:
+        Exception: torch's own error, where there is no such GPU
+    """
     if device == "cuda":
         torch.cuda.set_device(index)
     else:
@@ -118,6 +131,6 @@ def take(device: str, index: int) -> None:
 
 
 def wait(device: str) -> None:
-    """Wait until the current GPU has done all work that it was given; on a CPU do nothing."""
+    """Wait until the current GPU has done all work that it was given; unless ``device`` is ``cuda`` do nothing."""
     if device == "cuda":
         torch.cuda.synchronize()

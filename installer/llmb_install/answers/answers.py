@@ -28,14 +28,15 @@ from llmb_install.parts.files import no_installation
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
-    """Return what the play file ``path`` says: answers by field, its secrets set apart, and the line of each key.
+    """Return (answers by field, secrets, the line of each key), as the play file ``path`` has them.
 
-    Lines are keyed by ``$.key``. An empty secret counts as not given. The secrets that are given are marked to be kept
-    in the installation. Values of answers are not checked.
+    Secrets are set apart from the answers. Lines are numbers from 1, keyed by ``$.key``. An empty secret counts as
+    not given. The secrets that are given are marked to be kept in the installation. Values of answers are not
+    checked.
 
     Raises:
-        ConfigError: the file is missing, cannot be read, is no YAML, is empty or of a newer release, has an unknown or
-            repeated key, or a secret that is not text; with file and line
+        ConfigError: the file is missing, cannot be read, is no YAML, is empty or of a newer release, has an unknown
+            or repeated key, or a secret that is not text; with file and line
     """
     data, lines = read_given(path, SECRETS)
     found: dict[str, Secret] = {}
@@ -54,11 +55,12 @@ def complete_answers(
 ) -> Answers:
     """Return all answers of an installation: those in ``given``, checked, and defaults for the others.
 
-    None counts as not given. Choices may be in any case, paths become absolute, and names of workloads full; they must
-    be in ``recipes``, which are all by name. ``workloads: all`` becomes those that have a configuration for the GPU
-    type. The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
-    ``where`` names the play file, if there is one, and ``lines`` the line of each of its keys by ``$.key``, for
-    messages. ``given`` stays as it is.
+    None counts as not given. Choices may be in any case; paths become
+    absolute, and names of workloads full; they must be in ``recipes``, which are all by name. ``workloads: all``
+    becomes those that have a configuration for the GPU type. The defaults depend on the answers alone, not on the
+    machine, except for ``arch`` of a CPU installation. ``where`` names the play file ("": there is none), and
+    ``lines`` the line of each of its keys by ``$.key``, for messages. ``given`` stays as it is. The disk is not
+    looked at.
 
     Raises:
         RequestError: an answer is missing, wrong, or contradicts another
@@ -102,8 +104,8 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
     Without ``releases`` nothing is raised. They must be spelled as in recipes, such as ``0.6``.
 
     Raises:
-        RequestError: none of the recipes runs on a release; the message begins with ``at`` and names the first such
-            release, the remedy the ones they run on
+        RequestError: none of the recipes runs on a release; the message begins with ``at`` (``FILE:LINE: ``, or
+            empty) and names the first such release, the remedy the ones they run on
     """
     known = sorted(set(chain.from_iterable(recipe.engines for recipe in recipes)))
     for release in releases:
@@ -119,14 +121,18 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
 def as_given(answers: Answers) -> Given:
     """Return the answers as a dictionary by field name, in the order of the questions, without None values.
 
-    Defaults are in it like answers that somebody gave, as are ``schema`` and ``space_check``, which nobody is asked.
+    Defaults are in it like answers that somebody gave, as are ``schema`` and ``space_check``, which nobody is
+    asked. Values are those of the fields: texts, bools and tuples of texts, and ``schema`` a number.
     """
     values = {known.name: getattr(answers, known.name) for known in fields(answers)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def to_yaml(answers: Answers) -> str:
-    """Return the text of a play file with these answers: YAML below a comment on its use; without secrets."""
+    """Return the text of a play file with these answers: YAML below a comment on its use; without secrets.
+
+    ``--play`` and ``read_play`` read it. Answers that are None are left out. The text ends with a line break.
+    """
     import yaml
 
     header = "# Answers for the installer: ./installer.py --play THIS_FILE. Secrets are never recorded.\n"
@@ -141,6 +147,7 @@ def load_recipes(clone: Path) -> dict[str, Recipe]:
     Raises:
         EnvironmentLacks: the folder holds no recipe or does not exist
         RecipeError: a recipe cannot be read or is wrong; with file and line
+        OSError: a recipe's folder may not be looked at
     """
     recipes = [load_recipe(folder) for folder in recipe_folders(clone)]
     if not recipes:
@@ -153,12 +160,14 @@ def load_recipes(clone: Path) -> dict[str, Recipe]:
 def stored_answers(install: Path) -> Answers | None:
     """Return the answers that the installation in ``install`` was made with; None where it has no answer file.
 
-    Their ``install_path`` is ``install``, whatever the file says: an installation may have been moved. Whether the
-    workloads exist, and whether answers are missing, is not checked.
+    Their ``install_path`` is ``install``, whatever the file says: an installation may have been moved. Fields that
+    the file lacks have the defaults of ``Answers``. Whether the workloads exist, and whether answers that have such
+    a default are missing, is not checked.
 
     Raises:
-        ConfigError: the answer file is unreadable, empty or damaged, has an answer that no command line may have, is of
-            a newer release (with file and line), or is not to be trusted
+        ConfigError: the answer file is unreadable, empty or damaged, lacks an answer without a default, has one
+            that no command line may have, is of a newer release (with file and line), or is not to be trusted
+        OSError: the folder ``install`` cannot be examined
     """
     path = install / ANSWERS_FILE
     if not os.path.lexists(path):
@@ -182,6 +191,7 @@ def required_answers(install: Path) -> Answers:
     Raises:
         EnvironmentLacks: there is no installation
         ConfigError: its answer file is damaged or not to be trusted
+        OSError: the folder ``install`` cannot be examined
     """
     answers = stored_answers(install)
     if answers is None:

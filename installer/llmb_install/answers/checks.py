@@ -33,14 +33,16 @@ _MOST_UNKNOWN = 10
 
 
 def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text) -> tuple[Given, Lines]:
-    """Return the unchecked answers in the YAML file ``path`` by field, and the line of each key by ``$.key``.
+    """Return (the unchecked answers in the YAML file ``path`` by field, the line of each key by ``$.key``).
 
-    ``also``: keys that are allowed besides the answers, such as secrets; they are returned among them. ``load`` parses
-    the text. Keys must be spelled in full and in lower case; the message on an unknown one suggests the nearest.
+    ``also``: keys that are allowed besides the answers, such as secrets; they are returned among them. ``load``
+    (``load_text`` or ``load_flat``) parses the text: it gets that, the path and the class of errors. Keys must be
+    spelled in full and in lower case; the message on an unknown one suggests the nearest.
 
     Raises:
-        ConfigError: the file is missing or unreadable, is no YAML, is empty, is of a newer release, or has an unknown
-            or repeated key; with file and line
+        ConfigError: the file is missing or unreadable, is no YAML, is empty, is of a newer release, or has an
+            unknown or repeated key; with file and line
+        NotFlatError: ``load`` is ``load_flat``, and the file needs a full YAML parser
     """
     data, lines = read_settings(path, load)
     if not data:
@@ -71,18 +73,22 @@ def check_answers(
     *,
     missing_too: bool = True,
 ) -> None:
-    """Raise unless the answers ``given`` are complete, possible, and free of contradictions.
+    """Raise unless the answers ``given``, values by field, are complete, possible, and free of contradictions.
 
-    The disk is not looked at. ``workloads`` are the names of those that exist. ``where`` is the file's name and
-    ``lines`` has its lines by ``$.field``, both for messages. Without ``missing_too`` an answer may be missing.
-    Contradictions, unknown workloads among them, are looked for only where nothing else is wrong.
+    The disk is not looked at. ``workloads`` are the names of those that exist. ``where`` is the file's name ("":
+    none) and ``lines`` has its lines by ``$.field`` (None: not known), both for messages. Without ``missing_too``
+    an answer may be missing, but for ``cluster_type``, ``gpu_type`` and ``workloads``. Contradictions, unknown
+    workloads among them, are looked for only where nothing else is wrong.
 
     Raises:
         RequestError: the only problem that was found, or one error that lists all of them
     """
 
     def message_start(field: str) -> str:
-        """Return how a message on the answer ``field`` begins: ``FILE:LINE: ``, ``FILE: ``, or empty without a file."""
+        """Return how a message on the answer ``field`` begins: ``FILE:LINE: ``, ``FILE: ``, or "" without a file.
+
+        File and lines are those of the enclosing function.
+        """
         return place_in(where, (lines or {}).get(f"$.{field}"))
 
     problems = {
@@ -100,9 +106,10 @@ def check_answers(
 def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], str]) -> Iterator[RequestError]:
     """Yield an error for each answer that contradicts another; all must be there, and each possible by itself.
 
-    An answer that does not matter with the others is an error, too, unless it is empty, False, ``none`` or ``local``,
-    and so is a path that the kind of jobs cannot use. The errors are yielded, not raised. ``workloads`` are those that
-    exist: an unknown one is an error. ``at`` gives the beginning of a message about a field.
+    An answer that does not matter with the others is an error, too, unless it is empty, False, ``none`` or
+    ``local``, and so is a path that the kind of jobs cannot use. The errors are yielded, not raised. ``workloads``
+    are those that exist: an unknown one is an error. ``at``, called with a field's name, gives the beginning of a
+    message about it.
     """
     name = str(given["cluster_type"]).lower()
     without = not traits_of(name).containers and given.get("runtime") not in (None, "none")
@@ -147,9 +154,10 @@ def place_in(where: str, line: int | None) -> str:
 
 
 def listed_engines(value: object) -> list[str]:
-    """Return the releases of Megatron-Bridge in a list or a comma-separated text, sorted as text and each once.
+    """Return the releases of Megatron-Bridge in a list or a comma-separated text, each once, sorted as text.
 
-    They are stripped, and empty ones left out. An empty list for a value of any other kind.
+    They are stripped, and empty ones left out: ``0.6, 0.3`` gives ``["0.3", "0.6"]``. An empty list for a value of
+    any other kind.
     """
     return sorted(set(as_words(value)))
 
@@ -157,8 +165,9 @@ def listed_engines(value: object) -> list[str]:
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
     """Return the error of one answer whose type, choice or form is wrong by itself; None: it is right.
 
-    A choice may be in any case. The error is returned, not raised, and its message begins with ``at``. None as a
-    ``value`` is no answer, and an empty text for a typed one never wrong. The disk is not looked at.
+    A choice may be in any case. The error is returned, not raised, and its message begins with ``at``
+    (``FILE:LINE: ``, or empty). None as a ``value`` is no answer, and an empty text for a question without choices
+    never wrong. The disk is not looked at.
     """
     problem = ""
     remedy = question.remedy or question.kind.remedy or f"correct {question.field}"
@@ -209,10 +218,10 @@ def _missing_answers_error(lacking: list[Question], where: str) -> RequestError:
 
 
 def path_problems(given: Given) -> list[RequestError]:
-    """Return an error for each answer with a path that cannot be used on this machine; empty where all paths can.
+    """Return an error for each answer in ``given`` with a path that cannot be used here; empty where all paths can.
 
-    A folder cannot where something above it is no folder, a program where it is missing or not executable. Looks at the
-    disk and changes nothing. The errors are returned, not raised; questions without an answer are skipped.
+    A folder cannot where something above it is no folder, a program where it is missing or not executable. Looks at
+    the disk and changes nothing. The errors are returned, not raised; questions without an answer are skipped.
 
     Raises:
         RequestError: a path begins with the home of an unknown user
@@ -229,8 +238,8 @@ def path_problems(given: Given) -> list[RequestError]:
 def text_problem(question: Question, text: str, given: Given) -> str:
     """Return what is wrong with the typed answer ``text``, by its form and beside the other answers ``given``.
 
-    The result is a clause for a message; empty: nothing is wrong. What is on disk plays no part, and choices and lists
-    are not checked.
+    The result is a clause for a message, such as to follow the name of the question; empty: nothing is wrong. What
+    is on disk plays no part, and choices and lists are not checked.
     """
     problem = values.unusable_path(text) if question.kind.is_path else question.kind.wrong(text)
     return problem or question.wrong(text, given)
@@ -301,9 +310,9 @@ _DRAFT, LAST = "installer-draft.json", "installer-answers.json"
 def keep_draft(given: Given, name: str = _DRAFT) -> bool:
     """Write the answers ``given`` as JSON to the file ``name`` in the user's state folder, for this user alone.
 
-    By default that is the draft of an unfinished dialogue. The folder is made where it is missing, and an earlier file
-    is replaced. Returns whether they were written; nothing is raised: a home that is full or read-only is no reason to
-    stop an installation.
+    By default that is the draft of an unfinished dialogue. The folder is made where it is missing, and an earlier
+    file is replaced. Returns whether they were written; where they cannot be nothing is raised: a home that is full
+    or read-only is no reason to stop an installation.
     """
     path = _draft_path(name)
     try:
@@ -317,9 +326,9 @@ def keep_draft(given: Given, name: str = _DRAFT) -> bool:
 def raise_together(found: Iterable[LLMBError], given: Given) -> None:
     """Raise the errors in ``found`` as one; return, without a draft, where there is none.
 
-    Before that, the answers ``given`` on the command line are saved as a draft, from which the next dialogue in a
-    terminal continues; the remedy says so. No draft is written without answers, and one that cannot be written is left
-    out.
+    Before that, ``given``, answers from the command line by field, are saved as a draft, from which the next
+    dialogue in a terminal continues; the remedy says so. No draft is written where ``given`` is empty, and one that
+    cannot be written is left out.
 
     Raises:
         LLMBError: the only error of ``found``; of several one that lists them all: a RequestError if the user can
@@ -346,8 +355,8 @@ def finish_draft(given: Given) -> None:
 def read_draft(name: str = _DRAFT) -> Given:
     """Return the answers by field that an interrupted dialogue saved; for ``LAST``, the last finished one's.
 
-    Unknown fields, and values that are wrong by themselves, are left out. Empty where the file is missing, unreadable
-    or damaged.
+    ``name`` is that of the file in the user's state folder. Unknown fields, and values that are wrong by
+    themselves, are left out. Empty where the file is missing, unreadable or damaged.
     """
     try:
         draft = read_json(_draft_path(name))
@@ -359,9 +368,10 @@ def read_draft(name: str = _DRAFT) -> Given:
 
 
 def _draft_path(name: str) -> Path:
-    """Return the path of the file ``name`` in the user's state folder of LLMB; neither need exist, and none is made.
+    """Return the path of the file ``name`` in the user's state folder of LLMB; nothing is made.
 
-    The folder is ``llmb`` in ``$XDG_STATE_HOME``, or in ``~/.local/state`` where that variable is unset or relative.
+    The folder is ``llmb`` in ``$XDG_STATE_HOME``, or in ``~/.local/state`` where that variable is unset or
+    relative. Neither folder nor file need exist.
     """
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "llmb" / name

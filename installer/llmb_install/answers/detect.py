@@ -28,7 +28,11 @@ _GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")
 
 @dataclass(frozen=True)
 class Partition:
-    """One Slurm partition as sinfo shows it; ``up`` tells whether its state is ``up``, so that jobs can start."""
+    """One Slurm partition as sinfo shows it; ``up`` tells whether its state is ``up``, so that jobs can start.
+
+    ``parse_sinfo`` makes it. ``name`` is without sinfo's mark of the default; ``nodes`` is how many it has, in any
+    state.
+    """
 
     name: str
     is_default: bool
@@ -47,9 +51,11 @@ class Partition:
 class Site:
     """What the installer found out about this machine and its Slurm; a field is empty where nothing answered.
 
-    ``detect_site`` makes it. ``gpu_partitions`` are the partitions whose nodes have GPUs; ``gpu_type_in`` returns the
-    GPU type in one partition, such as ``h100``. Both only read what was found. ``slurm_version`` is text such as
-    ``24.05.3``.
+    ``detect_site`` makes it. The property ``gpu_partitions`` is a tuple of the partitions whose nodes have GPUs, in
+    the order of ``partitions``; ``gpu_type_in`` returns the GPU type in the partition of that name, such as
+    ``h100``, that of the site where Slurm does not name the GPUs, and "" where LLMB does not know them. Both only
+    read what was found. ``slurm_version`` is text such as ``24.05.3``, ``gpu_type`` "" where LLMB knows none of the
+    GPUs. Without Slurm, ``partitions`` and ``accounts`` are empty.
     """
 
     has_slurm: bool
@@ -69,7 +75,10 @@ class Site:
 
     @property
     def gpu_partitions(self) -> tuple[Partition, ...]:
-        """The site's partitions whose nodes have GPUs, as far as Slurm knows; empty where it knows of none."""
+        """The site's partitions whose nodes have GPUs, as far as Slurm knows; empty where it knows of none.
+
+        In the order of ``partitions``.
+        """
         return tuple(p for p in self.partitions if p.gpus_per_node)
 
     def gpu_type_in(self, partition: str) -> str:
@@ -85,8 +94,8 @@ class Site:
 def detect_site() -> Site:
     """Return what sinfo, sacctmgr, scontrol, srun and nvidia-smi say of this site; each has at most 15 seconds.
 
-    A program that is missing or does not answer leaves its fields empty. Without Slurm, ``architectures`` has this
-    machine's.
+    A program that is missing or does not answer leaves its fields empty. Without sbatch only nvidia-smi is asked,
+    and ``architectures`` has this machine's.
     """
     has_slurm = shutil.which("sbatch") is not None
     partitions = all_partitions() if has_slurm else ()
@@ -111,7 +120,7 @@ def detect_site() -> Site:
 
 
 def container_options() -> tuple[str, ...]:
-    """Return the Pyxis options that srun takes here, sorted and without dashes, such as ``container-image``.
+    """Return the Pyxis options that srun takes here, each once, sorted and without dashes: ``container-image``, ...
 
     Empty where srun is missing, does not answer within 15 seconds, or has no Pyxis.
     """
@@ -119,16 +128,20 @@ def container_options() -> tuple[str, ...]:
 
 
 def all_partitions() -> tuple[Partition, ...]:
-    """Return Slurm's partitions, asked from sinfo now; empty where sinfo is missing or does not answer."""
+    """Return Slurm's partitions, asked from sinfo now; empty where sinfo is missing or does not answer.
+
+    In the order of sinfo; it has 15 seconds.
+    """
     return parse_sinfo(command_output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G"))
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
     """Return the partitions in the output of ``sinfo -h -o '%P|%a|%l|%D|%G'``, in the order they first appear.
 
-    The output has a line for each kind of node. The lines of a partition become one: their nodes added, the most GPUs
-    per node, the last GPU name that is not empty; default mark, state and time limit are those of the last line. Lines
-    of another form are left out; empty text gives no partition.
+    The output has a line for each kind of node. The lines of a partition become one: their nodes added, the most
+    GPUs per node, the last GPU name that is not empty; default mark, state and time limit are those of the last
+    line. Lines of another form are left out; empty text gives no partition. A name is without the asterisk that
+    marks the default.
     """
     found: dict[str, Partition] = {}
     for line in text.splitlines():
@@ -152,10 +165,10 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
 
 
 def gpus_in(gres: str) -> tuple[str, int]:
-    """Return name and number of GPUs per node in a GRES text: ``gpu:h100:8(S:0-1)`` gives ``("h100", 8)``.
+    """Return (name, number) of the GPUs per node in a GRES text: ``gpu:h100:8(S:0-1)`` gives ``("h100", 8)``.
 
-    Of several kinds it is the first name and the sum. The name is empty where Slurm has none; a text without GPUs, such
-    as ``(null)``, gives ``("", 0)``.
+    Of several kinds it is the first name and the sum. The name is empty where Slurm has none; a text without GPUs,
+    such as ``(null)``, gives ``("", 0)``.
     """
     names, total = "", 0
     # In parentheses are sockets, whose numbers are no counts.
@@ -166,7 +179,7 @@ def gpus_in(gres: str) -> tuple[str, int]:
 
 
 def command_output(*argv: str) -> str:
-    """Return the standard output of the program ``argv``, unstripped.
+    """Return the standard output of the program ``argv``, its name and arguments, unstripped.
 
     Empty if the program is missing, ends with another status than 0, or exceeds 15 seconds.
     """
@@ -194,8 +207,8 @@ _OVERRIDE = f"or give {FLAG} if this machine cannot query the cluster that it is
 def has_rows(recipe: Recipe, gpu_type: str) -> bool:
     """Return whether the recipe has a configuration for the GPU type or for the type whose rows that one runs.
 
-    Always True for ``cpu``, for which each recipe has a small test size. Configurations for any GPU do not count. The
-    type is in lower case.
+    Always True for ``cpu``, for which each recipe has a small test size. Configurations for any GPU do not count.
+    The type must be in lower case, such as ``h100``.
     """
     return gpu_type == "cpu" or any(
         known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
@@ -205,7 +218,8 @@ def has_rows(recipe: Recipe, gpu_type: str) -> bool:
 def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe], gpu_type: str) -> list[str]:
     """Return those of ``workloads`` whose recipe has no configuration for ``gpu_type``, in their order.
 
-    A workload without a recipe is not among them. Empty: all can run, as they always can on ``cpu``.
+    ``recipes`` are by workload name, the type in lower case. A workload without a recipe is not among them. Empty:
+    all can run, as they always can on ``cpu``.
     """
     return [name for name in workloads if name in recipes and not has_rows(recipes[name], gpu_type)]
 
@@ -213,9 +227,9 @@ def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe], gpu_
 def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[RequestError]:
     """Yield an error for each chosen workload that has no configuration for the GPU type of the installation.
 
-    ``given`` must answer ``workloads`` and ``gpu_type``. The errors are yielded, not raised, in the order of the
-    workloads' names. None where the workloads are ``all``, which stands for those that can run, or where there are no
-    ``recipes``.
+    ``given`` must answer ``workloads`` and ``gpu_type``; ``recipes`` are by workload name. The errors are yielded,
+    not raised, in the order of the workloads' names. None where the workloads are ``all``, which stands for those
+    that can run, or where there are no ``recipes``.
 
     Raises:
         RequestError: on the first step, if an answer names an unknown workload, or none
@@ -234,9 +248,9 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
 def slurm_problems(given: Given) -> Iterator[RequestError]:
     """Yield an error for each answer that Slurm contradicts: an unknown partition, an account not the user's.
 
-    ``gres`` for a partition without GPUs is one, too. Where jobs go to Slurm, ``given`` must have ``gpu_partition`` and
-    ``account``. Asks Slurm now; the errors are yielded, not raised. Nothing is wrong where jobs do not go to Slurm, or
-    Slurm does not answer, as on a laptop where a play file is written.
+    ``gres`` for a partition without GPUs is one, too. Where jobs go to Slurm, ``given`` must have ``gpu_partition``
+    and ``account``. Asks Slurm while it is iterated; the errors are yielded, not raised. Nothing is wrong where
+    jobs do not go to Slurm, or Slurm does not answer, as on a laptop where a play file is written.
     """
     if not on_slurm(given) or shutil.which("sinfo") is None:
         return
@@ -265,7 +279,7 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
 
 
 def fitting_earlier_answers(last: Given, site: Site) -> Given:
-    """Return the user's last answers without ``install_path``, if they fit this ``site``; else an empty dictionary.
+    """Return a copy of ``last``, the user's last answers, without ``install_path``, if they fit ``site``; else {}.
 
     They do not fit where only they or only the site have Slurm, or where ``site`` lacks their partition or account;
     with no accounts known, any fits. Another cluster may share the home directory.

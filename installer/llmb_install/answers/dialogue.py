@@ -31,7 +31,10 @@ from llmb_install.parts.credentials import Secrets
 
 
 class Back(Exception):
-    """Raised out of a question when the user presses Shift-Tab to return to the question before it."""
+    """Raised out of a question when the user presses Shift-Tab to return to the question before it.
+
+    It is made without arguments.
+    """
 
 
 def forget_keys() -> None:
@@ -46,15 +49,18 @@ def forget_keys() -> None:
 
 
 def with_way_back(question: Any) -> Any:
-    """Change the questionary question so that Shift-Tab ends it with ``Back``, and return the same object.
+    """Change the questionary ``question`` so that Shift-Tab ends it with ``Back``, and return the same object.
 
-    Its other keys stay.
+    Its other keys stay. It must not have been asked yet.
     """
     keys = KeyBindings()
 
     @keys.add("s-tab", eager=True)
     def _back(event: KeyPressEvent) -> None:
-        """End the question that is shown: whoever waits for its answer gets ``Back`` raised."""
+        """End the question that is shown: whoever waits for its answer gets ``Back`` raised.
+
+        ``event`` is prompt_toolkit's, for the key.
+        """
         event.app.exit(exception=Back())
 
     application = question.application
@@ -66,9 +72,11 @@ class Dialogue:
     """One session of the installer's questions in a terminal; ``run`` asks them, and is called once.
 
     It is made from ``site``, what was detected on this machine, the ``recipes`` by workload, ``given``, the answers
-    from flags, which are not asked again, and ``defaults``, earlier answers, which are offered for Enter to accept.
-    ``run`` returns the answers and secrets that the user has confirmed, after seeing the text that ``summary`` makes of
-    them.
+    from flags by field, which are not asked again, and ``defaults``, earlier answers by field, which are offered
+    for Enter to accept. ``run`` returns (answers, secrets) that the user has confirmed, after seeing the text that
+    ``summary`` makes of the two. It raises Interrupted where the user ends it, RequestError where the folder from
+    the flags is refused, OSError where that folder cannot be looked at, and what ``summary`` raises but for
+    RequestError. Drafts of the answers are written meanwhile.
     """
 
     def __init__(self, site: Site, recipes: Mapping[str, Recipe], given: Given, defaults: Given) -> None:
@@ -82,19 +90,21 @@ class Dialogue:
         """Whether only what nobody knows is asked, until the user wants to change something."""
 
     def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
-        """Ask the user for what is missing and return the answers and secrets that the user has confirmed.
+        """Ask the user for what is missing and return (answers, secrets), which the user has confirmed.
 
-        Of ``secrets``, those already known, none is asked for. ``summary`` makes the text that is shown for
-        confirmation; a RequestError that it raises is shown, and an answer asked again. The draft of an interrupted
-        dialogue is offered first. The answers so far are saved as a draft; at the end they are saved for the next
-        dialogue, and the draft is removed. What cannot be saved is left out without a word.
+        Of ``secrets``, those already known, none is asked for; the answer has them too. ``summary``, called with
+        answers and secrets, makes the text that is shown for confirmation; a RequestError that it raises is shown,
+        and an answer asked again. The draft of an interrupted dialogue is offered first. The answers so far are
+        saved as a draft; at the end they are saved for the next dialogue, and the draft is removed. What cannot be
+        saved is left out without a word.
 
         Raises:
             Interrupted: Ctrl-C, or the user chose to quit
-            RequestError: the folder from the flags holds other things, and the user declined to install there, or is in
-                the home of an unknown user
+            RequestError: the folder from the flags holds other things, and the user declined to install there, or
+                is in the home of an unknown user
             LLMBError: ``summary`` raised another one
-            OSError: the folder of the installation cannot be listed, its free space not be told, or ``summary`` failed
+            OSError: the folder of the installation cannot be listed, its free space not be told, or ``summary``
+                failed
         """
         try:
             # Keys that were pressed while the environment was built are no answers.
@@ -123,14 +133,16 @@ class Dialogue:
     ) -> tuple[Answers, Secrets]:
         """Ask, show the ``summary`` of the answers, and let the user change them until the user confirms them.
 
-        Returns the confirmed answers, and ``given_secrets`` with those that were typed. A RequestError, by the answers
-        together or by ``summary``, is shown, and the user changes one answer; it is not raised.
+        Returns (the confirmed answers, ``given_secrets`` with those that were typed). ``summary`` is called with
+        these two and returns text. A RequestError, by the answers together or by ``summary``, is shown, and the
+        user changes one answer; it is not raised.
 
         Raises:
             Interrupted: the user chose to quit; the answers are saved as a draft
             KeyboardInterrupt: Ctrl-C
             LLMBError: ``summary`` raised another one
-            OSError: the folder of the installation cannot be listed, its free space not be told, or ``summary`` failed
+            OSError: the folder of the installation cannot be listed, its free space not be told, or ``summary``
+                failed
         """
         self._ask_all()
         while True:
@@ -155,6 +167,7 @@ class Dialogue:
 
         Raises:
             OSError: the folder of the installation cannot be listed, or its free space not be told
+            KeyboardInterrupt: Ctrl-C
         """
         position = self._take_back(len(QUESTIONS)) if back else 0
         while position < len(QUESTIONS):
@@ -168,9 +181,9 @@ class Dialogue:
     def _take_back(self, position: int) -> int:
         """Forget the answer to the last changeable question before ``position``; return that question's index.
 
-        Both are indexes in the list of all questions of the dialogue. The answer becomes what Enter accepts next time;
-        answers to later questions are dropped, too. Those that flags gave stay and are not changeable. Where no such
-        question was answered, nothing changes and ``position`` itself is returned.
+        Both are indexes in ``QUESTIONS``. Changeable is one that was asked, and whose answer is not from a flag.
+        The answer becomes what Enter accepts next time; answers to later questions are dropped, too, but for those
+        from flags. Where no such question was answered, nothing changes and ``position`` itself is returned.
         """
         for earlier in range(position - 1, -1, -1):
             question = QUESTIONS[earlier]
@@ -193,6 +206,7 @@ class Dialogue:
 
         Raises:
             OSError: the folder cannot be listed
+            KeyboardInterrupt: Ctrl-C
         """
         names = checks.foreign_entries(folder)
         if not names:
@@ -205,10 +219,12 @@ class Dialogue:
         """Fill in the answer to ``question`` from what is known or by asking; nothing where it does not matter.
 
         An answer that is there already stays. Once the user has answered, all answers are saved in the draft. A
-        question that the dialogue does not ask takes an earlier answer, if there is one.
+        question that the dialogue does not ask takes an earlier answer, if there is one. Until the user has gone
+        back or changed something, a known answer is taken without asking.
 
         Raises:
             Back: the user wants the question before this one
+            KeyboardInterrupt: Ctrl-C
             OSError: the folder of the installation cannot be listed, or its free space not be told
         """
         field = question.field
@@ -226,11 +242,12 @@ class Dialogue:
     def _known_answer(self, question: Question) -> list[Any]:
         """Return the answer that need not be asked, in a list: an earlier one, or what was detected; empty: ask.
 
-        Empty where nobody knows the answer, or the known one is impossible on this machine. ``[None]``: the question
-        may stay without an answer. Of earlier workloads only those that the GPU type has configurations for are taken.
+        The list has one item, as ``_ask`` would return it. Empty where nobody knows the answer, or the known one is
+        impossible on this machine. ``[None]``: the question may stay without an answer. Of earlier workloads only
+        those that the GPU type has configurations for are taken.
 
         Raises:
-            OSError: the suggested installation folder cannot be listed
+            OSError: the suggested installation folder cannot be listed, or its free space not be told
         """
         field, value = question.field, self._suggestion(question)
         if field == "workloads":
@@ -262,11 +279,12 @@ class Dialogue:
     def _ask(self, question: Question) -> Any:
         """Ask the user ``question`` in the form that fits it, and return the answer.
 
-        That is True or False for a switch, a list of names for workloads, else text; None for an empty answer. Nothing
-        is stored, neither in the dialogue nor in a draft.
+        That is True or False for a switch, a list of names for workloads, else text, of a path absolute; None for
+        an empty answer. Nothing is stored, neither in the dialogue nor in a draft.
 
         Raises:
             Back: the user wants the question before this one
+            KeyboardInterrupt: Ctrl-C
             OSError: the folder to install into cannot be listed, or its free space not be told
         """
         if question.field == "workloads":
@@ -291,11 +309,12 @@ class Dialogue:
     def _ask_text(self, question: Question, suggestion: str) -> str | None:
         """Ask ``question`` as a line of typed text, checked at the prompt, and return it stripped; None for empty.
 
-        A path comes back absolute. ``suggestion`` is there to be edited. An installation folder that holds other things
-        must be confirmed, or the question is asked again.
+        A path comes back absolute. ``suggestion`` is there to be edited. An installation folder that holds other
+        things must be confirmed, or the question is asked again.
 
         Raises:
             Back: the user wants the question before this one
+            KeyboardInterrupt: Ctrl-C
             OSError: the folder to install into cannot be listed, or its free space not be told
         """
         optional = question.may_be_empty and not question.required
@@ -303,7 +322,8 @@ class Dialogue:
         def valid(text: str) -> bool | str:
             """Return True where ``text`` may be the answer, else the text that the prompt shows against it.
 
-            An empty or blank ``text`` is an answer only where the question is not required and may be left empty.
+            The question is the enclosing function's. An empty or blank ``text`` is an answer only where the
+            question is not required and may be left empty.
 
             Raises:
                 OSError: a folder above the path in ``text`` is closed to this user
@@ -323,12 +343,14 @@ class Dialogue:
         return text or None
 
     def _ask_workloads(self) -> list[str]:
-        """Ask which workloads to install and return their names; the user must choose at least one.
+        """Ask which workloads to install and return their names, in full; the user must choose at least one.
 
-        All recipes are listed. Those without a configuration for the GPU type say so and are not preselected.
+        All recipes are listed, sorted by name. Those without a configuration for the GPU type say so and are not
+        preselected.
 
         Raises:
             Back: the user wants the question before this one
+            KeyboardInterrupt: Ctrl-C
         """
         gpu_type, fitting = str(self._given.get("gpu_type")), self._workloads_for_gpu()
         chosen = self._defaults.get("workloads") or fitting
@@ -347,14 +369,15 @@ class Dialogue:
         return list(_ask_in_terminal(prompt))
 
     def _ask_secrets(self, secrets: Secrets) -> Secrets:
-        """Return ``secrets`` with those added that are needed and missing, asking the user for each at most once.
+        """Return a copy of ``secrets`` with those added that are needed and missing, asking for each at most once.
 
         What is in ``secrets`` stays. The Hugging Face token is asked for where tokenizers are fetched, the NGC key
-        where images are used and the user has gone back or changed something in this dialogue. A secret that was asked
-        for is marked to be kept in the installation, even if none was typed.
+        where images are used and the user has gone back or changed something in this dialogue. A secret that was
+        asked for is marked to be kept in the installation, even if none was typed.
 
         Raises:
             Back: the user wants the question before this one
+            KeyboardInterrupt: Ctrl-C
         """
         token = secrets.hf_token
         key = secrets.ngc_api_key
@@ -374,13 +397,14 @@ class Dialogue:
         return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep))
 
     def _confirm(self) -> bool:
-        """Ask the user, after the summary, to install, change or quit; True: install, False: change an answer.
+        """Ask the user, after the summary, to install, change or quit; return True for install, False for change.
 
         Keys that were typed before count as no answer.
 
         Raises:
-            Interrupted: the user chose to quit; the answers are saved as a draft
+            Interrupted: the user chose to quit; the answers are saved as a draft, if that can be written
             Back: the user wants the last question again
+            KeyboardInterrupt: Ctrl-C
         """
         # The summary is to be read: what was typed before it was there does not confirm it.
         forget_keys()
@@ -397,10 +421,11 @@ class Dialogue:
         """Let the user change answers: the first time by asking every question again, later one at a time.
 
         Before that time only what could not be detected was asked. Answers from flags stay; the others become what
-        Enter accepts.
+        Enter accepts. The dialogue's answers are changed, and drafts written.
 
         Raises:
             OSError: the folder of the installation cannot be listed, or its free space not be told
+            KeyboardInterrupt: Ctrl-C
         """
         if not self._one_screen:
             self._change_one()
@@ -413,11 +438,12 @@ class Dialogue:
     def _change_one(self) -> None:
         """Let the user choose one question and answer it again, then ask those whose answers depended on it.
 
-        Every question that matters can be chosen, also one that a flag has answered. Shift-Tab restores all answers as
-        they were. The draft is written in any case.
+        Every question that matters can be chosen, also one that a flag has answered. Shift-Tab restores all answers
+        as they were before this call. The draft is written in any case.
 
         Raises:
             OSError: the folder of the installation cannot be listed, or its free space not be told
+            KeyboardInterrupt: Ctrl-C
         """
         questions = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [
@@ -452,8 +478,8 @@ class Dialogue:
     def _suggestion(self, question: Question) -> Any:
         """Return what Enter accepts for ``question``: the earlier answer, else what this machine or LLMB suggests.
 
-        An earlier answer does not count once the answer that it depends on has changed. Empty or None where nobody
-        knows.
+        As an answer of that question is: text, a bool, a list of names. An earlier answer does not count once the
+        answer that it depends on has changed. Empty or None where nobody knows.
         """
         old = merged_answers(self._defaults, self._given)
         if question.field in old:
@@ -463,6 +489,8 @@ class Dialogue:
 
 def _ask_in_terminal(question: questionary.Question, *, way_back: bool = True) -> Any:
     """Ask ``question`` in the terminal and return the user's answer, of the type that such a question has.
+
+    A bool for a confirmation, the choice's value for a selection, a list of these for a checkbox, else text.
 
     Raises:
         KeyboardInterrupt: Ctrl-C
@@ -478,6 +506,7 @@ def _ask_token() -> Secret | None:
 
     Raises:
         Back: the user wants the question before this one
+        KeyboardInterrupt: Ctrl-C
     """
     from llmb_install.parts.hugging_face import check_token
 
@@ -492,7 +521,8 @@ def _ask_token() -> Secret | None:
 def _typed_problem(question: Question, text: str, given: Given) -> str:
     """Return what is wrong with the typed answer ``text``, beside the answers ``given`` and on this machine.
 
-    The result is text for the prompt, the first thing that is wrong; empty: nothing is. The disk is looked at.
+    The result is a clause for the prompt, the first thing that is wrong; empty: nothing is. The disk is looked at.
+    ``text`` must be stripped and not empty.
 
     Raises:
         OSError: a folder above the path in ``text`` is closed to this user

@@ -19,29 +19,34 @@ Given = dict[str, Any]
 def on_slurm(given: Given) -> bool:
     """Return whether jobs are submitted to Slurm, by the answer ``cluster_type`` in any case.
 
-    False as long as that is unanswered, where it names no kind of cluster, and for every kind but Slurm.
+    ``given`` are answers by field. False as long as that is unanswered, where it names no kind of cluster, and for
+    every kind but Slurm.
     """
     name = str(given.get("cluster_type")).lower()
     return name in names() and traits_of(name).slurm_options
 
 
 def uses_images(given: Given) -> bool:
-    """Return whether jobs run in container images: on Slurm, unless the ``runtime`` is ``none``.
+    """Return whether jobs run in container images: on Slurm, unless the answer ``runtime`` is ``none``.
 
-    An unanswered ``runtime`` counts as one with containers. False as long as ``cluster_type`` is unanswered.
+    An unanswered ``runtime`` counts as a container. False as long as ``cluster_type`` is unanswered.
     """
     return on_slurm(given) and given.get("runtime") != "none"
 
 
 def on_cpus(given: Given) -> bool:
-    """Return whether jobs train on CPUs: ``gpu_type`` is ``cpu``, in any case; False as long as it is not answered."""
+    """Return whether jobs train on CPUs: ``gpu_type`` is ``cpu``, in any case; False as long as it is not answered.
+
+    ``given`` are answers by field.
+    """
     return str(given.get("gpu_type")).lower() == gpus.CPU
 
 
 def brings_engine(given: Given) -> bool:
     """Return whether the user must name a Python with the training engine: for jobs on GPUs without a container.
 
-    CPU jobs get an engine installed. False as long as the cluster or the GPU type is not answered.
+    ``given`` are answers by field. CPU jobs get an engine installed. False as long as the cluster or the GPU type
+    is not answered.
     """
     known = given.get("cluster_type") and given.get("gpu_type")
     return bool(known) and not on_cpus(given) and not uses_images(given)
@@ -50,16 +55,16 @@ def brings_engine(given: Given) -> bool:
 def default_architecture(gpu_type: str) -> str:
     """Return the CPU architecture, ``x86_64`` or ``aarch64``, of machines with GPUs of ``gpu_type``, in any case.
 
-    It is this machine's, as the kernel names it, where the type is ``cpu`` or unknown.
+    It is this machine's, as the kernel names it (perhaps another), where the type is ``cpu`` or unknown.
     """
     known = gpus.GPUS.get(gpu_type.lower())
     return known.host if known else platform.machine()
 
 
 def answer_text(value: object) -> str:
-    """Return an answer as people see it: ``default`` for None, yes or no for a bool, a list joined by commas.
+    """Return an answer as people see it: ``default`` for None, ``yes`` or ``no`` for a bool, a list joined by ``, ``.
 
-    A tuple is shown like a list.
+    A tuple is shown like a list. Any other value is its ``str``.
     """
     if value is None:
         return "default"
@@ -88,11 +93,12 @@ def as_words(value: object) -> list[str]:
 def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
     """Return the full names, sorted and each once, of the workloads in ``chosen``, a list or a text with commas.
 
-    ``grok1`` is short for ``pretrain_grok1``; case counts. ``known`` are the names that exist; the word ``all``, also
-    among others, stands for them.
+    ``grok1`` is short for ``pretrain_grok1``; case counts. ``known`` are the names that exist; the word ``all``,
+    also among others, stands for them.
 
     Raises:
-        RequestError: a name is unknown, or none is given; the message begins with ``at``
+        RequestError: a name is unknown, or none is given; the message begins with ``at`` (``FILE:LINE: ``, or
+            empty)
     """
     wanted = as_words(chosen)
     all_of_them = sorted(known)
@@ -117,9 +123,10 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
 def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
     """Return ``workload``, ``image`` and ``engine`` of each recipe in ``clone``, as far as it has them, by workload.
 
-    Each is the text behind its key. Read without a YAML parser, for checks before anything is installed. A recipe that
-    names no workload is left out; a key that it lacks is absent. The workloads are in no particular order. Empty where
-    there are no recipes.
+    ``clone`` is the repository's folder, in which ``*/recipe.yaml`` are the recipes. Each of the three is the text
+    behind its key. Read without a YAML parser, for checks before anything is installed. A recipe that names no
+    workload is left out; a key that it lacks is absent. The workloads are in no particular order. Empty where there
+    are no recipes.
 
     Raises:
         OSError: a recipe cannot be read

@@ -22,7 +22,7 @@ from llmb_install.answers.values import Kind
 
 
 def _always(given: Given) -> bool:
-    """Return True: for questions that matter, or are asked, whatever the other answers are."""
+    """Return True, whatever ``given`` is: the question always matters, or the dialogue asks it wherever it matters."""
     return True
 
 
@@ -37,7 +37,7 @@ def _no_default(given: Given) -> Any:
 
 
 def _no_suggestion(site: Site, given: Given) -> Any:
-    """Return an empty text: for questions whose answer cannot be detected on any machine."""
+    """Return an empty text, whatever the arguments are: for questions whose answer no machine can suggest."""
     return ""
 
 
@@ -45,9 +45,13 @@ def _no_suggestion(site: Site, given: Given) -> Any:
 class Question:
     """One question of the installer: what is asked, what its answer may be, and what that depends on.
 
-    The type of the answer is that of the field of ``Answers`` that carries the question. ``flag`` is the option that
-    gives the answer, such as ``--gpu-type``; ``metavar`` stands for its value in the help; ``listed`` returns the
-    values that the dialogue offers on this machine, each with the text shown for it.
+    The type of the answer is that of the field of ``Answers`` that carries the question. Callables get as ``given``
+    the answers so far by field, an unanswered one being absent or None, and as ``site`` what was detected on this
+    machine. The property ``flag`` is the option that gives the answer, with its dashes: ``--gpu-type`` for the field
+    ``gpu_type``. The property ``metavar`` stands for the option's value in the help: ``local|srun``, ``true|false``,
+    or ``PATH``. ``listed`` returns what the dialogue offers to choose from, as a dictionary from each value to the
+    line shown for it, in order; its last key is ``OTHER`` where the values are those of this machine and another may
+    be typed. It is empty where the answer is always typed.
     """
 
     prompt: str = ""
@@ -55,7 +59,7 @@ class Question:
     help: str = ""
     """What ``--help`` says."""
     choices: Sequence[str] = ()
-    """All that the answer may be, in lower case; empty: it is typed, or a list."""
+    """All that the answer may be, in lower case (of a switch ``true`` and ``false``); empty: any text, or a list."""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """What the dialogue shows beside a choice, by choice; a choice may have none."""
     kind: Kind = Kind()  # noqa: RUF009  (it is frozen)
@@ -79,25 +83,27 @@ class Question:
     offered: Callable[[Site], Mapping[str, str]] = lambda site: {}
     """The values that this machine has to choose from, each with what the dialogue shows of it; empty: none."""
     wrong: Callable[[str, Given], str] = lambda text, given: ""
-    """What is wrong with the typed text beside the other answers; empty: nothing."""
+    """What is wrong with the typed text beside the other answers, a clause that begins with "it"; empty: nothing."""
     refused: Callable[[str], str] = values.nothing_wrong
-    """What is wrong with the typed text in the dialogue alone; empty: nothing. Flags and play files may say it."""
+    """What is wrong with the typed text in the dialogue alone, a clause; empty: nothing. Flags and play files may
+    say it.
+    """
     hint: Callable[[str], str] = values.nothing_wrong
-    """What the prompt says besides, from the suggestion; it begins with a blank, or is empty."""
+    """What the prompt says besides, from the suggested text (empty: none); it begins with a blank, or is empty."""
     may_be_empty: bool = True
     """Whether an empty answer in the dialogue stands for the default."""
     way_out: str = ""
-    """What the dialogue adds where an answer is required and none was typed."""
+    """What the dialogue adds where an answer is required and none was typed; it begins with a blank, or is empty."""
     remedy: str = ""
     """What to do about a wrong answer, for error messages; empty: the remedy of its kind."""
     field: str = ""
-    """Name of the field of ``Answers`` that carries the question."""
+    """Name of the field of ``Answers`` that carries the question; empty until ``BY_FIELD`` is made."""
     is_switch: bool = False
-    """Whether the answer is true or false."""
+    """Whether the answer is true or false; set, too, when ``BY_FIELD`` is made."""
 
     @property
     def flag(self) -> str:
-        """The flag that gives the answer to this question: ``--gpu-type`` for ``gpu_type``."""
+        """The flag that gives the answer to this question, with its dashes: ``--gpu-type`` for ``gpu_type``."""
         return "--" + self.field.replace("_", "-")
 
     @property
@@ -110,10 +116,10 @@ class Question:
         return "|".join(self.choices) or self.field.rpartition("_")[2].upper()
 
     def listed(self, site: Site) -> dict[str, str]:
-        """Return what the dialogue lists to choose from for this question: each value with the text shown for it.
+        """Return what the dialogue lists to choose from, in order: the line shown for each value, by value.
 
-        Values that this machine offers take the place of the choices, with ``OTHER`` at the end, after which an answer
-        is typed. Empty for a question that is answered by typing.
+        Values that this machine offers take the place of the choices, with ``OTHER`` at the end as key and line, after
+        which an answer is typed. Empty for a question that is answered by typing.
         """
         if found := self.offered(site):
             return {**found, OTHER: OTHER}
@@ -125,9 +131,10 @@ OTHER = "another one"
 
 
 def _question_field(question: Question, **default: Any) -> Any:
-    """Return a dataclass field of ``Answers`` that carries ``question`` in its metadata.
+    """Return a dataclass field of ``Answers`` that carries ``question`` in its metadata, under the key ``question``.
 
-    ``default``, if given, is the field's value where nobody answered.
+    ``default`` is at most the keyword ``default``, the field's value where nobody answered; without it the field must
+    be given when ``Answers`` is made.
     """
     return dataclasses.field(metadata={"question": question}, **default)
 
@@ -135,8 +142,9 @@ def _question_field(question: Question, **default: Any) -> Any:
 def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
     """Return the line that the dialogue shows of each partition, by the partition's name, in the order of ``found``.
 
-    A line has the name, padded to the same width, the number of nodes, the GPUs of each if any, the time limit, and
-    ``down`` where the partition is not up.
+    For example ``batch  12 nodes, 8 GPUs each, limit 1-00:00:00, down``. Names are padded to the same width;
+    ``GPUs each`` is left out where there are none, ``down`` where the partition is up. The limit is as Slurm writes
+    it.
     """
     partitions = tuple(found)
     width = max((len(p.name) for p in partitions), default=0)
@@ -149,9 +157,10 @@ def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
 
 
 def _suggested_cluster_type(site: Site, given: Given) -> str:
-    """Return how jobs seem to run here: ``slurm`` where Slurm is, else the kind whose programs are on this machine.
+    """Return the ``cluster_type`` to suggest: ``slurm`` where Slurm was detected, else by the programs on PATH.
 
-    It is ``local`` where no scheduler is found. ``given`` plays no part.
+    Then it is the first scheduler that LLMB knows whose program is there, or ``local`` where there is none. ``given``
+    is ignored. ``site`` is what was detected on this machine.
     """
     from llmb_common.planning.site.machine import detect_cluster_type  # not for the first stage, which lacks msgspec
 
@@ -159,9 +168,9 @@ def _suggested_cluster_type(site: Site, given: Given) -> str:
 
 
 def _partition_rank(partition: Partition) -> tuple[bool, bool, bool]:
-    """Return a key by which partitions with GPUs are compared; the first of those with the highest key is suggested.
+    """Return a sort key of a partition with GPUs: (LLMB knows its GPU type, it is up, it is Slurm's default).
 
-    A GPU type that LLMB knows counts most, then that the partition is up, then that it is Slurm's default.
+    The partition with the highest key is suggested, of equal ones the first.
     """
     return bool(gpus.type_of(partition.gpu_name)), partition.up, partition.is_default
 
@@ -169,8 +178,8 @@ def _partition_rank(partition: Partition) -> tuple[bool, bool, bool]:
 def _gpu_partition_here(site: Site, given: Given) -> str:
     """Return the name of the partition to suggest for GPU jobs: the best one with GPUs, else Slurm's default.
 
-    The best has a GPU type that LLMB knows, then is up, then is the default. Empty where there is neither. ``given``
-    plays no part.
+    The best is the one of a GPU type that LLMB knows before others, then the one that is up, then Slurm's default; of
+    equal ones the first. Empty where there are no partitions with GPUs and no default. ``given`` is ignored.
     """
     if site.gpu_partitions:
         return max(site.gpu_partitions, key=_partition_rank).name
@@ -178,35 +187,38 @@ def _gpu_partition_here(site: Site, given: Given) -> str:
 
 
 def _cpu_partition_here(site: Site, given: Given) -> Any:
-    """Return the name of the partition to suggest for installation jobs: Slurm's first without GPUs that is up.
+    """Return the name of the partition to suggest for installation jobs: of those without GPUs the first that is up.
 
-    The first is in the order of sinfo. Where there is none, it is the answered one for GPU jobs; None if that is
-    unanswered, too.
+    The order is that of sinfo. Where there is none, it is the answer ``gpu_partition``; None if that is unanswered,
+    too. The partitions are those of ``site``, the answer is that in ``given``.
     """
     without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
     return without_gpus or given.get("gpu_partition")
 
 
 def _has_gres(site: Site, given: Given) -> bool:
-    """Return whether Slurm counts GPUs in the answered GPU partition, so that jobs can request them with a GRES.
+    """Return whether Slurm counts GPUs in the answered ``gpu_partition``, so that jobs can request them with a GRES.
 
-    The partitions are those of ``site``. False also where no partition is answered, or the site has none of that name.
+    ``site`` has the partitions. False also where no partition is answered, or the site has none of that name.
     """
     return any(p.gpus_per_node for p in site.partitions if p.name == str(given.get("gpu_partition")))
 
 
 def _gpu_type_here(site: Site, given: Given) -> str:
-    """Return the GPU type to suggest, by the GPUs that Slurm names in the answered partition, or of this site.
+    """Return the GPU type to suggest, such as ``h100``: the one that Slurm names in the answered ``gpu_partition``.
 
-    Where LLMB knows none: empty on Slurm, elsewhere ``cpu``.
+    Where Slurm names none there, or no partition is answered, it is the type detected for the whole site. Where LLMB
+    knows no such type: empty on Slurm, elsewhere ``cpu``. ``site`` is what was detected here; ``given`` has the
+    answers.
     """
     return site.gpu_type_in(str(given.get("gpu_partition"))) or ("" if on_slurm(given) else gpus.CPU)
 
 
 def _suggested_architecture(site: Site, given: Given) -> str:
-    """Return the CPU architecture to suggest: that of all nodes, if they share one, else the GPU type's default.
+    """Return the CPU architecture to suggest, such as ``x86_64``: that of all nodes, if they share one.
 
-    The default is that of this machine where the GPU type is unanswered, unknown or ``cpu``.
+    Else it is that of machines with GPUs of the answered ``gpu_type``, or this machine's where the type is unanswered,
+    unknown or ``cpu``. The nodes are those of ``site``, the answers are in ``given``.
     """
     one_kind = len(site.architectures) == 1
     return site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", "")))
@@ -230,8 +242,15 @@ _ON_ARM = ", ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host 
 class Answers:
     """All answers that decide what is installed, in the order of the questions; secrets are in ``Secrets`` instead.
 
-    Two properties follow from them: ``on_slurm`` tells whether jobs are submitted to Slurm, ``uses_images`` whether
-    they run in container images.
+    Making one checks nothing: ``complete_answers`` checks and adds the defaults, ``stored_answers`` reads those of an
+    installation. Choices are in lower case; paths (``install_path``, ``image_folder``, ``engine_python``) are
+    absolute, names in ``workloads`` are those of recipes (none after all were removed), ``engines`` are releases such
+    as ``0.6``. None of a field means that nobody answered: what its question calls the default holds, or the question
+    does not matter.
+
+    The property ``on_slurm`` tells whether jobs are submitted to Slurm; a ``cluster_type`` that LLMB does not know
+    gives a ValueError there. The property ``uses_images`` tells whether jobs run in container images: on Slurm, unless
+    the runtime is ``none``.
     """
 
     schema: int = 1
@@ -332,6 +351,7 @@ class Answers:
         Question(kind=values.SLURM_NAME, follows="cluster_type", remedy="remove mpi"),
         default=None,
     )
+    """``slurm.mpi`` of ``cluster_config.yaml``, only from files of release 0.2; None: nobody chose one."""
     container_writable: bool | None = _question_field(
         Question(
             "May jobs write inside their container",
@@ -342,6 +362,7 @@ class Answers:
         ),
         default=None,
     )
+    """None: nobody said it, and jobs may."""
     install_method: str = _question_field(
         Question(
             "Where images are imported",
@@ -378,6 +399,7 @@ class Answers:
         ),
         default=None,
     )
+    """An absolute path; None: ``images`` in the installation."""
     registry_mirror: str | None = _question_field(
         Question(
             "Mirror of the registry",
@@ -427,6 +449,7 @@ class Answers:
         ),
         default=None,
     )
+    """Releases beside the default ones of the workloads, such as ``0.6``; None: no further ones."""
     workloads: tuple[str, ...] = _question_field(
         Question("Workloads", "names separated by commas, or all", kind=values.WORKLOADS, required=True)
     )
@@ -435,19 +458,28 @@ class Answers:
 
     @property
     def on_slurm(self) -> bool:
-        """Whether these answers have jobs submitted to Slurm."""
+        """Whether these answers have jobs submitted to Slurm.
+
+        Raises:
+            ValueError: ``cluster_type`` is no way of running jobs that LLMB knows
+        """
         return traits_of(self.cluster_type).slurm_options
 
     @property
     def uses_images(self) -> bool:
-        """Whether these answers have jobs run in container images: on Slurm, unless the runtime is ``none``."""
+        """Whether these answers have jobs run in container images: on Slurm, unless the runtime is ``none``.
+
+        Raises:
+            ValueError: ``cluster_type`` is no way of running jobs that LLMB knows
+        """
         return self.on_slurm and self.runtime != "none"
 
 
 def _all_questions() -> dict[str, Question]:
     """Return the questions by the name of the field of ``Answers`` that carries each, in the fields' order.
 
-    Each gets its field's name and, for a bool, the choices true and false. Fields without a question are left out.
+    They are copies, with ``field`` and ``is_switch`` set and, for a bool, the choices ``true`` and ``false``. Fields
+    without a question are left out.
     """
     found = {}
     for known in fields(Answers):
@@ -468,9 +500,9 @@ FIELDS = frozenset(known.name for known in fields(Answers))
 
 
 def missing_questions(given: Given) -> list[Question]:
-    """Return the required questions that matter and have no answer in ``given``, in their order; empty: none.
+    """Return the required questions that matter and have no answer in ``given``, in the dialogue's order; empty: none.
 
-    None, an empty text and an empty list are no answer.
+    ``given`` has the answers by field. None, an empty text and an empty list are no answer.
     """
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
@@ -478,11 +510,11 @@ def missing_questions(given: Given) -> list[Question]:
 def with_defaults(given: Given) -> Given:
     """Return a copy of ``given`` in which each answer that is absent or None has its default, where there is one.
 
-    That is so for answers that make no difference, too. Answers that have no default stay as they are: absent, or None.
-    An empty text counts as an answer.
+    That is so for answers that make no difference, too. Answers that have no default stay as they are: absent, or
+    None. An empty text counts as an answer. Values should be in lower case, as in ``Answers``; they are not checked.
 
     Raises:
-        KeyError: ``gpu_type`` is not answered, by which the default of ``arch`` goes
+        KeyError: ``gpu_type`` is absent, by which the default of ``arch`` goes, even where ``arch`` is given
     """
     values = dict(given)
     for question in QUESTIONS:
@@ -493,10 +525,11 @@ def with_defaults(given: Given) -> Given:
 
 
 def merged_answers(old: Given, new: Given) -> Given:
-    """Return a new dictionary with the ``old`` answers, overridden by the ``new`` ones.
+    """Return a new dictionary with the ``old`` answers, overridden by the ``new`` ones; all are by field.
 
-    Old answers that depended on one that has changed, or that make no difference any more, are left out; new ones never
-    are. An answer has changed that is in both and differs.
+    An answer has changed that is in both and differs. Left out are old answers that depended on one that has changed
+    (``follows``), that equalled it before (``same_as``), or that make no difference any more; answers in ``new`` never
+    are.
     """
     changed = {name for name, value in new.items() if name in old and old[name] != value}
     kept = dict(old)

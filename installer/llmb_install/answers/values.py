@@ -29,8 +29,8 @@ def nothing_wrong(text: str) -> str:
 def folder_problem(text: str) -> str:
     """Return ``PATH is not a directory`` where ``text`` cannot be a folder here; empty: it is one, or can be made.
 
-    PATH is the path itself or, where it does not exist, the nearest one above it that does; permissions play no part.
-    ``~`` is replaced, and a relative path lies in the current folder.
+    PATH is absolute: the path itself or, where it does not exist, the nearest one above it that does. Permissions play
+    no part. ``~`` is replaced, and a relative path lies in the current folder.
 
     Raises:
         RequestError: the path begins with the home of an unknown user
@@ -68,36 +68,45 @@ def not_writable(text: str) -> str:
 
 
 def _not_a_slurm_name(text: str) -> str:
-    """Return why ``text`` is no name of a Slurm account or partition, as a clause to put behind "which".
+    """Return ``is not a valid name in Slurm`` where ``text`` is no name of an account or partition; else empty.
 
-    Empty: it may be one, or several with commas: it has no blank, and nothing that a shell interprets. An empty text is
-    no name.
+    That is a clause to put behind "which". Names may be several, with commas; they have no blank, and nothing that a
+    shell interprets. An empty text is no name. Slurm is not asked.
     """
     return "" if is_slurm_name(text) else "is not a valid name in Slurm"
 
 
 def _not_a_mirror(text: str) -> str:
-    """Return why ``text`` is no address ``HOST[:PORT][/FOLDER]`` of a registry, as a clause to put behind "which".
+    """Return ``is not the address of a registry`` where ``text`` is not ``HOST[:PORT][/FOLDER]``; else empty.
 
-    Empty: it may be one. The folder is in lower case. An address with a scheme, such as ``https``, is none.
+    That is a clause to put behind "which". The folder must be in lower case. An address with a scheme, such as
+    ``https``, is none. Nobody is asked.
     """
     return "" if _MIRROR.fullmatch(text) else "is not the address of a registry"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of typed answer, such as a path or a Slurm name, with the checks that every answer of it must pass."""
+    """A kind of typed answer, such as a path or a Slurm name, with the checks that every answer of it must pass.
+
+    The default is text of any form. Those that there are: ``SLURM_NAME``, ``MIRROR``, ``FOLDER``, ``PROGRAM``,
+    ``WORKLOADS`` and ``RELEASES``.
+    """
 
     wrong: Callable[[str], str] = nothing_wrong
-    """What no text of this kind may be, as a clause to put behind "which"; empty: nothing is wrong."""
+    """What no text of this kind may be, as a clause to put behind "which", such as
+    ``is not a valid name in Slurm``; empty: nothing is wrong. Does not look at the disk.
+    """
     here: Callable[[str], str] = nothing_wrong
-    """Why the text is impossible on this machine, as a sentence; empty: it is possible. Looks at the disk."""
+    """Why the text is impossible on this machine, such as ``/a/b is not a directory``; empty: it is possible.
+    Looks at the disk; may raise RequestError for an unknown home directory, and OSError.
+    """
     remedy: str = ""
     """What to do about a wrong answer; empty: nothing in particular."""
     is_path: bool = False
-    """Whether the answer is a path, which is made absolute."""
+    """Whether the answer is a path; ``complete_answers`` makes it absolute."""
     is_list: bool = False
-    """Whether the answer is a list of texts, or a text with commas."""
+    """Whether the answer is a list of texts, or one text in which they are separated by commas."""
 
 
 SLURM_NAME = Kind(wrong=_not_a_slurm_name, remedy=SLURM_NAME_REMEDY)
@@ -113,8 +122,9 @@ RELEASES = Kind(remedy='write a list of releases in quotes, such as ["0.6"]', is
 def unusable_path(text: str) -> str:
     """Return what is wrong with the path ``text``, whatever is on disk; empty: nothing.
 
-    The result is a clause about the path, such as ``it contains a line break or a control character``. It may say that
-    there is no such home directory, behind the path. A relative path is right.
+    The result is a clause about the path, such as ``it contains a line break or a control character``, or, for a ``~``
+    of an unknown user, the path and ``: there is no such home directory``. A relative path is right, as is an empty
+    text.
     """
     if problem := line_problem(text):
         return f"it {problem}"
@@ -128,8 +138,9 @@ def unusable_path(text: str) -> str:
 def unusable_for_installation(text: str, given: Given) -> str:
     """Return why ``text`` is no path for an installation whose jobs run as ``given`` says; empty: it is one.
 
-    The result is a clause that begins with "it": some characters break PYTHONPATH, a build on CPUs, or the mounts of a
-    container. An unanswered ``runtime`` counts as ``pyxis``. The disk is not looked at.
+    The result is a clause that begins with "it", such as ``it contains {, which ...``. A colon is never allowed;
+    braces and ``$NAME`` are not for a build on CPUs, nor what a container cannot mount where jobs run in images. An
+    unanswered ``runtime`` counts as ``pyxis``. ``text`` is taken as it is, and the disk is not looked at.
     """
     if ":" in text:
         return "it contains a colon, which separates entries of PYTHONPATH"
@@ -144,11 +155,11 @@ def unusable_for_installation(text: str, given: Given) -> str:
 def free_space_hint(suggestion: str) -> str:
     """Return a blank and, in parentheses, how much disk space is free at the folder ``suggestion``, for a prompt.
 
-    For example `` (1.5 TB free at /scratch)``. Without a suggestion it says that free space will be checked. A folder
-    that does not exist counts as the nearest one above it.
+    For example `` (1.5 TB free at /scratch)``. For an empty ``suggestion`` it is `` (free space will be checked)``. A
+    folder that does not exist counts as the nearest one above it; ``~`` is not replaced.
 
     Raises:
-        OSError: the file system does not answer
+        OSError: the file system does not answer, or a folder above is closed to this user
     """
     if not suggestion:
         return " (free space will be checked)"

@@ -64,25 +64,28 @@ print("LLMB-VERSIONS", json.dumps(found))
 
 @dataclass(frozen=True)
 class _ImageOnNode:
-    """A container image on a node that is held for this command; ``python`` runs the image's Python there, in a
-    container.
+    """A container image on a node that is held for this command; ``python`` runs the image's Python there.
 
-    ``container`` names the image and the folders mounted in it. The object holds nothing itself: ``held``, the node, is
-    given back by whoever asked for it.
+    ``container`` names the image file and the folders mounted in it. The object holds nothing itself: ``held``, the
+    node, is given back by whoever asked for it. ``folder`` must have the code to run before ``python`` is called.
+    ``python`` gives the Python the arguments ``words`` in a fresh container and returns its stdout as text; it raises
+    EnvironmentLacks, whose message begins with ``what``, where that fails or takes more than 30 minutes.
     """
 
     held: Held
     container: Container
     folder: Path
-    """Folder that node and container see, with the code that is run."""
+    """Folder that node and container see at the same path; it has the code that is run, as a zip file."""
 
     def python(self, words: Sequence[str], what: str) -> str:
         """Run the image's Python with arguments ``words`` in a container on the held node; return its stdout.
 
-        It has at most 30 minutes. ``what`` begins the error's message, such as ``the release cannot be read``.
+        LLMB's training code can be imported there. It has at most 30 minutes. ``what`` begins the error's message,
+        such as ``the release cannot be read``.
 
         Raises:
-            EnvironmentLacks: the program or its container failed; the message ends with its last line
+            EnvironmentLacks: the program or its container failed, or took too long; the message ends with its last
+                line
         """
         argv = ["bash", "-c", _INSIDE, "llmb-adopt", str(self.folder / _CODE), *words]
         answer = self.held.run(argv, 60 * _MINUTES, inside=self.container)
@@ -103,22 +106,24 @@ _CATALOGUE, _VALIDATION = "catalogue.json", "validation.json"
 
 
 def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Run the command ``adopt``: import an image, read its functions, and enter it in ``cluster_config.yaml``.
+    """Run the command ``adopt``: import the image ``options.image``, read its functions, make it known to the site.
 
-    ``path`` is the installation's folder, ``clone`` has the recipes. The functions, performance recipes of
-    Megatron-Bridge, are read on a compute node; the result compares them with the newest that LLMB brings. Another
-    image of the same release is replaced in that file. Holds the installation's lock. The result's data has
-    ``release``, ``image``, the paths ``catalogue`` and ``validation`` if there are such files, and what
-    ``_function_differences`` returns.
+    ``path`` is the installation's folder, ``clone`` has the recipes. The settings are ``cluster_config.yaml``, in
+    which another image of the same release is replaced. The functions, performance recipes of Megatron-Bridge, are
+    read on a compute node; the result compares them with the newest that LLMB brings. Holds the installation's lock.
+    The result's data has ``release``, ``image``, the paths ``catalogue`` and ``validation`` if there are such files,
+    and then what ``_function_differences`` returns. What was read before an error stays for the next attempt.
 
     Raises:
         RequestError: the installation's jobs run without images, or the image does not exist or has no Megatron-Bridge
             that LLMB can use
         EnvironmentLacks: there is no installation, or the image cannot be imported or started
         ConfigError: ``cluster_config.yaml`` or the answer file is wrong
+        RecipeError: a recipe or a catalogue is wrong
         SchedulerError: no node can be had
         RecordError: a file cannot be written
         OSError: the image cannot be read, or a folder not be made
+        ValueError: what the image prints of its versions is no JSON
     """
     required_answers(path)
     secrets = credentials.from_environment()
@@ -162,12 +167,14 @@ def _image_and_file(installation: Installation, image: str, reporter: Reporter) 
     """Return the image as jobs name it, and its file; one of a registry is imported if it is missing.
 
     ``image`` is the path of a ``.sqsh`` file, which jobs name by its absolute path, or a name such as
-    ``nvcr.io#nvidia/nemo:26.02.01``.
+    ``nvcr.io#nvidia/nemo:26.02.01``, which stays as it is. That the ``.sqsh`` file is an image is not checked. It is
+    imported as for ``installation``.
 
     Raises:
         RequestError: the ``.sqsh`` file does not exist, or ``image`` is no name of an image
         EnvironmentLacks: the image cannot be imported
-        OSError: the folder of images cannot be made
+        OSError: the folder of images cannot be made, or a file not be used
+        LLMBError: the image lies where others could have put it, or a file cannot be written
     """
     if image.endswith(".sqsh"):
         file = user_path(image, image)
@@ -203,15 +210,16 @@ def _file_digest(image: Path) -> str:
 def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
     """Hold a node of the site in ``config``, start the image there, and return its release of Megatron-Bridge.
 
-    The catalogue of its functions and their validation are written to the folder ``work``, unless the files are there;
-    a release without functions has neither. Waits up to ten minutes for the node, and gives it back, also after an
-    error.
+    ``image`` is the image's file. The catalogue of its functions and their validation are written to the folder
+    ``work``, which must exist, unless the files are there; a release without functions has neither. Waits up to ten
+    minutes for the node, and gives it back, also after an error.
 
     Raises:
         RequestError: the image has no Megatron-Bridge that LLMB can use, or there are no nodes to ask
         EnvironmentLacks: the image does not start, or its functions cannot be read
         SchedulerError: no node can be had
         RecordError: the program for the node cannot be written
+        ValueError: what the image prints of its versions is no JSON
     """
     write_atomic(work / _CODE, pack_code(training_code()))
     container = Container(str(image), (f"{work}:{work}", *config.mounts))
@@ -270,18 +278,18 @@ def _release_in(output: str, image: Path) -> str:
 
 
 def _has_functions(release: str) -> bool:
-    """Return whether a release of Megatron-Bridge has performance recipes: functions that a catalogue lists.
+    """Return whether ``release`` of Megatron-Bridge, such as ``0.7.0``, has performance recipes (functions).
 
-    The newest that LLMB has an engine for has them, and so have newer ones; older ones do not.
+    The newest that LLMB has an engine for has them, and so has any newer one; older ones do not. Nothing is looked at.
     """
     return minor(release) == ENGINES[-1] or is_newer(release)
 
 
 def _keep_release(install: Path, work: Path, release: str) -> dict[str, Path]:
-    """Copy the catalogue and validation of ``release`` from ``work`` into the installation, and return their paths.
+    """Copy the catalogue and validation of ``release`` from ``work`` into the installation; return the new paths.
 
-    Earlier ones of the release are replaced. The paths are by key in ``cluster_config.yaml``: ``catalogue`` and
-    ``validation``; one that ``work`` does not have is left out.
+    Earlier ones of the release are replaced. The keys are those of ``cluster_config.yaml``, ``catalogue`` and
+    ``validation``; one that ``work`` does not have is left out, and an earlier file of it stays.
 
     Raises:
         RecordError: a file cannot be written
@@ -310,8 +318,9 @@ def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
     """Return how the functions in the catalogue ``file`` differ from those of the newest release that LLMB brings.
 
     The latter are in the catalogue of ``recipe``, which must have one. The keys are ``functions``, the number in
-    ``file``; ``against``, the release compared with; and the sorted names of functions ``new``, ``gone``, ``changed``
-    (in what they set, or not readable by this LLMB) and ``other_variables`` (in environment variables alone).
+    ``file``; ``against``, the release compared with; and lists of sorted names of functions: ``new`` (in ``file``
+    alone), ``gone`` (no longer in it), ``changed`` (in what they set, or not readable by this LLMB) and
+    ``other_variables`` (in environment variables alone).
 
     Raises:
         RecipeError: a catalogue cannot be read
@@ -340,7 +349,8 @@ def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
 def _example_command(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str | None:
     """Return the words behind ``llmb-run``, as one text, that plan a pretraining function of the catalogue ``file``.
 
-    It is the first one for ``gpu_type``, else the first of all; ``recipe`` is the workload to plan, ``release`` that of
+    Such as ``plan -w WORKLOAD -s MODEL --dtype bf16 --gpu-type h100 --scale 8 --engine 0.7.0``. It is the first
+    function for ``gpu_type`` (None: unknown), else the first of all; ``recipe`` is the workload, ``release`` that of
     Megatron-Bridge. None where the catalogue has no function that pretrains.
 
     Raises:

@@ -75,13 +75,12 @@ _ANYWHERE = Answers(
 
 
 class Target(NamedTuple):
-    """A kind of machine that a bundle serves: CPU architecture, such as ``x86_64``, and version of Python.
-
-    The version is (3, minor).
-    """
+    """A kind of machine that a bundle serves, whatever its GPUs: its CPU architecture and its Python."""
 
     machine: str
+    """The CPU architecture: ``x86_64`` or ``aarch64``."""
     python: Python
+    """The version of Python as (3, minor)."""
 
 
 def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
@@ -90,8 +89,9 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     ``path`` is the installation's folder, which need not exist; ``clone`` has recipes and lock files. Packages in
     ``--to`` that no lock file names are removed. ``SHA256SUMS`` is removed at the beginning and written last, so that
     an unfinished bundle has none; what was fetched before an error stays for the next attempt. The result's data has
-    the folder as ``bundle``, and what it is for: ``platforms``, ``pythons``, ``engines``, ``images``, ``llmb`` and
-    ``locks``.
+    the folder as ``bundle``, and what it is for: lists of ``platforms``, ``pythons`` (``3.12``), ``engines``
+    (releases) and ``images`` (sources), LLMB's release as ``llmb``, the fingerprint of the lock files as ``locks``,
+    and ``schema``, 1. ``options`` is the parsed command line.
 
     Raises:
         RequestError: the folder holds files that are no bundle's, or an option is wrong
@@ -145,12 +145,13 @@ _PARTS = (".llmb", bundles.ABOUT, "wheels", "images")
 def _wanted_content(
     options: argparse.Namespace, clone: Path, path: Path, folder: Path
 ) -> tuple[list[str], list[Image]]:
-    """Return the releases whose CPU engines go into the bundle, sorted, and the images, with their paths in it.
+    """Return what the bundle ``folder`` is to have: releases with a CPU engine, sorted, and images with paths in it.
 
     They are those of the workloads asked for, else of the installation in ``path``; without either, the default
     release, which is always among them, and no image. Images are for the architectures of ``--platform``, else that of
-    the installation's nodes, else this machine's; one for several architectures is there once for each. No images with
-    ``--no-images``. Writes nothing.
+    the nodes of an installation with images, else this machine's; one for several architectures is there once for
+    each. One that is installed here is copied from there. No images with ``--no-images``. Writes nothing. ``options``
+    is the parsed command line.
 
     Raises:
         EnvironmentLacks: an image is not installed here and cannot be imported without Enroot, or there is no recipe
@@ -181,15 +182,19 @@ def _wanted_content(
 
 
 def _machines(options: argparse.Namespace) -> list[str]:
-    """Return the CPU architectures that a bundle is for: those asked for, as given, else this machine's."""
+    """Return the CPU architectures that a bundle is for, such as ``x86_64``: ``--platform``, else this machine's.
+
+    Those of ``--platform`` are as given, repeated ones too. ``options`` is the parsed command line.
+    """
     return options.platform or [platform.machine()]
 
 
 def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
-    """Return the versions of Python, as (3, minor), that a bundle is for: those asked for, else this machine's.
+    """Return the versions of Python, as (3, minor), that a bundle is for: those of ``--python``, else those used here.
 
-    Those asked for are in the order given, repeated ones too. The others are this Python and those that CPU engines of
-    ``releases`` get here, sorted.
+    Those of ``--python`` are in the order given, repeated ones too. Those used here are the Python that runs this and
+    those that CPU engines of ``releases`` get on this machine, each once, sorted. ``options`` is the parsed command
+    line.
 
     Raises:
         RequestError: ``--python`` names no version such as 3.12, or one before 3.10, which is too old for LLMB
@@ -214,15 +219,17 @@ def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
 def _fetch_wheels(
     clone: Path, folder: Path, targets: list[Target], releases: list[str], reporter: Reporter
 ) -> dict[str, str]:
-    """Fetch all packages that the lock files name for ``targets``; return their SHA-256 by ``wheels/NAME``.
+    """Fetch all packages that the lock files name for ``targets``; return the SHA-256 of each by ``wheels/NAME``.
 
-    They go into ``folder``, which is made: packages that are there already stay, and are among those returned, if their
-    hash is in the lock file; all other files in it are removed at the end. After an error those that were fetched stay.
+    The lock files are those in ``clone`` of the tool and of the CPU engines of ``releases``. The folder is made.
+    Packages that are there already stay, and are among those returned, if their hash is in the lock file; all other
+    files in it are removed at the end. After an error all that is there stays.
 
     Raises:
         EnvironmentLacks: a package cannot be had
         RecordError: a package cannot be written
-        OSError: the folder cannot be read or changed
+        OSError: the folder cannot be read or changed, or a lock file cannot be read
+        KeyError: the installer has no CPU engine of one of ``releases``
     """
     folder.mkdir(parents=True, exist_ok=True)
     index_settings = read_index_settings(child_environment())
@@ -265,9 +272,12 @@ def _target_locks(
 ) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
     """Yield each lock file, a target that it is for, and the packages taken as if for another version of Python.
 
-    Lock files are those of the tool and of the CPU engines of ``releases``. The packages are by name, each with that
-    version; there are none for the tool's own locks. The lock of an engine that does not run on a target's Python is
-    left out. A lock file comes once for each target.
+    Lock files are paths in ``clone``: those of the tool and of the CPU engines of ``releases``. The packages are a
+    dictionary from name to that version, such as (3, 12); it is empty for the tool's own locks. The lock of an engine
+    that does not run on a target's Python is left out. A lock file comes once for each target.
+
+    Raises:
+        KeyError: the installer has no CPU engine of one of ``releases``
     """
     locks = clone / "installer" / "locks"
     for target in targets:
@@ -294,10 +304,10 @@ def _requirements(text: str, target: Target) -> Iterator[Requirement]:
 
 
 def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
-    """Return which of the file ``names`` best suits the pinned ``requirement`` on ``target``: a portable wheel.
+    """Return which file of ``names`` best suits the pinned ``requirement`` on ``target``; None: none suits.
 
     The wheel for the oldest glibc wins, of equal ones the first. A source archive is taken only where no file is a
-    wheel of that version; names of another package, version or form are skipped. None: none suits.
+    wheel of that version, for whichever machine; names of another package, version or form are skipped.
     """
     (pin,) = requirement.specifier
     wanted = (canonicalize_name(requirement.name), Version(pin.version))
@@ -321,9 +331,9 @@ def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -
 
 
 def _wheel_tags(target: Target) -> Iterable[Tag]:
-    """Yield the wheel tags that the ``target`` takes, the most portable first: the oldest glibc before newer ones.
+    """Yield the wheel tags that the ``target`` takes, the best first: of those for its Python the oldest glibc first.
 
-    None needs a newer glibc than 2.28.
+    Tags that any Python 3 takes come after those. None needs a newer glibc than 2.28.
     """
     platforms = []
     for minor in range(5, MINIMUM_GLIBC[1] + 1):

@@ -43,16 +43,17 @@ _LARGE_SEGMENTS = (25, 11)
 def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     """Run the command ``doctor``: return a report on whether jobs can run at this site.
 
-    The result's exit status is 1 where something blocks them, and its data has ``checks``, a dictionary for each line
-    of the report. One small job runs on a compute node, unless told not to. An installation in ``install`` is not
-    needed, and not changed but for a test folder among its runs, which is removed. A wrong recipe is a line of the
-    report.
+    The result's exit status is 1 where something blocks them. Its data has ``checks``, a list in the report's order
+    with a dictionary for each line: ``name``, ``level`` (``ok``, ``doubt`` or ``blocks``), ``found`` and ``remedy``.
+    One small job runs on a compute node, unless ``options.no_compute_node``; ``options.account`` and
+    ``options.gpu_partition`` replace the site's. An installation in ``install`` is not needed, and not changed but for
+    a test folder among its runs, which is removed. ``clone`` has the recipes; a wrong one is a line of the report.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong or not to be trusted
         RequestError: an account, a partition or ``additional_params`` is invalid
         EnvironmentLacks: a part of LLMB is missing
-        OSError: the free space of a folder cannot be told
+        OSError: the free space of a folder cannot be told, or the installation's folder not be looked at
     """
     if (install / FILE_NAME).is_file():
         require_trusted(install / FILE_NAME, install)
@@ -69,10 +70,10 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
 
 
 def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
-    """Return a copy of the site's settings with the account and GPU partition of the command line, if given.
+    """Return a copy of the site's settings with ``options.account`` and ``options.gpu_partition``, where given.
 
     Where the settings have no ``cluster_type``, the copy has the one detected here: ``slurm`` where sbatch is on the
-    PATH, else that of another scheduler whose programs are here, else ``local``.
+    PATH, else that of another scheduler whose program is here, else ``local``.
 
     Raises:
         RequestError: the account or partition is no valid name in Slurm
@@ -91,7 +92,9 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 def _report_lines(checks: list[DoctorCheck]) -> list[str]:
     """Return the report's lines: each of ``checks``, in their order, its remedy below it, and last a line of counts.
 
-    The counts are of those that are ok, in doubt and blocking. ``checks`` must not be empty.
+    The line of a check has its level, its name and what was found, in columns; that of a remedy begins with ``->`` in
+    the last column. The last line is, for example, ``12 ok, 2 in doubt, 1 block``. Lines have no line break.
+    ``checks`` must not be empty.
     """
     width = max(len(check.name) for check in checks)
     lines = []
@@ -107,7 +110,13 @@ def _report_lines(checks: list[DoctorCheck]) -> list[str]:
 def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
     """Return every check of the site that makes sense for these facts, in the order of repair; never empty.
 
-    Space and recipes come first, then the scheduler, containers and the node; what blocks is not put before the rest.
+    Space and recipes come first, then the scheduler, containers and the node; without Slurm, this machine's GPUs or
+    the scheduler's commands, and the engine. What blocks is not put before the rest. A site without ``cluster_type``
+    counts as one with Slurm.
+
+    Raises:
+        RequestError: ``additional_params`` of the configuration is wrong
+        OSError: the installation's folder may not be looked at
     """
     checks = [*_space_checks(facts)]
     if facts.recipe_error is not None:
@@ -127,8 +136,8 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the free space for the installation and, where jobs use containers, for images.
 
-    Less than 5 GB for the installation is a doubt, as is less than an image takes in the folder of images; none of them
-    blocks.
+    Less than 5 GB for the installation is a doubt, as is less than one image takes (``IMAGE_BYTES``) in the folder of
+    images; none of them blocks.
     """
     found = f"{size(facts.free_install)} free in {facts.install}"
     small = facts.free_install < 5_000_000_000
@@ -141,10 +150,10 @@ def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
-    """Yield two checks of a site without Slurm: this machine's GPUs, or its scheduler's commands, and the engine.
+    """Yield two checks of a site without Slurm: its GPUs or scheduler's commands, and the training engine.
 
-    Each blocks: no GPU where ``cluster_config.yaml`` has a type of GPU, a missing command, or no Python with
-    Megatron-Bridge in that file, which is the engine.
+    ``traits`` says which of the first two. Each blocks: no GPU here where ``gpu_type`` in ``cluster_config.yaml`` is
+    one of GPUs, a missing command, or no Python in that file to train with.
     """
     if traits.this_machine:
         present = ", ".join(facts.site.local_gpus)
@@ -161,10 +170,10 @@ def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCh
 
 
 def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yield checks of Slurm's commands, version, controller, MPI and topology.
+    """Yield checks of Slurm's commands, version, controller, MPI and topology, in this order.
 
     Ends after commands that are missing or a controller that does not answer, which block: nothing else can be asked
-    then. A Slurm before 21.08 is a doubt.
+    then. A Slurm before 21.08, or of unknown version, is a doubt.
     """
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
@@ -184,9 +193,9 @@ def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _mpi_check(facts: SiteFacts) -> DoctorCheck:
-    """Return the check of how srun starts ranks: by what ``slurm.mpi`` says or, where that is not set, by PMIx.
+    """Return the check of whether srun can start ranks with the type ``slurm.mpi``, or PMIx where that is not set.
 
-    A missing MPI type that is set blocks, but ``none`` is never missing; a missing PMIx, of any version, is a doubt.
+    A type that is set and missing blocks, but ``none`` is never missing; a missing PMIx, of any version, is a doubt.
     """
     mpi, listed = facts.slurm.mpi, ", ".join(facts.mpi_types) or "nothing listed"
     if mpi is None:
@@ -204,8 +213,8 @@ def _mpi_check(facts: SiteFacts) -> DoctorCheck:
 def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield one check of whether Slurm keeps a job's nodes together in NVLink racks; at worst a doubt.
 
-    It does from 24.05 on with topology/block. A doubt, too, are blocks that are smaller than a rack, before 25.11.
-    Nothing for GPU types whose NVLink ends at the node, or of unknown type.
+    It does from 24.05 on with topology/block; an unknown version counts as older. Before 25.11, blocks that are
+    smaller than a rack are a doubt, too. Nothing for GPU types whose NVLink ends at the node, or of unknown type.
     """
     gpu = gpus.GPUS.get(facts.config.gpu_type or "")
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -231,11 +240,11 @@ def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yield checks of the GPU partition, that it exists and is up, and of whether jobs request the GPUs that Slurm
-    has.
+    """Yield checks of the GPU partition, that it exists and is up, and of whether jobs request its GPUs.
 
-    One that is down blocks, as do jobs that request GPUs where Slurm has none; that they do not request those that
-    Slurm has is a doubt. Ends after a partition that is not set, a doubt, or that does not exist, which blocks.
+    A partition that does not exist or is down blocks; that none is set is a doubt. Jobs that request GPUs where Slurm
+    has none block; that they do not request those that Slurm has is a doubt. The second check is left out where there
+    is no such partition.
     """
     name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
@@ -261,9 +270,9 @@ def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _account_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yield one check of the account that jobs are charged to; it blocks where the account is not the user's.
+    """Yield one check of the account that jobs are charged to; it blocks where it is none of the user's accounts.
 
-    It is a doubt where none is set, or where Slurm keeps no accounts, and ok where the user's accounts are not known.
+    It is a doubt where Slurm keeps no accounts or none is set, and ok where the user's accounts are not known.
     """
     account = facts.slurm.account
     if not facts.has_accounting:
@@ -329,11 +338,12 @@ def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yield checks of what runs containers here, Pyxis and Enroot; nothing where jobs use no container.
+    """Yield checks of what runs containers here, Pyxis and Enroot; nothing where the runtime is ``none``.
 
-    A Pyxis that jobs need blocks where srun lacks it, or where jobs are to write inside images and it has no option for
-    that, as does an Enroot on this machine without ``unsquashfs``. No Enroot here is a doubt, as are images that jobs
-    may not write to. srun's options are judged only where Slurm's controller answers.
+    These block: no option ``--container-image`` of srun where jobs need Pyxis, a Pyxis that cannot make containers
+    writable where ``slurm.container_writable`` is set, and an Enroot on this machine without ``unsquashfs``. No Enroot
+    here is a doubt, as is ``slurm.container_writable: false``. srun's options are judged only where Slurm's controller
+    answers.
     """
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
@@ -361,9 +371,9 @@ def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def release_numbers(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a release: ``(24, 5)`` for ``24.05.3``; else ``(0, 0)``.
+    """Return the first two numbers of a release: ``(24, 5)`` for ``24.05.3``; ``(0, 0)`` where ``text`` has none.
 
-    The text must begin with them.
+    The text must begin with them; ``slurm 24.05`` gives ``(0, 0)``, as does an empty text.
     """
     found = re.match(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

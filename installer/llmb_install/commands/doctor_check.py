@@ -12,12 +12,13 @@ Level = Literal["ok", "doubt", "blocks"]
 class DoctorCheck:
     """One line of doctor's report: what was looked at, whether that is good, and what to do if not.
 
-    ``name``: what was looked at, such as ``GPU partition``. ``level``: ``ok``; ``doubt``, with which jobs may run; or
-    ``blocks``, with which they cannot.
+    ``check_line`` makes most of them.
     """
 
     name: str
+    """What was looked at, such as ``GPU partition``."""
     level: Level
+    """``ok``; ``doubt``, with which jobs may run; or ``blocks``, with which they cannot."""
     found: str
     """What is there now, for people."""
     remedy: str = ""
@@ -27,6 +28,6 @@ class DoctorCheck:
 def check_line(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
     """Return a line of doctor's report: ``ok``, or of the given ``level`` with ``remedy`` where ``bad`` is truthy.
 
-    ``found``, what is there now, is in it in both cases.
+    ``found``, what is there now, is in it in both cases. ``name`` is what was looked at, such as ``GPU partition``.
     """
     return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")

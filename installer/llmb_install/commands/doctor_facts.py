@@ -28,10 +28,12 @@ from llmb_install.working.artefact import free_bytes
 
 
 def ask_a_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> NodeReport:
-    """Return what one node of the GPU partition reports of itself, asked by a short job, which is waited for.
+    """Return what one node of the GPU partition reports of itself, asked by a short Slurm job, which is waited for.
 
-    That no node is given in time, or answers, is in the report's ``error``, not raised. ``image``, if given and if jobs
-    use containers, is started there, too. ``image_folder`` and ``install`` are looked for on the node.
+    That no node is given in time, or answers, is in the report's ``error``, not raised. ``image``, an image's file, is
+    started there, too, if jobs use containers; None: none is. The folders ``install`` and ``image_folder`` are looked
+    for on the node; the report has them as ``installation`` and ``images``. Slurm's controller must be up. ``config``
+    are the site's settings.
 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong
@@ -56,7 +58,8 @@ SLURM_COMMANDS = ("sbatch", "srun", "salloc", "squeue", "sinfo", "scontrol", "sc
 class WorkloadNeeds:
     """What the jobs of one workload need on this site's GPUs: time limits, time to save, image files.
 
-    The defaults are for a workload of which nothing is known: 30 minutes, and no time to save.
+    ``workloads_here`` makes it; ``name`` is the workload's. The defaults are for a workload of which nothing is known:
+    30 minutes, and no time to save.
     """
 
     name: str
@@ -65,21 +68,21 @@ class WorkloadNeeds:
     longest: int = 30
     """Minutes, the longest time limit of its configurations."""
     saving: int = 0
-    """Seconds to save a checkpoint of its largest model."""
+    """Seconds to save a checkpoint of its largest model; 0: not known."""
     images: tuple[str, ...] = ()
-    """File names of the images that its jobs run in, one for each release."""
+    """Names, without folder, of the image files that its jobs run in, one for each release that the recipe knows."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """The limits that Slurm sets for this user's jobs, by partition, QOS and association, and its topology.
 
-    Without an answer of Slurm there are none, as by the defaults.
+    ``slurm_limits`` makes it. What Slurm does not answer is as by the defaults: no limit, no grace, no blocks.
     """
 
     walls: tuple[tuple[str, int], ...] = ()
-    """What sets a time limit, such as ``QOS normal``, and that limit in minutes; the partition's own is not among
-    them.
+    """Pairs of what sets a time limit, such as ``QOS normal``, and that limit in minutes, in no particular order;
+    the partition's own time limit is not among them.
     """
     grace: int = 0
     """Seconds that a job has left once it is told that it is preempted; the most that any of them allows."""
@@ -91,10 +94,11 @@ class Limits:
 class SiteFacts:
     """All facts that doctor's checks look at: settings, folders, Slurm and one node; empty where nothing answered.
 
-    ``site`` is what was detected; ``mpi_types`` are those that srun offers, and ``container_options`` its options of
-    Pyxis. Two properties come from ``config``: ``slurm``, the site's Slurm settings with the defaults for those not
-    set, and ``engine_pythons``, the paths of the Pythons in which the site's jobs without a container train, that of
-    the default release first (empty: none).
+    ``gather_facts`` makes it. ``config`` are the site's settings, ``install`` is the installation's folder, which need
+    not exist, as ``image_folder`` need not, and ``site`` what was detected. The property ``slurm`` returns the site's
+    Slurm settings, with the defaults for those not set. The property ``engine_pythons`` returns, as a list of texts,
+    the paths of the Pythons in which the site's jobs without a container train, that of the default release first
+    (empty: none).
     """
 
     config: ClusterConfig
@@ -102,10 +106,15 @@ class SiteFacts:
     image_folder: Path
     site: Site
     missing_commands: tuple[str, ...] = ()
-    """Commands of the scheduler that are not on the PATH."""
+    """Names of the scheduler's programs that are not on the PATH."""
     controller_is_up: bool = False
+    """Whether Slurm's controller answers; False, too, where jobs do not use Slurm. What Slurm is asked for is
+    empty then.
+    """
     mpi_types: tuple[str, ...] = ()
+    """The types that srun's ``--mpi`` offers, such as ``pmix_v4``."""
     container_options: tuple[str, ...] = ()
+    """The options of srun that Pyxis brings, without dashes, such as ``container-image``."""
     slurm_config: dict[str, str] = field(default_factory=dict)
     """What ``scontrol show config`` says, by key."""
     has_accounting: bool = False
@@ -113,14 +122,17 @@ class SiteFacts:
     local_enroot: str = ""
     """Enroot's version on this machine; empty: it is not here."""
     has_unsquashfs: bool = False
+    """Whether ``unsquashfs`` is on this machine's PATH."""
     free_install: int = 0
     """Bytes free where the installation is or would be."""
     free_images: int = 0
     """Bytes free in the image folder."""
     workloads: tuple[WorkloadNeeds, ...] = ()
+    """What the installed workloads need or, where none is installed, all that have a configuration for the GPUs."""
     recipe_error: RecipeError | None = None
     """Why the recipes cannot be read, so that there are no ``workloads``; None: they can, or there are none."""
     limits: Limits = Limits()
+    """The limits that Slurm sets for this user's jobs; none where it was not asked."""
     image: Path | None = None
     """The file of an image that jobs run in; None: none is there."""
     node: NodeReport | None = None
@@ -128,7 +140,10 @@ class SiteFacts:
 
     @property
     def slurm(self) -> SlurmSettings:
-        """The site's Slurm settings in ``cluster_config.yaml``, with the defaults for those that are not set."""
+        """The site's Slurm settings in ``cluster_config.yaml``, with the defaults for those that are not set.
+
+        Also where the site's jobs do not use Slurm; then usually all are defaults.
+        """
         settings: SlurmSettings = self.config.scheduler(SLURM)
         return settings
 
@@ -146,12 +161,14 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
     """Return all facts that doctor judges, asked now of this machine, Slurm and one node.
 
     What does not answer stays empty. ``ask_node``: run one small job on a node of the GPU partition, and wait for it,
-    where Slurm's controller is up. ``clone``: where the recipes are; a wrong one is among the facts.
+    where Slurm's controller is up and jobs use Slurm. ``install`` is the installation's folder, ``clone`` has the
+    recipes; that they cannot be read is among the facts. The image is the first one of the workloads whose file is
+    there. ``config`` are the site's settings, with the folder of images.
 
     Raises:
         RequestError: ``slurm.additional_params`` is invalid
         EnvironmentLacks: a part of LLMB is missing
-        OSError: the free space of a folder cannot be told
+        OSError: the free space of a folder cannot be told, or the installation's folder not be looked at
     """
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
@@ -195,7 +212,7 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
 
 
 def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, ...]:
-    """Return what each workload needs on this site's GPUs: of those installed, or of all where none is.
+    """Return what each workload needs on this site's GPUs: of those named in ``config``, or of all if it names none.
 
     They are in the order of the recipes' folders. Workloads without a configuration for the GPUs are left out; where
     the site names no GPU type, all configurations count. Empty where ``clone`` has no recipes, which doctor does not
@@ -225,8 +242,9 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
 def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
     """Return the limits that Slurm sets for this user's jobs, by association and QOS; asks Slurm now.
 
-    What does not answer sets no limit; the partition's own time limit is not among them. Without ``has_accounting``
-    only the partition's grace time and the topology are asked.
+    What does not answer sets no limit; the partition's own time limit is not among them. The QOS are those of
+    ``slurm.additional_params``, else the user's default ones, and that of the partition. Without ``has_accounting``
+    only the partition's grace time and the topology are asked. ``config`` names the GPU partition and the account.
 
     Raises:
         RequestError: ``slurm.additional_params`` is invalid
@@ -278,9 +296,10 @@ def limit_minutes(text: str) -> int | None:
 
 
 def _block_sizes(text: str) -> tuple[int, ...] | None:
-    """Return the number of nodes in each block of what ``scontrol show topology`` prints; None: there are no blocks.
+    """Return the number of nodes in each block that ``scontrol show topology`` prints, in order; None: no block.
 
-    Before Slurm 24.11 the text has no size, and the nodes are counted. Blocks whose size cannot be told are left out.
+    Before Slurm 24.11 the text has no size, and the nodes are counted. Blocks whose size cannot be told are left out;
+    None, too, where that leaves none.
     """
     sizes = []
     for line in text.splitlines():
@@ -292,7 +311,7 @@ def _block_sizes(text: str) -> tuple[int, ...] | None:
 
 
 def _node_count(hostlist: str) -> int:
-    """Return the number of nodes in a list of Slurm's such as ``n[1-4]``; 0 if it is written in another way."""
+    """Return the number of nodes in a list as Slurm writes it, such as ``n[1-4]``: 4; 0 if it cannot be read."""
     try:
         return len(expand(hostlist))
     except RequestError:
@@ -300,10 +319,10 @@ def _node_count(hostlist: str) -> int:
 
 
 def _slurm_rows(*argv: str) -> list[list[str]]:
-    """Run a Slurm command and return its lines, each split at ``|`` into as many fields as ``format=`` names.
+    """Run a Slurm program and return the lines that it prints, each split at ``|`` into its fields.
 
-    ``format=`` is the last argument. Lines with another number of fields are left out; empty where nothing answers
-    within 15 seconds.
+    ``argv`` is the program with its arguments, of which ``format=A,B`` must be the last. Lines with another number of
+    fields are left out; empty where the program is missing, fails, or does not end within 15 seconds.
     """
     fields = argv[-1].count(",") + 1
     rows = [line.split("|") for line in command_output(*argv).splitlines()]

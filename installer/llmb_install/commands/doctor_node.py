@@ -28,10 +28,14 @@ _SKEW_SECONDS = 5
 
 
 def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yield the lines of doctor's report about the asked node, in the order of repair.
+    """Yield the lines of doctor's report about the asked ``node``, in the order of repair.
 
     They are the hardware, Enroot, folders, what does not answer, the engine or image, and the clock, which may be five
     seconds off. A node that could not be asked gives one line, a doubt.
+
+    Raises:
+        RequestError: ``additional_params`` of the configuration is wrong
+        OSError: the installation's folder may not be looked at
     """
     if node.error:
         remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
@@ -65,8 +69,11 @@ def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 def _rule_check(name: str, remarks: Mapping[str, Remark], rule: str, found: str, remedy: str = "") -> DoctorCheck:
     """Return the line ``name`` of doctor's report, as bad as what ``rule`` remarked; ok without a remark.
 
-    ``remarks`` are those on the node, by rule: ``fail`` is ``blocks`` here, ``warn`` is ``doubt``. ``found`` is what
-    the node has. ``remedy`` takes the place of the remark's own, if given.
+    ``remarks`` are those on the node, by the name of the rule; level ``fail`` is ``blocks`` here, ``warn`` is
+    ``doubt``. ``found`` is what the node has. ``remedy``, if not empty, takes the place of the remark's own.
+
+    Raises:
+        KeyError: the remark's level is another one
     """
     remark = remarks.get(rule)
     if remark is None:
@@ -77,7 +84,8 @@ def _rule_check(name: str, remarks: Mapping[str, Remark], rule: str, found: str,
 def _hardware_checks(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
     """Yield checks of a node's architecture, GPUs, driver and network, each as bad as the rules in ``remarks`` say.
 
-    GPUDirect RDMA and locked memory are there only where something is remarked.
+    ``remarks`` are by the name of the rule. The GPUs are left out for CPU jobs where the node has none; GPUDirect RDMA
+    and locked memory are there only where something is remarked.
     """
     remedy = f"cluster_config.yaml says {facts.config.arch}: images would be built for the wrong architecture"
     yield _rule_check("architecture", remarks, "architecture", node.facts.machine.architecture or "", remedy)
@@ -98,8 +106,8 @@ def _hardware_checks(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, R
 def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the node sees the installation, the image folder and the folder of runs.
 
-    A folder that it does not see blocks. The first two are left out where there is no installation, or no image folder
-    is set or no container used.
+    A folder that it does not see blocks. The first is left out where there is no installation, the second where no
+    image folder is set or no container is used. The last is ``_workload_folder``'s.
     """
     if facts.install.is_dir():
         sees = node.folder("installation").there
@@ -113,10 +121,11 @@ def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yield checks of whether the node, and the container on it, can write to the folder in which runs are kept.
+    """Yield checks of whether the node, and the container on it, can write to the folder of runs; each blocks if not.
 
-    They look for a folder that doctor has made there: whoever sees it sees the same file system; they block. Where this
-    user cannot write to the folder of runs there is one doubt instead; nothing without an installation.
+    They look for a folder that doctor has made there: whoever sees it sees the same file system. The container's is
+    left out where it did not start. Where this user cannot write to the folder of runs there is one doubt instead, or
+    nothing where there is no installation.
     """
     if not node.writes:
         if facts.install.is_dir():
@@ -144,9 +153,9 @@ def _hung_checks(node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
-    """Return the check of whether the Pythons in which jobs train start on the node.
+    """Return the check of whether the Pythons in which jobs train start on the node; it names those that do not.
 
-    It blocks where one does not start, or none is set.
+    It blocks where one does not start, or none is set in ``cluster_config.yaml``.
     """
     wanted = facts.engine_pythons
     lost = [python for python in wanted if python not in node.facts.software.starts]
@@ -158,9 +167,10 @@ def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
 def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the image starts on the node, has room to be unpacked there, and sees the node's GPUs.
 
-    Each blocks, but what ``enroot`` does about room is a doubt. Room is missing for Pyxis where less than the size of
-    the image is free and the image did not start. Checks that do not apply are left out: the room where no container
-    runtime unpacks, the GPUs where the image did not start or the node has none.
+    ``image`` is its file. Each blocks, but what ``enroot`` does about room is a doubt (``_unpack_folder_check``). Room
+    is missing for Pyxis where less than the size of the image is free and the image did not start. Checks that do not
+    apply are left out: the room where no container runtime unpacks, the GPUs where the image did not start or the node
+    has none.
     """
     inside = node.inside
     started = node.inside.started
@@ -192,9 +202,10 @@ def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[D
 def _unpack_folder_check(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
     """Return the check of whether jobs unpack their image, of ``needed`` bytes, on a local disk of the node.
 
-    They do where ``roots``, Enroot's folder for unpacked images, is on a local file system with room for twice the
-    image. Otherwise Enroot mounts the image, and the mount does not outlive the SIGCONT with which Slurm announces a
-    preemption: the job could not save then. It is a doubt where Slurm preempts, else ok.
+    They do where ``roots``, Enroot's folder for unpacked images as the node sees it, is on a local file system with
+    room for twice the image (``ROOT_ROOM``). Otherwise Enroot mounts the image, and the mount does not outlive the
+    SIGCONT with which Slurm announces a preemption: the job could not save then. It is a doubt where Slurm preempts,
+    else ok.
     """
     wanted = ROOT_ROOM * needed
     if not roots.there:

@@ -42,9 +42,10 @@ _NOTHING = "nothing to do: {} is complete\n"
 def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``install``, the default: make what an installation with the given answers lacks.
 
-    The answers come from a play file, flags, the installation in ``path``, or the user. With ``--record`` they are only
-    written to a file, which is ``recorded`` in the result's data; with ``--list-workloads`` the workloads are only
-    listed. Else the result is that of ``carry_out``. ``clone`` has the recipes.
+    The answers come from a play file, flags, the installation in ``path``, or the user, who is asked on a terminal.
+    With ``--record`` they are only written to a file, which is ``recorded`` in the result's data; with
+    ``--list-workloads`` the workloads are only listed, as by ``list_workloads``. Else the result is that of
+    ``carry_out``. ``clone`` has the recipes. ``options`` is the parsed command line.
 
     Raises:
         RequestError: answers are wrong or missing, or the folder holds other things
@@ -68,11 +69,13 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     def decide() -> Installation:
         """Return the installation that there should be; answers are gathered anew if another command has changed it.
 
-        Those of a play file hold in any case, and a user who has answered is not asked again.
+        What it goes by, the answers gathered first and those stored then, is from the enclosing function. Answers of a
+        play file hold in any case, and a user who has answered is not asked again.
 
         Raises:
             EnvironmentLacks: another command has changed it after the user had answered
             LLMBError: the stored answers cannot be read, or the new ones are wrong
+            OSError: a folder cannot be listed
         """
         now = stored_answers(Path(answers.install_path))
         if options.play or now == found:
@@ -90,13 +93,15 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``add``: add workloads or Megatron-Bridge releases to an installation; make what they need.
 
-    ``clone`` has the recipes; ``path`` is the installation's folder. What is installed already stays, and is no error.
-    The result is that of ``carry_out``.
+    ``clone`` has the recipes; ``path`` is the installation's folder. ``options.workloads`` are names, or ``all``;
+    ``options.engines`` are releases as one text with commas, or None. What is installed already stays, and is no
+    error. The result is that of ``carry_out``.
 
     Raises:
-        RequestError: a workload or release is unknown
+        RequestError: a workload or release is unknown, or none of the added workloads runs on a release
         EnvironmentLacks: there is no installation at ``path``, or this machine lacks something
         LLMBError: the answer file or a recipe is wrong, or a part could not be made
+        OSError: a file cannot be read or written
     """
     recipes = load_recipes(clone)
     new = expand_workloads(options.workloads, recipes)
@@ -104,11 +109,12 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     answers_module.require_engines(engines, [recipes[name] for name in new])
 
     def decide() -> Installation:
-        """Return the installation at ``path`` as it is now, with the further workloads and releases.
+        """Return the installation at ``path`` as it is now, with the workloads and releases that are to be added.
 
         Raises:
             EnvironmentLacks: there is no installation
             ConfigError: its answer file is damaged or not to be trusted
+            RecipeError: a recipe is wrong
         """
         old = _without_detected_mpi(required_answers(path))
         workloads = tuple(sorted({*old.workloads, *new}))
@@ -120,11 +126,11 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Run the command ``remove``: take workloads out of the installation in ``path``.
+    """Run the command ``remove``: take ``options.workloads``, names, out of the installation in ``path``.
 
     Images and engines that nothing else needs are removed; results stay. The word ``all``, alone, names those
-    installed. An unfinished earlier removal is finished first. The result's data has ``install_path`` and the
-    ``workloads`` that are left.
+    installed. An unfinished earlier removal is finished first. The result's data has ``install_path`` and the list
+    ``workloads`` of those that are left. ``clone`` has the recipes.
 
     Raises:
         RequestError: a workload is unknown, or not installed while no unfinished removal is there
@@ -163,19 +169,22 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``update``: repair what is damaged, build what the clone asks for, remove what is left over.
 
-    ``path`` is the installation's folder; its answers stay as they are. The result is that of ``carry_out``.
+    ``path`` is the installation's folder; its answers stay, but that an ``mpi`` which release 0.2 had detected goes.
+    The result is that of ``carry_out``. ``options`` is the parsed command line.
 
     Raises:
         EnvironmentLacks: there is no installation, or this machine lacks something
         LLMBError: the answer file or a recipe is wrong, or a part could not be made
+        OSError: a file cannot be read or written
     """
 
     def decide() -> Installation:
-        """Return the installation at ``path`` as its own answers describe it now.
+        """Return the installation at ``path`` (of the enclosing function) as its own answers describe it now.
 
         Raises:
             EnvironmentLacks: there is no installation
             ConfigError: its answer file is damaged or not to be trusted
+            RecipeError: a recipe is wrong
         """
         answers = _without_detected_mpi(required_answers(path))
         return Installation(clone, _with_space_check(options, answers), credentials.from_environment())
@@ -186,8 +195,9 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``charts``: fetch the script that draws reports' charts if it is missing.
 
-    The result's text is the script's path; its data has ``install_path`` and ``ran``, the ids of the parts that were
-    made. ``path`` is the installation's folder.
+    The result's text is the script's path, with a line break; its data has ``install_path`` and ``ran``, the ids of
+    the parts that were made: a list, empty where the script was there. ``path`` is the installation's folder.
+    ``clone`` has the recipes and the lock file. ``options`` is the parsed command line.
 
     Raises:
         EnvironmentLacks: there is no installation, or the script cannot be fetched
@@ -207,7 +217,7 @@ def list_workloads(clone: Path) -> Result:
     """Return the workloads that ``clone`` has recipes for, installed or not: name, title, sizes and image.
 
     They are sorted by name. The result's data has ``workloads``, a list of dictionaries with the keys ``workload``,
-    ``title``, ``sizes`` and ``image``; its text is a line for each, without sizes.
+    ``title``, ``sizes`` (a list) and ``image`` (its source in a registry); its text is a line for each, without sizes.
 
     Raises:
         EnvironmentLacks: the clone has no recipe
@@ -223,13 +233,14 @@ def list_workloads(clone: Path) -> Result:
 
 
 def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *, repair: bool = False) -> Result:
-    """Make what the installation lacks, or with ``--dry-run`` only list it; write nothing where nothing is to do.
+    """Make what the installation lacks, or with ``options.dry_run`` list it; nothing is written for nothing to do.
 
     ``decide`` gives the installation that there should be. Where something is to do, it is called again with the lock
-    held, because another command may have come first. ``repair``: also what only the thorough check finds damaged. An
-    unfinished removal is finished first. The result's data has ``install_path`` and the ids of the parts made as
-    ``ran``; of a dry run ``todo``, a dictionary for each part with ``step`` (its id), ``does``, ``download`` and
-    ``disk`` in bytes.
+    held, because another command may have come first; an unfinished removal is then finished first, and replaced
+    builds of environments are removed at the end. ``repair``: always look, and make anew what only the thorough check
+    finds damaged, too. The result's data has ``install_path``, the ids of the parts made, in order, as ``ran``, and
+    ``complete``, True; of a dry run ``install_path``, ``dry_run``, True, and ``todo``, a list with a dictionary for
+    each part: ``step`` (its id), ``does`` (a line), ``download`` and ``disk`` in bytes.
 
     Raises:
         LLMBError: what ``decide`` raises, what this machine lacks, or why a part could not be made
@@ -272,9 +283,9 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
 
 
 def _next_steps(installation: Installation) -> Iterator[str]:
-    """Yield remarks on a finished installation: that the umask keeps colleagues out, if so, and what to run next.
+    """Yield a line each on a finished installation: that the umask keeps colleagues out, and what to run next.
 
-    The first is there only on Slurm, the second always.
+    The first is there only on Slurm, and where the umask does so, the second always.
     """
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
@@ -293,10 +304,10 @@ def _next_steps(installation: Installation) -> Iterator[str]:
 
 
 def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
-    """Return the summary, of several lines, that the user confirms: answers, download, disk space, and what is free.
+    """Return the summary that the user confirms: answers, download, disk space, and what is free.
 
-    Secrets are only said to be given. ``accounts`` are all that the user may charge; those beside the chosen one are
-    mentioned.
+    It is of several lines, with an empty one at the beginning, and ends in a line break. Secrets are only said to be
+    given. ``accounts`` are all that the user may charge; where the chosen one is among them, the others are mentioned.
 
     Raises:
         LLMBError: a part of the installation cannot be looked at
@@ -366,7 +377,10 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
         dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
-            """Return the summary of answers and secrets that the user confirms.
+            """Return the summary of these answers and secrets that the user confirms, as ``describe`` does.
+
+            Whether this machine contradicts an answer is looked at first. ``options``, ``clone``, ``path`` and the
+            detected ``site`` are those of the enclosing function.
 
             Raises:
                 RequestError: this machine or Slurm contradicts an answer
@@ -387,16 +401,18 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
 
 
 def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, path: Path) -> list[RequestError]:
-    """Return an error for each answer that this machine, Slurm or the recipes contradict; empty: none.
+    """Return an error for each answer that this machine, Slurm or the recipes contradict, not raised; empty: none.
 
-    Of an installation in ``path`` with the same answers only paths are checked, as with ``--no-site-check``. A workload
-    without a configuration that was not asked for now is only told to the user, on stderr. The errors are not raised.
+    With ``--no-site-check`` only paths are checked, as for an installation in ``path`` that has the same answers. A
+    workload without a configuration that was not asked for now is only told to the user, on stderr. ``options`` is the
+    parsed command line.
 
     Raises:
         ConfigError: the stored answers are wrong
         RecipeError: a recipe is wrong
         EnvironmentLacks: the clone has no recipe
         OSError: a folder above a path is closed to this user
+        RequestError: a path begins with the home of an unknown user, or a workload is unknown
     """
     given = as_given(answers)
     found = path_problems(given)
@@ -412,10 +428,10 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
 
 
 def _gres_answer(given: Given) -> Given:
-    """Return the answer ``gres``, True, if Slurm counts GPUs in the given GPU partition; else an empty dictionary.
+    """Return the answer ``gres``, True, if Slurm counts GPUs in the given ``gpu_partition``; else an empty dictionary.
 
-    Empty also for CPU jobs, jobs outside Slurm, and where no partition is given; an unanswered cluster type counts as
-    Slurm. Asks Slurm now.
+    Empty also for CPU jobs, jobs outside Slurm, where no partition is given, and where Slurm does not answer; an
+    unanswered cluster type counts as Slurm. Asks Slurm now.
     """
     name = given.get("gpu_partition")
     if given.get("cluster_type") is not None and not on_slurm(given):
@@ -427,10 +443,10 @@ def _gres_answer(given: Given) -> Given:
 
 
 def _chosen_mpi(mpi: str) -> str | None:
-    """Return ``mpi`` if somebody chose it; None if it is only what release 0.2 detected here by itself.
+    """Return ``mpi``, a type of ``srun --mpi``, if somebody chose it; None if release 0.2 may have detected it.
 
-    Release 0.2 took Slurm's first PMIx, else ``none``: who chose the same is not told apart. Where Slurm does not
-    answer, ``mpi`` counts as chosen.
+    That release took Slurm's first PMIx, else ``none``: who chose the same gets None, too. Asks Slurm now; where it
+    does not answer, ``mpi`` counts as chosen.
     """
     types = mpi_types()
     found = next((name for name in types if name.startswith("pmix")), "none") if types else None
@@ -438,10 +454,9 @@ def _chosen_mpi(mpi: str) -> str | None:
 
 
 def _without_detected_mpi(answers: Answers) -> Answers:
-    """Return the answers without an ``mpi`` that release 0.2 had detected by itself; the given object stays as it
-    is.
+    """Return the answers without an ``mpi`` that release 0.2 had detected by itself; ``answers`` stays as it is.
 
-    Slurm is asked where one is set.
+    Slurm is asked only where one is set.
     """
     return answers if answers.mpi is None else replace(answers, mpi=_chosen_mpi(answers.mpi))
 
@@ -449,7 +464,8 @@ def _without_detected_mpi(answers: Answers) -> Answers:
 def _without_found_mpi(play: Given, where: str) -> Given:
     """Return the answers ``play`` of the play file ``where``, with ``mpi`` set to None unless somebody chose it.
 
-    The user is told on stderr what becomes of it. Answers without a valid ``mpi`` are returned as they are.
+    ``_chosen_mpi`` tells that, which asks Slurm. The user is told on stderr what becomes of it. Answers without a
+    valid ``mpi`` are returned as they are; ``play`` is not changed.
     """
     mpi = play.get("mpi")
     if not isinstance(mpi, str) or not is_slurm_name(mpi):
@@ -463,8 +479,9 @@ def _without_found_mpi(play: Given, where: str) -> Given:
 def _note_what_stays(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:
     """Tell the user which answers are kept from the installation where flags alone would mean something else.
 
-    This goes to stderr. ``answers`` are those that hold, ``flags`` the ones given now. Nothing is said where they mean
-    the same; where flags alone would not do, only that the stored answers are continued with.
+    This goes to stderr. ``answers`` are those that hold, ``flags`` the ones given now, by field, ``recipes`` all by
+    name. Nothing is said where they mean the same; where flags alone would not do, only that the stored answers are
+    continued with.
     """
     path = answers.install_path
     try:
@@ -481,16 +498,16 @@ def _note_what_stays(answers: Answers, flags: Given, recipes: Mapping[str, Recip
 def _with_space_check(options: argparse.Namespace, answers: Answers) -> Answers:
     """Return a copy of the answers with the check of free space turned off if ``--no-space-check`` was given.
 
-    Else they are returned as they are.
+    Else they are returned as they are. ``options`` is the parsed command line.
     """
     return replace(answers, space_check=False) if options.no_space_check else answers
 
 
 def _estimate_line(todo: list[Artefact]) -> str:
-    """Return how many steps are to do, and about how much they download and store, as a line without a full stop.
+    """Return a line on how many steps are to do, and about how much they download and store, without a full stop.
 
-    For example ``3 steps to do, about 12.0 GB to download and 30.0 GB of disk``. The sizes are left out where nothing
-    is stored.
+    For example ``3 steps to do, about 12.0 GB to download and 30.0 GB of disk``. The sizes are left out where no part
+    needs disk space.
     """
     download = sum(part.download for part in todo)
     disk = sum(part.disk for part in todo)

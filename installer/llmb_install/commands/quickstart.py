@@ -33,14 +33,16 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
     """Run ``install --quickstart``: make a CPU installation, train a tiny model in it, and show the result.
 
     An installation that is in the folder ``install`` keeps its answers. The result's text is the run's table of step
-    times. Where the training's exit status is 0, but the table cannot be made or shows no Success, the result has a
-    CheckFailed, which is not raised.
+    times; it has no data. Where the training's exit status is 0, but the table cannot be made or shows no Success, the
+    result has a CheckFailed, which is not raised. What was made before an error stays. ``clone`` has the recipes.
+    ``options`` is the parsed command line.
 
     Raises:
         EnvironmentLacks: the machine lacks something
         CheckFailed: the training ended with another status than 0, or left no run
         LLMBError: an answer, recipe or site file is wrong, or a part could not be made
         OSError: a file or folder cannot be used
+        Interrupted: this process is ending
     """
     with Reporter(install / ".llmb" / "logs", verbose=options.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
@@ -75,7 +77,8 @@ def _make_installation(installation: Installation, reporter: Reporter, *, space_
     """Make what a CPU installation lacks; tell the user where its CPU engine is there already.
 
     An existing installation for GPU jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``.
-    What killed commands have left is removed first. The caller holds the installation's lock.
+    What killed commands have left is removed first. ``space_check``: free disk space is checked before. The caller
+    holds the installation's lock.
 
     Raises:
         LLMBError: this machine lacks something, a part could not be made, or ``cluster_config.yaml`` is wrong
@@ -93,11 +96,11 @@ def _make_installation(installation: Installation, reporter: Reporter, *, space_
 
 
 def _training_environment(clone: Path, install: Path) -> dict[str, str]:
-    """Return the training run's environment: the caller's without variables that would change what is trained.
+    """Return this process's environment variables for the training run, but none that would change what is trained.
 
-    Those are the ones by which jobs are planned, such as ``MODEL_SIZE``. ``LLMB_INSTALL``, ``LLMB_REPO`` and
+    Left out are those by which jobs are planned, such as ``MODEL_SIZE``. ``LLMB_INSTALL``, ``LLMB_REPO`` and
     ``LLMB_PYTHON`` are set for this installation. PYTHONIOENCODING is left out, too: with ``ascii`` a rank fails to
-    print a path such as /home/jürgen.
+    print a path such as /home/jürgen. ``clone`` is the repository's folder, ``install`` the installation's.
     """
     kept = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, "PYTHONIOENCODING"}}
     tool = install / "venvs" / TOOL / "bin" / "python"
@@ -105,13 +108,14 @@ def _training_environment(clone: Path, install: Path) -> dict[str, str]:
 
 
 def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
-    """Train a tiny model through ``launch.sh`` as a user would, wait, and return the folder of the new run.
+    """Train a tiny model through the clone's ``launch.sh`` as a user would, wait, and return the new run's folder.
 
-    ``reporter`` shows the steps. There is no limit of time.
+    The installation in ``install`` must be complete. ``reporter`` shows the steps. There is no limit of time.
 
     Raises:
         CheckFailed: the training ended with another status than 0, or left no run
         OSError: bash cannot be started
+        Interrupted: this process is ending
     """
     experiments = install / "workloads" / WORKLOAD / "experiments"
     # launch.sh does not say where the run is: it is the folder that was not there before.
@@ -140,8 +144,8 @@ def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
 def _training_progress(experiments: Path, before: set[Path]) -> str:
     """Return how far the new run's training is, by its log, for a progress line: ``step 3 of 50, loss 9.123``.
 
-    ``experiments`` is the workload's folder of runs, ``before`` are the folders of earlier runs. The loss is left out
-    where the log has none. As long as no step is logged: ``loading Megatron-Bridge``.
+    ``experiments`` is the workload's folder of runs; ``before`` are the folders of earlier runs, which are left out.
+    The loss is left out where the log has none. As long as no step is logged it is ``loading Megatron-Bridge``.
 
     Raises:
         OSError: a log cannot be read
@@ -164,10 +168,10 @@ def _run_folders(experiments: Path) -> list[Path]:
 
 
 def _timing_table(clone: Path, install: Path, run_folder: Path) -> Answer:
-    """Run ``parse_train_timing_mbridge.sh`` on a run, for at most 120 seconds, and return its answer.
+    """Run the clone's ``parse_train_timing_mbridge.sh`` on a run, for at most 120 seconds, and return its answer.
 
-    The table of step times is the ``output`` of the answer. A script that fails or does not end in time is told in the
-    answer, not raised.
+    The table of step times is the answer's ``output``. A script that fails, does not end in time or cannot be started
+    is told in the answer, not raised. ``run_folder`` is the run's; ``install`` has the tool that the script calls.
     """
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
     return run_program(["bash", str(parser), str(run_folder)], 120, env=_training_environment(clone, install))

@@ -33,14 +33,15 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``uninstall``: remove what the installer has made, if the user confirms it or gave ``--yes``.
 
     ``path`` is the installation's folder, which goes, too, if nothing is left in it. Results (``workloads/``) stay
-    unless ``--results-too`` is given; what others have put beside it stays in any case. The result's data has
-    ``install_path``, ``removed``, the paths in the order of their removal, and ``stays``, the names that are left in
-    the folder, sorted.
+    unless ``--results-too`` is given; what others have put beside it stays in any case. An NGC key that release 0.2
+    put into the user's Enroot credentials is removed there. The result's data has ``install_path``, ``removed``, a
+    list of paths in the order of their removal, and ``stays``, the names that are left in the folder, sorted.
+    ``clone`` plays no part. ``options`` is the parsed command line.
 
     Raises:
         EnvironmentLacks: there is no installation, runs have not ended, or another installer is at work
-        RequestError: the user did not confirm
-        OSError: something cannot be removed
+        RequestError: the user did not confirm, or there is no terminal to ask on
+        OSError: something cannot be removed; what was removed before is gone, and the command can be repeated
     """
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
         raise files.no_installation(path)
@@ -75,7 +76,7 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
     """Raise where runs of the installation have not ended, unless ``--despite-runs`` was given.
 
     Where the tool that asks for jobs is damaged, the states on record count, and the user is told. Where the records
-    are damaged, nothing is raised.
+    are damaged, nothing is raised. ``path`` is the installation's folder. ``options`` is the parsed command line.
 
     Raises:
         EnvironmentLacks: code ``live-runs``; names the runs
@@ -101,7 +102,7 @@ def _unfinished_on_record(install: Path) -> list[str]:
     """Return the runs that have not ended by their records, as ``ID (WORKLOAD, STATE)``, sorted; empty: none.
 
     No scheduler is asked. Records that cannot be read, or lack a state, run or workload, are left out: a damaged
-    installation can be removed, too.
+    installation can be removed, too. ``install`` is the installation's folder.
     """
     found = {}
     for folder in run_folders_in(map(str, _experiment_folders(install))):
@@ -123,10 +124,10 @@ def _experiment_folders(install: Path) -> Iterator[Path]:
 
 
 def _paths_to_remove(options: argparse.Namespace, path: Path) -> list[Path]:
-    """Return the paths that ``uninstall`` removes, in order: what the installer made and, if asked for, results
-    last.
+    """Return the paths that ``uninstall`` removes, in order: what the installer made and then, maybe, the results.
 
-    Results are asked for by ``--results-too``. Empty where nothing of it is there.
+    Results, ``workloads`` in ``path``, are asked for by ``--results-too``. Empty where nothing of it is there.
+    ``options`` is the parsed command line.
 
     Raises:
         OSError: a folder cannot be listed
@@ -139,11 +140,11 @@ def _paths_to_remove(options: argparse.Namespace, path: Path) -> list[Path]:
 
 
 def _sweep_images(install: Path, reporter: Reporter) -> None:
-    """Remove what this user's killed imports have left in the folder of images, if it has a lock of its own.
+    """Remove what this user's killed imports have left in the folder of images, if that has a ``.llmb`` of its own.
 
-    That is the folder in the answers, else the installation's own; one that others share has a lock. Nothing is removed
-    while somebody imports there, or where the folder is closed to this user; no error is raised. The user is told what
-    was removed.
+    The folder is the one in the answers, else the installation's own; one that several installations share has its own
+    lock in ``.llmb``. Nothing is removed while somebody imports there, or where the folder is closed to this user; no
+    error is raised. The user is told what was removed.
     """
     folder = install / "images"
     with contextlib.suppress(LLMBError, NotFlatError):  # damaged answers
@@ -160,8 +161,8 @@ def _sweep_images(install: Path, reporter: Reporter) -> None:
 def _remove_state(folder: Path) -> None:
     """Empty ``folder``, the installation's ``.llmb``; the folder itself and ``lock.owner`` in it stay.
 
-    The answers go last but one, because as long as they are there, uninstall can be repeated. The lock goes last, which
-    tells those who wait for it.
+    The answers go last but one, because as long as they are there, uninstall can be repeated. The lock goes last,
+    which tells those who wait for it that the installation is gone. The caller holds it.
 
     Raises:
         OSError: an entry cannot be removed, or answers or lock are missing
@@ -179,7 +180,7 @@ def _remove_path(target: Path) -> None:
     Of a link, what it leads to stays.
 
     Raises:
-        OSError: ``target`` cannot be removed
+        OSError: ``target`` cannot be removed; of a folder, some of its content may be gone then
     """
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
@@ -190,7 +191,8 @@ def _remove_path(target: Path) -> None:
 def _confirm_removal(path: Path, targets: list[Path]) -> None:
     """List on stderr what would be removed from the installation ``path``, and wait until the user types ``yes``.
 
-    Blanks around the word do not count, its case does. Removes nothing itself. Each of ``targets`` lies in ``path``.
+    The word must be in lower case; blanks around it do not count. Removes nothing itself. Each of ``targets`` must lie
+    in ``path``.
 
     Raises:
         RequestError: the user typed anything else, or there is no terminal to ask on (``--yes`` is for that)

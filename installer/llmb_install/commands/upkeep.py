@@ -35,13 +35,14 @@ from llmb_install.working.transaction import at_work
 
 
 def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]:
-    """Return the records of runs that are queued or running: of ``workloads``, or of all workloads if empty.
+    """Return the records of runs that are queued or running: of the named ``workloads``, or of all workloads if empty.
 
     The schedulers are asked now, and the records updated on disk. A run whose state nobody can tell counts as live.
-    Empty: none is.
+    Empty: none is. The newest run comes first.
 
     Raises:
         RecordError: a record, or the list of run folders, is damaged
+        OSError: a record that is to be updated cannot be read
     """
     rows = find_runs(install, RunFilter(workloads=workloads, live=True))
     records = refresh(load_record(row.folder) for row in rows)
@@ -51,11 +52,12 @@ def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord
 def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
     """Raise while runs of ``workloads`` (of all, if empty) are queued or running; the schedulers are asked now.
 
-    A run whose state nobody can tell counts as running. ``doing`` begins the message: ``cannot uninstall /path``. Where
-    the records are too damaged to tell, the user is told so on stderr, and nothing is raised.
+    A run whose state nobody can tell counts as running. ``doing`` begins the message: ``cannot uninstall /path``.
+    Where the records are too damaged to tell, the user is told so on stderr, and nothing is raised.
 
     Raises:
         EnvironmentLacks: code ``live-runs``: there are such runs; names them
+        OSError: the record of a run cannot be read
     """
     try:
         live = _live_runs(install, workloads)
@@ -85,6 +87,7 @@ def begin_removal(before: Installation, after: Installation) -> None:
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong
         RecordError: the note cannot be written
+        OSError: the folder for unfinished things cannot be made
     """
     needed = after.needed_images()
     images = [image.path.name for image in before.images() if image.path not in needed and image.is_private]
@@ -96,8 +99,9 @@ def begin_removal(before: Installation, after: Installation) -> None:
 def finish_removal(installation: Installation, reporter: Reporter) -> None:
     """Remove the images and engines that ``begin_removal`` noted and that nothing needs now, then the note.
 
-    ``installation`` says what is needed. What is gone already is no error; the user is told what was removed. Does
-    nothing without a note; a damaged note names nothing and is removed. The caller holds the installation's lock.
+    ``installation`` is the installation as it is to be, and says what is needed. What is gone already is no error; the
+    user is told of what was noted, as removed. Does nothing without a note; a damaged note names nothing and is
+    removed. The caller holds the installation's lock. After an error the note stays.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong
@@ -123,13 +127,14 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
 
 
 def prune(installation: Installation, reporter: Reporter) -> None:
-    """Remove builds of environments that later ones have replaced and that no process uses; tell the user which.
+    """Remove builds of environments that later ones have replaced and that no process here uses; tell the user which.
 
-    Nothing is removed while a run is queued or running, where that cannot be told, or where ``venvs`` is a link.
+    Nothing is removed while a run is queued or running, where that cannot be told, or where ``venvs`` is a link. The
+    caller holds the installation's lock.
 
     Raises:
         EnvironmentLacks: an environment cannot be removed
-        OSError: a lock file cannot be read
+        OSError: a lock file, or the record of a run, cannot be read
     """
     old = list(chain.from_iterable(environment.earlier_builds() for environment in installation.environments()))
     if not old or (installation.path / "venvs").is_symlink():
@@ -146,9 +151,9 @@ def prune(installation: Installation, reporter: Reporter) -> None:
 
 
 def _noted_names(noted: Mapping[str, Any], key: str) -> list[str]:
-    """Return the strings in the list ``key`` of ``noted``, the note of a removal; other values in it are left out.
+    """Return the strings in the list under ``key`` of ``noted``, the note of a removal; other values are left out.
 
-    Empty where the note has no such list.
+    ``key`` is ``images`` or ``engines``. Empty where the note has no such key, or no list there.
     """
     names = noted.get(key, [])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -157,10 +162,11 @@ def _noted_names(noted: Mapping[str, Any], key: str) -> list[str]:
 def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``list``: return each workload of the clone, whether it is installed and has its image.
 
-    The result's data has ``workloads``, sorted by name: dictionaries with ``workload``, ``title``, ``installed``,
-    ``image`` (its path) and ``image_complete``; the last two are None where the installation has no such image.
-    ``path`` is the installation's folder. Without an installation none is installed, which is no error. Changes
-    nothing.
+    The result's data has ``install_path`` and ``workloads``, sorted by name: dictionaries with ``workload``,
+    ``title``, ``installed`` (a bool), ``image`` (the path of the image of its default release) and ``image_complete``;
+    the last two are None where the installation has no such image. ``path`` is the installation's folder. Without an
+    installation none is installed, which is no error. Changes nothing. ``clone`` has the recipes. ``options`` is the
+    parsed command line.
 
     Raises:
         ConfigError: the answer file is damaged or not to be trusted, or an image lies where others could have put it
@@ -195,14 +201,16 @@ def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``verify``: look thoroughly at every part of the installation; repair nothing.
 
-    The result's data has ``parts``, by the part's id what is wrong with it, as text, or None; adopted releases and
-    workloads without a recipe are among them. Where something is wrong, the result has a CheckFailed, which is not
-    raised.
+    The result's data has ``install_path`` and ``parts``, a dictionary from the part's id to what is wrong with it, as
+    text, or None; adopted releases and workloads without a recipe are among them, as ``release NAME`` and
+    ``workload NAME``. Where something is wrong, the result has a CheckFailed, which is not raised. ``path`` is the
+    installation's folder, ``clone`` has the recipes and lock files. ``options`` is the parsed command line.
 
     Raises:
         EnvironmentLacks: there is no installation, or the clone has no recipe
         ConfigError: the answer file is damaged or not to be trusted
         RecipeError: a recipe is wrong
+        OSError: the stored Hugging Face token cannot be read
     """
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=options.verbose)

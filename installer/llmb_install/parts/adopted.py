@@ -50,7 +50,8 @@ def _file_state(image: Path) -> dict[str, Any]:
 def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
     """Return what is wrong with the adopted release ``name``, with a remedy; None: nothing.
 
-    The result is two lines: the problem, and the command that mends it or, where no image is named, other advice.
+    The result is two lines: the problem, and behind ``->`` the command that mends it or, where no image is named,
+    other advice. It does not end in a line break.
 
     Args:
         folder: the folder of the catalogues, with the receipts
@@ -96,10 +97,11 @@ def _release_problem(folder: Path, name: str, own: SiteRelease, image: Path | No
 
 
 def _wrong_file(name: str, own: SiteRelease, base: Variant) -> str | None:
-    """Return what is wrong with the catalogue or the validation of an adopted release, as text; None: nothing.
+    """Return what is wrong with the catalogue or the validation of an adopted release, as a sentence; None: nothing.
 
-    Both must be of the release ``name``. Either may be absent from ``own``, and is then not checked. ``base``: the
-    variant to read the catalogue with.
+    It names the file and has no full stop. Both must be of the release ``name``. Either may be absent from ``own``,
+    what the configuration says of the release, and is then not checked. ``base``: the variant to read the catalogue
+    with.
 
     Raises:
         LLMBError: one of the files cannot be read

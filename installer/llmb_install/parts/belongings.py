@@ -79,8 +79,8 @@ def belongings(install: Path) -> list[Path]:
 def environment_paths(install: Path, name: str) -> list[Path]:
     """Return what belongs to the environment ``name`` in ``venvs``: its link, builds and package cache; sorted.
 
-    Builds need not be finished. Only what the installer has made; empty where there is nothing of it, or ``venvs`` is a
-    link.
+    ``name`` is that of the link, such as ``llmb``. Builds need not be finished. Only what the installer has made;
+    empty where there is nothing of it, or ``venvs`` is a link.
 
     Raises:
         OSError: the folder cannot be listed

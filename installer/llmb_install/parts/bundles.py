@@ -64,12 +64,13 @@ def bundled_image(architecture: str, source: str) -> Path | None:
 def use_bundle(bundle: Path, clone: Path) -> None:
     """Make this process, and those that it starts, take packages and images from ``bundle`` alone from now on.
 
-    This sets environment variables, and takes the place of an earlier bundle. All files of the bundle are compared with
-    their hashes first, except images, which need only be there: each is compared when it is taken.
+    This sets environment variables, and takes the place of an earlier bundle. All files of the bundle are compared
+    with their hashes first, except images, which need only be there: each is compared when it is taken. ``clone`` has
+    the lock files that the bundle must be for.
 
     Raises:
-        EnvironmentLacks: the folder is no bundle, is damaged, or is for other machines or another release of LLMB; then
-            nothing is changed
+        EnvironmentLacks: the folder is no bundle, is damaged, or is for other machines or another release of LLMB;
+            then nothing is changed
         OSError: a file of the bundle cannot be read
     """
     for name, expected in read_sums(bundle).items():
@@ -97,7 +98,7 @@ def use_bundle(bundle: Path, clone: Path) -> None:
 def read_sums(bundle: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a bundle, images too, by its path in it; compares no file.
 
-    They are those in ``SHA256SUMS``.
+    They are those in ``SHA256SUMS``, as hexadecimal digits; paths are as text, such as ``wheels/NAME``.
 
     Raises:
         EnvironmentLacks: the folder is no bundle, or an unfinished one: ``SHA256SUMS`` is missing or damaged
@@ -115,7 +116,10 @@ def read_sums(bundle: Path) -> dict[str, str]:
 
 
 def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
-    """Return the error that ``bundle`` is no bundle, or an unfinished one; ``why`` ends its message. Raises nothing."""
+    """Return the error that ``bundle`` is no bundle, or an unfinished one; not raised here.
+
+    ``why`` is a clause that ends its message, behind a colon.
+    """
     return EnvironmentLacks(
         f"{bundle} is not a bundle, or an unfinished one: {why}",
         remedy="name the folder that 'llmb-install bundle --to DIR' made; the same command finishes it",

@@ -36,12 +36,16 @@ open(sys.argv[2], "w", encoding="utf-8").write(script.replace("</script", "<\\\\
 class Charts(Artefact):
     """The part that draws the charts of reports: one script with Vega and Vega-Lite, 0.9 MB.
 
-    It lies at ``path`` in the environment of ``tool``, and goes when that goes. ``is_complete`` and ``verify`` look
-    only for the file; ``ensure`` writes it, for which it fetches vl-convert-python. ``room`` and ``lacks`` tell what
-    that needs.
+    The property ``path`` is the script's, in the environment of ``tool``; it goes when that goes. ``is_complete``
+    tells whether the file is there, ``verify`` returns ``PATH is missing`` or None; neither looks at its content.
+    ``ensure`` writes it, for which it fetches vl-convert-python, and returns whether it did; it raises
+    EnvironmentLacks where that fails. ``room`` returns the disk space that writing it needs, in a list, ``lacks`` the
+    error that no index has what is to be fetched, in a list that is empty otherwise; it is not raised. ``show``
+    returns what a dry run says.
     """
 
     tool: Tool
+    """The environment of LLMB; ``ensure`` needs it built."""
     lock: Path
     """The lock file that names vl-convert-python."""
 
@@ -56,7 +60,7 @@ class Charts(Artefact):
         return self.tool.folder / "vega.js"
 
     def show(self) -> str:
-        """Return what ``ensure`` would do for the charts, as a line for a dry run."""
+        """Return what ``ensure`` would do for the charts, as a line for a dry run, without a full stop."""
         return f"write the script that draws charts, by what {self.lock} says"
 
     def room(self) -> list[Room]:
@@ -67,9 +71,12 @@ class Charts(Artefact):
         return [Room(self.tool.link.parent, 130_000_000, "what draws charts")]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """Return the error that no package index has what writes the script, in a list; empty: one has it.
+        """Return the error that no package index has vl-convert-python for this machine, in a list; empty: one has it.
 
         Empty also where pip or uv may know more than this process. Asks over the network; the error is not raised.
+
+        Raises:
+            OSError: the folder of certificates cannot be listed
         """
         try:
             Sources(read_index_settings(child_environment())).links("vl-convert-python", _is_for_here)
@@ -94,6 +101,7 @@ class Charts(Artefact):
         Raises:
             EnvironmentLacks: vl-convert-python could not be had, or did not run
             OSError: a file cannot be written
+            Interrupted: this process is ending
         """
         if not anew and self.is_complete():
             return False

@@ -42,17 +42,20 @@ _KEY_VARIABLES = ("NGC_API_KEY", "NGC_CLI_API_KEY")
 
 @dataclass(frozen=True)
 class Secrets:
-    """The user's secrets: a Hugging Face token and an NGC key, each None where there is none.
+    """The user's secrets: a Hugging Face token and an NGC key, whose ``reveal`` returns the text.
 
-    They must be in no file but those that are made for them. ``updated`` returns a copy in which newer secrets take the
-    place of these.
+    ``from_environment`` and ``read_play`` make them; their form is not checked. They must be in no file but those that
+    are made for them. ``updated`` returns a new object with each secret that its argument has, and these where it has
+    none; the marks to keep are united.
     """
 
     hf_token: Secret | None = None
+    """The Hugging Face token; None: there is none."""
     ngc_api_key: Secret | None = None
+    """The NGC API key; None: there is none."""
     keep: frozenset[str] = frozenset()
-    """Names of the fields that the user has given to LLMB by a flag, a play file or an answer, and that are stored
-    in the installation; the others are only used.
+    """Names of the fields, ``hf_token`` and ``ngc_api_key``, that the user has given to LLMB by a flag, a play
+    file or an answer, and that are stored in the installation; the others are only used.
     """
 
     def updated(self, new: Secrets) -> Secrets:
@@ -74,11 +77,11 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^{}]*))?\}|([A-Za-z_]\w*))
 
 
 def enroot_setting(name: str, env: Mapping[str, str]) -> str:
-    """Return the value of the ``ENROOT_`` variable ``name``: from ``env``, else from Enroot's settings files.
+    """Return the value of the variable ``name``, such as ``ENROOT_TEMP_PATH``: in ``env``, else in Enroot's files.
 
-    Of the files, ``/etc/enroot/enroot.conf`` counts before those in the folder of that name with ``.d`` behind it, by
-    name, and the first line that sets it wins; variables in it are replaced by those of ``env``. Empty where nobody
-    sets it, or only to a value that would run a program. Files that cannot be read are skipped.
+    These are ``/etc/enroot/enroot.conf`` and then the files in the folder of that name with ``.d`` behind it, by name;
+    the first line that sets it wins, and variables in it are replaced by those of ``env``. Empty where nobody sets it,
+    or only to a value that would run a program. Files that cannot be read are skipped.
     """
     if env.get(name):
         return env[name]
@@ -137,10 +140,11 @@ def enroot_credentials_path(env: Mapping[str, str]) -> Path:
 def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> Iterator[dict[str, str]]:
     """Return a context that gives the Enroot variables to set for an import from ``host``; empty: none is needed.
 
-    For NGC, where there is a key that Enroot does not have, a private folder with a file of credentials exists
-    meanwhile. The file has the user's other entries and the key in the file ``kept``, or else, where the user's own
-    credentials say nothing of NGC, the name of the variable in ``env`` that has one, which Enroot evaluates. ``root``:
-    the installation in whose folder for unfinished things it lies, for a compute node, too.
+    ``host`` is the registry's, such as ``nvcr.io``; a port behind a colon does not matter. For NGC, where there is a
+    key that Enroot does not have, a private folder with a file of credentials exists until the end of the context. The
+    file has the user's other entries and the key in the file ``kept``, or else, where the user's own credentials say
+    nothing of NGC, the name of the variable in ``env`` that has one, which Enroot evaluates. ``root``: the
+    installation in whose folder for unfinished things it lies, for a compute node, too.
 
     Raises:
         OSError: the user's credentials cannot be read, or the folder not be made
@@ -159,9 +163,12 @@ def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> 
 def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None:
     """Return ``theirs``, the text of the user's Enroot credentials, with an NGC key; None: nothing is to be added.
 
-    The key is that in the file ``kept``, which takes the place of the user's own, else a variable of ``env``, for those
-    NGC hosts that the user has no entry for: ``NGC_API_KEY`` before ``NGC_CLI_API_KEY``. A ``kept`` that is empty,
-    missing or may not be read counts as absent.
+    The key is that in the file ``kept``, which takes the place of the user's own, else a variable of ``env``, for
+    those NGC hosts that the user has no entry for: ``NGC_API_KEY`` before ``NGC_CLI_API_KEY``. A ``kept`` that is
+    empty, missing or may not be read counts as absent.
+
+    Raises:
+        OSError: the file ``kept`` cannot be read for another reason than its permissions
     """
     with contextlib.suppress(PermissionError):  # a colleague's
         if lines := _read_text(kept):
@@ -173,11 +180,10 @@ def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None
 
 
 def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
-    """Return the lines of a netrc file for the NGC key ``password``, one for each of ``hosts``, by default all of
-    NGC's.
+    """Return the lines of a netrc file for the NGC key ``password``, one for each of ``hosts``.
 
-    They end in line breaks; the user in them is ``$oauthtoken``. ``password`` may be the name of a variable behind a
-    ``$``.
+    Each is ``machine HOST login $oauthtoken password PASSWORD`` with a line break. ``password`` may be the name of a
+    variable behind a ``$``.
     """
     # One line each: Enroot itself looks for "machine HOST login USER " in one line.
     return "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
@@ -260,12 +266,15 @@ def _is_private(path: Path) -> bool:
 
 
 def hf_token_path(install: Path) -> Path:
-    """Return the file of an installation for its Hugging Face token; it need not exist."""
+    """Return the path of the file for the Hugging Face token of the installation ``install``; it need not exist."""
     return install / ".llmb" / "hf_token"
 
 
 def key_path(install: Path) -> Path:
-    """Return the file of an installation for the NGC key given to LLMB, in Enroot's format; it need not exist."""
+    """Return the path of the file for the NGC key given to the installation ``install``; it need not exist.
+
+    It is in the format of netrc, as Enroot reads it.
+    """
     return install / ".llmb" / "enroot" / ".credentials"
 
 
@@ -299,10 +308,10 @@ def from_environment() -> Secrets:
 
 
 def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Iterator[Artefact]:
-    """Yield the parts that store the given ``secrets``, each in a file, and last a check of these files.
+    """Yield the parts that store the given ``secrets``, each in a file, and last a check of these files; makes none.
 
     The check, which is always there, is that others cannot read them. Only secrets marked to be kept are stored, and
-    the NGC key only where jobs use images. Writes nothing.
+    the NGC key only where jobs use images.
     """
     if secrets.hf_token and "hf_token" in secrets.keep:
         yield hf_token_file(install, secrets.hf_token)
@@ -312,13 +321,17 @@ def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Itera
 
 
 def hf_token_file(install: Path, token: Secret) -> Small:
-    """Return the part that stores the Hugging Face token in a file of the installation; writes nothing yet."""
+    """Return the part that stores the Hugging Face token in a file of the installation; writes nothing yet.
+
+    Its id is ``hugging-face-token``. The file is for its owner alone; an earlier token is replaced when the part is
+    made. ``install`` is the installation's folder.
+    """
     path, text = hf_token_path(install), token.reveal() + "\n"
 
     def find_problem() -> str | None:
         """Return what is wrong with the file of the token: ``PATH is missing or changed``; None: nothing.
 
-        A file that others could read counts as changed.
+        File and token are those of the enclosing function. A file that others could read counts as changed.
 
         Raises:
             OSError: the file cannot be read
@@ -327,6 +340,8 @@ def hf_token_file(install: Path, token: Secret) -> Small:
 
     def make() -> None:
         """Write the file of the Hugging Face token, readable by its owner alone; its folder is made if missing.
+
+        Another file there is replaced. File and token are those of the enclosing function.
 
         Raises:
             RecordError: the file cannot be written
@@ -339,16 +354,17 @@ def hf_token_file(install: Path, token: Secret) -> Small:
 
 
 def registry_key(install: Path, key: Secret) -> Small:
-    """Return the part that stores the given NGC key in a file of ``install``, for both NGC hosts; writes nothing.
+    """Return the part that stores the given NGC key in a file of ``install``, for both NGC hosts; writes nothing yet.
 
-    The file is for its owner alone. Making the part raises RequestError for a text that can be no key.
+    Its id is ``registry-credentials``. The file is for its owner alone. Making the part raises RequestError for a text
+    that can be no key.
     """
     path, text = key_path(install), _ngc_lines(key.reveal())
 
     def find_problem() -> str | None:
         """Return what is wrong with the file of the NGC key, ``PATH does not have the NGC key``; None: nothing.
 
-        That is said also of a file that others could read.
+        File and key are those of the enclosing function. It is said also of a file that others could read.
 
         Raises:
             OSError: the file cannot be read
@@ -357,6 +373,8 @@ def registry_key(install: Path, key: Secret) -> Small:
 
     def make() -> None:
         """Write the file of the NGC key, readable by its owner alone; its folder is made if missing.
+
+        Another file there is replaced. File and key are those of the enclosing function.
 
         Raises:
             RequestError: the text cannot be a key: it is empty, has white space, or begins with ``$``
@@ -377,17 +395,17 @@ def registry_key(install: Path, key: Secret) -> Small:
 
 
 def private_files(install: Path) -> Small:
-    """Return the part that checks that others cannot read this user's files with secrets; making it closes them.
+    """Return the part that checks that others cannot read this user's files with secrets; making it forbids that.
 
-    They are the installation's token and NGC key and, where release 0.2 wrote there, the user's Enroot credentials.
+    They are the token and NGC key of ``install`` and, where release 0.2 wrote there, the user's Enroot credentials.
+    The part's id is ``secret-files``.
     """
 
     def readable_by_others() -> list[Path]:
-        """Return the files with secrets that belong to this user and that others can read, write or execute; empty:
-        none.
+        """Return this user's files with secrets that others can read, write or execute; empty: there are none.
 
-        Others are the file's group, too. Files that are missing, or in a folder that is closed to this user, are
-        skipped.
+        Others are the file's group, too. The installation is that of the enclosing function. Files of another user are
+        left out, as are those that are missing, or in a folder that is closed to this user.
         """
         # Not Path.exists, which raises where a colleague may not look.
         noted = os.path.exists(install / _NOTE)  # noqa: PTH110
@@ -401,12 +419,12 @@ def private_files(install: Path) -> Small:
         return found
 
     def find_problem() -> str | None:
-        """Return a sentence that names the files with secrets that others can read; None: there are none."""
+        """Return ``other users can read PATH, PATH``, naming files with secrets; None: there are none such."""
         found = readable_by_others()
         return f"other users can read {', '.join(map(str, found))}" if found else None
 
     def close() -> None:
-        """Make those files with secrets that others can read or write readable and writable by their owner alone.
+        """Give the files that ``readable_by_others`` returns the mode 0600: none but their owner can use them.
 
         Raises:
             OSError: a file's mode cannot be changed

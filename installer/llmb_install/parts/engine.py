@@ -42,14 +42,14 @@ MINIMUM_GLIBC = (2, 28)
 class Kind:
     """What is known of a CPU engine for one release of Megatron-Bridge: environment, Pythons, and how it is tested.
 
-    ``pythons`` are versions as (major, minor), both included.
+    ``KINDS`` has one for each release that the installer can make an engine of.
     """
 
     name: str
-    """The name of the environment in ``venvs``, and of its lock file."""
+    """The name of the environment in ``venvs``, and of its lock file without ``.txt``."""
     pythons: tuple[Version, Version]
-    """The oldest and the newest version of Python for which every package of the lock has a wheel, on both
-    architectures.
+    """The oldest and the newest version of Python, both included, as (3, minor), for which every package of the
+    lock has a wheel, on both architectures.
     """
     smoke: tuple[str, ...]
     """Modules that must import in it. Megatron-Bridge can only be imported through LLMB's CPU backend; training
@@ -81,8 +81,11 @@ ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
 class CpuEngine(Environment):
     """The Python environment of an installation in which jobs train on CPUs, with one release of Megatron-Bridge.
 
-    Its ``python`` is empty where this machine has none that fits; ``ensure``, which builds it, then looks again.
-    ``room`` and ``lacks`` tell what a build needs; ``lacks`` may download a Python.
+    ``cpu_engine`` makes the object; the release must be one of ``KINDS``. Its ``python`` is empty where this machine
+    has none that fits; ``ensure``, which builds or links it and returns whether anything changed, then looks again,
+    and raises EnvironmentLacks where it cannot be built. ``room`` returns the disk space that a build needs, in a list
+    of one entry; ``lacks`` returns what else is missing, as a list of errors that are not raised, and may download a
+    Python.
     """
 
     release: str = DEFAULT_ENGINE
@@ -92,14 +95,15 @@ class CpuEngine(Environment):
     disk = 1_800_000_000
 
     def room(self) -> list[Room]:
-        """Return the disk space that building the engine takes in ``venvs``, also where it is there already."""
+        """Return the disk space that building the engine needs, in a list of one, also where it is there."""
         return [Room(self.link.parent, ENGINE_BYTES, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
         """Return what this machine lacks to build the engine, as errors that are not raised; empty: nothing.
 
-        Looked for are builds of packages for this kind of machine, a Python that fits, and PyTorch's CPU build. Asks
-        package indexes. Where no Python fits, uv downloads one, which takes a while and stays.
+        Looked for are what every environment needs, builds of packages for this kind of machine, a Python that fits,
+        and PyTorch's CPU build. Asks package indexes. Where no Python fits, uv downloads one, which takes a while and
+        stays.
 
         Raises:
             OSError: the lock file cannot be read
@@ -112,11 +116,13 @@ class CpuEngine(Environment):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Build or link the engine unless it is complete; return whether anything changed.
 
-        ``anew``: build it in any case. Without a Python of its own, one that is found on this machine now is used.
+        ``anew``: build it in any case. Where its ``python`` is empty, one that is found on this machine now is used.
 
         Raises:
             EnvironmentLacks: the engine could not be built
             OSError: the lock file cannot be read, or the link not be written
+            RecordError: the receipt of the new build cannot be written
+            Interrupted: this process is ending
         """
         if not self.python and (python := python_for(self.release)):
             return replace(self, python=python).ensure(reporter, anew=anew)
@@ -148,8 +154,8 @@ class CpuEngine(Environment):
     def _no_torch(self) -> EnvironmentLacks | None:
         """Return the error that no index has PyTorch's CPU build for this engine; None: one has it, or may have it.
 
-        Asks the indexes, unless another engine is there, from which it could be linked, the user has a uv of their own,
-        which may know better, no Python fits, or the lock names no torch. Not raised here.
+        Asks the indexes, unless another engine is there, from which it could be linked, the user has a uv of their
+        own, which may know better, no Python fits, or the lock names no torch. The error is not raised here.
 
         Raises:
             OSError: the lock file cannot be read
@@ -180,8 +186,9 @@ def own_engine(python: Path) -> Small:
     """
 
     def find_problem() -> str | None:
-        """Return ``PATH is not a program`` where the site's own Python cannot be executed; None: it can. Starts
-        nothing.
+        """Return ``PATH is not a program`` where the enclosing function's Python cannot be executed; None: it can.
+
+        Starts nothing.
 
         Raises:
             OSError: a folder above is closed to this user
@@ -206,7 +213,7 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str =
     """Return the CPU engine with Megatron-Bridge ``release`` of the installation ``install``, built or not.
 
     ``clone`` has its lock file. ``kind``: who makes the environment, ``conda``, or uv (``uv`` and ``venv``). Its
-    ``python`` is empty where none on this machine fits.
+    ``python`` is empty where none on this machine fits. Makes nothing.
 
     Raises:
         KeyError: the installer has no CPU engine of this release
@@ -283,8 +290,9 @@ HUB_IMPORTS = ("requests", "huggingface_hub", "stamina")
 class Tool(Environment):
     """The Python environment ``venvs/llmb`` that LLMB itself runs in: its packages, and the clone in editable form.
 
-    ``tool_environment`` makes the object; ``is_usable`` tells whether the environment is there and sound,
-    ``ensure_usable`` builds it. ``room`` is the disk space that a build needs, ``show`` what a dry run says of it.
+    ``tool_environment`` makes the object; the rest is as in ``Environment``. ``is_usable`` tells whether the
+    environment is there and sound, by reading every file and importing its packages. ``room`` returns the disk space
+    that a build needs, in a list of one entry, ``show`` the line that a dry run says of it.
     """
 
     id = "tool"
@@ -292,11 +300,11 @@ class Tool(Environment):
     disk = 29_000_000
 
     def room(self) -> list[Room]:
-        """Return the disk space that the tool's environment needs, a fixed size, also where it is there already."""
+        """Return the disk space that the tool's environment needs, fixed, in a list of one, also where it is there."""
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
 
     def show(self) -> str:
-        """Return what ``ensure`` would make of the tool's environment, as a line for a dry run."""
+        """Return what ``ensure`` would make of the tool's environment, as a line for a dry run, without a full stop."""
         return f"environment {self.link} with LLMB from {self.editable}"
 
     def is_usable(self) -> bool:
@@ -324,19 +332,24 @@ class Tool(Environment):
 class SharedTool(Tool):
     """The Python environment with what LLMB needs, shared by a user's clones that have no installation.
 
-    Clones with the same lock file share one build. The build's folder is used directly, because the link leads to that
-    of the lock which came last. Call ``note_use`` whenever it is used: ``earlier_builds`` are the others that nobody
-    has used for four weeks. ``room`` is the disk space that a build needs, ``show`` what a dry run says of it.
+    ``shared_tool`` makes the object. Clones with the same lock file share one build. Use the build's ``folder``,
+    because the link leads to the build of the lock which came last. Call ``note_use`` whenever it is used: it sets the
+    folder's time of modification, if it can. ``earlier_builds`` returns the folders of the others that nobody has used
+    for four weeks, sorted by name. ``room`` returns the disk space that a build needs, in a list of one entry,
+    ``show`` the line that a dry run says of it.
     """
 
     of_one_user = True
 
     def show(self) -> str:
-        """Return what ``ensure`` would make of the shared environment, as a line for a dry run."""
+        """Return what ``ensure`` would make of the shared environment, as a line for a dry run, without a full stop."""
         return f"environment {self.link} with what LLMB needs"
 
     def room(self) -> list[Room]:
-        """Return the disk space that the shared environment needs, with another cache folder as the advice."""
+        """Return the disk space that the shared environment needs, in a list of one.
+
+        It is there also where the environment is. Its ``elsewhere`` advises another cache folder.
+        """
         elsewhere = "set XDG_CACHE_HOME to a directory with more: what commands need is kept there"
         return [room._replace(elsewhere=elsewhere) for room in super().room()]
 
@@ -345,7 +358,10 @@ class SharedTool(Tool):
         return True
 
     def note_use(self) -> None:
-        """Note in the modification time of the build's folder that the environment is used now, if it can be set."""
+        """Set the modification time of the build's folder to now, which tells that the environment is used.
+
+        Nothing happens where that fails, there is no build, or the lock file cannot be read.
+        """
         with contextlib.suppress(OSError):
             os.utime(self.folder)
 
@@ -363,7 +379,7 @@ class SharedTool(Tool):
 
 
 def shared_tool(clone: Path, home: Path) -> SharedTool:
-    """Return the environment that a user's clones without an installation share, built or not.
+    """Return the environment that a user's clones without an installation share, built or not; makes nothing.
 
     It lies in ``venvs`` of the folder ``home``; ``clone`` has its lock file, and is not installed in it.
     """
@@ -373,7 +389,10 @@ def shared_tool(clone: Path, home: Path) -> SharedTool:
 
 @dataclass(frozen=True)
 class Hub(Environment):
-    """The Python environment ``venvs/hub``, which fetches files from Hugging Face for those who ask for them."""
+    """The Python environment ``venvs/hub``, which fetches files from Hugging Face for those who ask for them.
+
+    ``hub_environment`` makes the object; it is built and checked like any ``Environment``.
+    """
 
     download = 26_000_000
     disk = 36_000_000
@@ -382,16 +401,16 @@ class Hub(Environment):
 def hub_environment(clone: Path, install: Path) -> Hub:
     """Return the environment of the installation ``install`` that fetches from Hugging Face, built or not.
 
-    ``clone`` has its lock file.
+    ``clone`` has its lock file. Makes nothing.
     """
     lock = clone / "installer" / "locks" / "hub.txt"
     return Hub(link=install / "venvs" / HUB, python=_tool_python(), lock=lock, smoke=HUB_IMPORTS)
 
 
 def tool_environment(clone: Path, install: Path) -> Tool:
-    """Return the environment of LLMB itself in the installation ``install``, built or not.
+    """Return the environment of LLMB itself in the installation ``install``, built or not; makes nothing.
 
-    ``clone`` has its lock file, and is installed in it.
+    ``clone`` has its lock file, and is installed in it in editable form.
     """
     return Tool(
         link=install / "venvs" / TOOL,

@@ -32,8 +32,8 @@ _ABANDONED_SECONDS = 3600.0
 def remove_broken(cache: Path) -> list[Path]:
     """Remove this user's damaged layers from Enroot's ``cache`` and return their paths; Enroot downloads them again.
 
-    They are sorted by name. Each layer is read whole by zstd, for at most 30 minutes; one that it cannot judge stays.
-    Empty: none is damaged, zstd is missing, or there is no cache.
+    They are sorted by name. Each layer is read whole by zstd, for at most 30 minutes each; one that it cannot judge
+    stays. Empty: none is damaged, zstd is missing, or there is no cache.
 
     Raises:
         OSError: the cache cannot be listed, or a layer not be removed
@@ -95,10 +95,11 @@ _UNPACKING = ("Extracting", "Converting")
 class Watch:
     """A follower of Enroot's output: it shows how far an import is, and keeps what explains a failure.
 
-    It is called with each line. It is made from ``step``, whose progress line it sets, and ``shown``, which turns what
-    Enroot is doing into the text of that line. ``doing`` is what Enroot said last that it does, ``wrong_architecture``
-    its warning about that; both may be empty. ``was_unpacking`` tells whether it was unpacking or converting layers
-    last.
+    Call it with each line of Enroot's output, as text. It is made from ``step``, whose progress line it sets, and
+    ``shown``, which gets what Enroot is doing, such as ``Downloading 3 missing layers``, and returns the text for that
+    line, or a function that returns the text of the moment. The attribute ``doing`` is what Enroot said last that it
+    does, ``wrong_architecture`` its warning about that; both are text and empty as long as there was none. The
+    property ``was_unpacking`` tells whether it was unpacking or converting layers last.
     """
 
     def __init__(self, step: Step, shown: Callable[[str], str | Callable[[], str]] = str) -> None:
@@ -126,8 +127,8 @@ def import_error(
 ) -> EnvironmentLacks:
     """Return the error of a failed import of the image ``source``: cause, Enroot's last lines, remedy; not raised.
 
-    ``done`` is how Enroot ended, ``watch`` has followed its output, ``env`` is its environment. ``remote``: the import
-    ran on a compute node.
+    ``source`` is its name, such as ``nvcr.io#nvidia/nemo:26.02.01``. ``done`` is how Enroot ended, ``watch`` has
+    followed its output, ``env`` is its environment. ``remote``: the import ran on a compute node.
     """
     cause, remedy = _import_failure(source, done, watch, env, remote=remote)
     tail = "\n".join(f"    {line}" for line in done.tail[-5:]) or "    (no output)"
@@ -141,7 +142,8 @@ def bad_image_error(source: str, problem: str, watch: Watch, *, for_others: bool
     """Return the error of an import of ``source`` that reported success and left an unusable file; not raised.
 
     ``problem`` is a clause that says what is wrong with the file; ``for_others``: it is sound, for other machines.
-    Where ``watch`` has seen Enroot's warning of another architecture, the error says that.
+    Where ``watch`` has seen Enroot's warning of another architecture, the error says that. ``source`` is the image's
+    name.
     """
     if watch.wrong_architecture:
         return EnvironmentLacks(
@@ -159,11 +161,11 @@ def bad_image_error(source: str, problem: str, watch: Watch, *, for_others: bool
 def _import_failure(
     source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool
 ) -> tuple[str, str]:
-    """Return why the import of ``source`` failed, as a clause, and what to do, by what Enroot printed; never empty.
+    """Return why the import of ``source`` failed, as a clause, and what to do, as the text of a remedy.
 
-    ``done`` is how Enroot ended, with its last lines, ``watch`` has followed its output, and ``env`` is its
-    environment. Where its output explains nothing, the clause says with which status it ended. ``remote``: it ran on a
-    compute node.
+    This goes by what Enroot printed: ``done`` is how it ended, with its last lines, ``watch`` has followed its output,
+    and ``env`` is its environment. Where its output explains nothing, the clause says with which status it ended.
+    ``remote``: it ran on a compute node.
     """
     text = "\n".join(done.tail)
     where = " on the compute node" if remote else ""
@@ -225,7 +227,11 @@ def _registry_refusal(status: int, source: str, watch: Watch, env: Mapping[str, 
 
 
 def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
-    """Return what to do about credentials that the registry of ``source`` did not take, as the text of a remedy."""
+    """Return what to do about credentials that the registry of ``source`` did not take, as the text of a remedy.
+
+    The registry is what stands before ``#`` in ``source``; without one the text says only "the registry". ``env`` is
+    Enroot's environment.
+    """
     # Enroot and curl look for the name alone.
     host, _, port = source.partition("#")[0].partition(":") if "#" in source else ("the registry", "", "")
     if host == "nvcr.io":
@@ -241,10 +247,10 @@ _RETRIES = "ENROOT_TRANSFER_RETRIES"
 
 
 def retry_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable, by name, that has Enroot repeat a failed download up to three times.
+    """Return ``ENROOT_TRANSFER_RETRIES`` with the value ``3``, by name: so often Enroot repeats a failed download.
 
-    Empty where the user or the site has set ``ENROOT_TRANSFER_RETRIES``, in ``env`` or Enroot's settings files. Of
-    itself Enroot gives up at once. It repeats as curl does: after 429 and 5xx, and where a name is not resolved.
+    Empty where the user or the site has set that variable, in ``env`` or Enroot's settings files. Of itself Enroot
+    gives up at once. It repeats as curl does: after 429 and 5xx, and where a name is not resolved.
     """
     return {} if enroot_setting(_RETRIES, env) else {_RETRIES: "3"}
 
@@ -256,9 +262,10 @@ _DIGEST_SECONDS, _WITH_A_NODE_SECONDS = 60.0, 600.0
 def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the registry's digest of ``image``, ``sha256:...``, and an empty text; or None and why it is unknown.
 
-    The reason is a clause. ``architecture``: for which the image is asked for, such as ``x86_64``. ``prefix``: words
-    that run a command on a compute node, which then has ten minutes instead of one. ``env``: Enroot's environment.
-    Enroot can ask from 4.0 on. A registry that does not answer is no error here: the import will say why.
+    ``image`` is a name such as ``nvcr.io#nvidia/nemo:26.02.01``. The reason is a clause. ``architecture``: for which
+    the image is asked for, such as ``x86_64``. ``prefix``: words that run a command on a compute node, which then has
+    ten minutes instead of one; empty: it runs here. ``env``: Enroot's environment. Enroot can ask from 4.0 on. A
+    registry that does not answer is no error here: the import will say why.
     """
     argv = [*prefix, "enroot", "digest", "--arch", architecture, f"docker://{image}"]
     seconds = _WITH_A_NODE_SECONDS if prefix else _DIGEST_SECONDS
@@ -276,8 +283,8 @@ def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], s
     """Return what the progress line shows while Enroot is ``doing`` something, which begins now.
 
     ``doing`` is Enroot's own line, such as ``Downloading 3 missing layers``. For a download, or the writing of the
-    image (``Creating``), that is a function, whose text says how much has come to ``cache`` or ``output`` since, and
-    how fast; else ``doing`` itself.
+    image (``Creating``), that is a function, whose text says how much has come to the folder ``cache`` or the file
+    ``output`` since, and how fast; else ``doing`` itself.
 
     Raises:
         OSError: the folder ``cache`` cannot be listed
@@ -285,11 +292,18 @@ def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], s
     began, before = time.monotonic(), _file_sizes(cache)
 
     def downloaded() -> int:
-        """Return the bytes in files of Enroot's cache that were not there when the download began."""
+        """Return the bytes in files of Enroot's cache that were not there when the download began.
+
+        The cache and the names of files before are those of the enclosing function. A file whose name was there before
+        does not count, even if it has grown.
+
+        Raises:
+            OSError: the cache cannot be listed
+        """
         return sum(bytes_ for name, bytes_ in _file_sizes(cache).items() if name not in before)
 
     def written() -> int:
-        """Return the bytes of the image file that have been written; 0: it is not there yet.
+        """Return the bytes of the enclosing function's image file that have been written; 0: it is not there yet.
 
         Raises:
             OSError: Enroot has just removed the file
@@ -301,10 +315,10 @@ def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], s
         return doing
 
     def text() -> str:
-        """Return what Enroot is doing and, once there is any, the amount done and the speed.
+        """Return what Enroot is doing and, once there is any, the amount done and the speed since that began.
 
         For example ``Creating image, 3.0 GB, 1.0 GB/s``. It is a fragment for the progress line; nothing is raised
-        where Enroot removes what is looked at.
+        where Enroot removes what is looked at. What is measured is from the enclosing function.
         """
         try:
             done = measure()

@@ -49,12 +49,17 @@ RECEIPT = ".llmb-receipt.json"
 class Environment(Content, Artefact):
     """A Python environment of an installation, with the packages of a lock file, to be checked and made.
 
-    Each build has a folder of its own; a link with the environment's name leads to the one in use. ``ensure`` builds or
-    links one unless ``is_complete``, a quick look, says that it is there; ``ensure_usable`` does so unless
-    ``is_usable``, which reads every file and imports the packages. ``prune`` removes ``earlier_builds``, which stay
-    until then. ``folder`` is the build in use, ``new_folder`` a path for the next, and ``inputs`` a hash of what
-    decides the content. ``room`` and ``lacks`` tell what a build needs, ``verify`` what is wrong, ``show`` what a dry
-    run says.
+    Each build has a folder of its own; a link with the environment's name leads to the one in use. ``ensure`` builds
+    or links one, and returns whether it did, unless ``is_complete``, a quick look, says that it is there;
+    ``ensure_usable`` does so unless ``is_usable``, which reads every file and imports the packages. Both raise
+    EnvironmentLacks where it cannot be built. ``verify`` returns what is wrong as a sentence, or None.
+    ``earlier_builds`` returns the folders of the builds that are not in use, finished or not; ``prune`` removes those
+    that no process here uses and returns them. The property ``folder`` is that of the build in use, or an unused path
+    where there is none; ``new_folder`` returns an unused path for the next build, ``inputs`` a hash, as text, of what
+    decides the content: path, kind, lock file and clone. ``room`` returns the disk space that a build needs, in a
+    list, ``lacks`` what else is missing, as a list of errors that are not raised, ``show`` a line for a dry run. The
+    property ``id`` is the environment's name. All but ``id``, ``show`` and ``room`` raise OSError where the lock file
+    cannot be read.
     """
 
     of_one_user = False
@@ -66,7 +71,7 @@ class Environment(Content, Artefact):
         return self.name
 
     def show(self) -> str:
-        """Return what ``ensure`` would make of the environment, as a line for a dry run."""
+        """Return what ``ensure`` would make of the environment, as a line for a dry run, without a full stop."""
         return f"{self.kind} environment {self.link} with Python {self.python} from {self.lock}"
 
     def room(self) -> list[Room]:
@@ -130,6 +135,9 @@ class Environment(Content, Artefact):
     def new_folder(self) -> Path:
         """Return an unused path for a new build beside the environment's link; nothing is made there.
 
+        Its name is the environment's, the beginning of its inputs' hash and six random digits, with dashes between;
+        each call returns another one.
+
         Raises:
             OSError: the lock file cannot be read
         """
@@ -180,6 +188,8 @@ class Environment(Content, Artefact):
         Raises:
             EnvironmentLacks: the environment could not be built; the message says why
             OSError: the lock file cannot be read, or the link not be written
+            RecordError: the receipt of the new build cannot be written
+            Interrupted: this process is ending
         """
         if not anew and self.is_complete():
             return False
@@ -199,6 +209,8 @@ class Environment(Content, Artefact):
         Raises:
             EnvironmentLacks: the environment could not be built
             OSError: the lock file cannot be read, or the link not be written
+            RecordError: the receipt of the new build cannot be written
+            Interrupted: this process is ending
         """
         return self.ensure(reporter, anew=self._damage() is not None or self._smoke_problem() is not None)
 
@@ -219,7 +231,8 @@ class Environment(Content, Artefact):
     def _damage(self) -> str | None:
         """Return ``LINK is damaged: ...`` with the first installed files that are gone or changed; None: none is.
 
-        Reads every installed file of the environment's build, linked or not. None also where there is no build.
+        LINK is the path of the environment's link. Reads every installed file of the environment's build, linked or
+        not. None also where there is no build.
 
         Raises:
             OSError: the lock file cannot be read
@@ -239,9 +252,10 @@ class Environment(Content, Artefact):
         return [folder for folder in _build_folders(self) if folder != self.folder]
 
     def prune(self) -> list[Path]:
-        """Remove earlier builds that no process of this machine uses, and return their folders; empty: none was.
+        """Remove earlier builds that no process of this machine uses, and return their folders, sorted.
 
-        Those that another machine uses are removed, too: callers look for runs before.
+        Empty: none was removed. Those that only another machine uses are removed, too: callers look for runs before.
+        Where one cannot be removed, those before it are gone.
 
         Raises:
             EnvironmentLacks: a build cannot be removed
@@ -334,12 +348,13 @@ def _build_folders(environment: Environment, content: str = "[0-9a-f]{8}") -> li
 def _build_environment(environment: Environment, reporter: Reporter, step: Step) -> Path:
     """Build the environment in a new folder, with a receipt at the end, and return the folder.
 
-    Unfinished builds of earlier attempts are removed first. The link is not set. The user is told where other users
-    cannot run the environment's Python.
+    Unfinished builds of earlier attempts are removed first. The link is not set. ``step`` shows the progress. The user
+    is told where other users cannot run the environment's Python.
 
     Raises:
-        LLMBError: it cannot be built; the new folder is removed
+        LLMBError: it cannot be built, or was interrupted; the new folder is removed
         OSError: a file cannot be read or written; the new folder stays, unfinished
+        RecordError: the receipt cannot be written; the new folder stays, unfinished
     """
     _discard_unfinished(environment)
     folder = environment.new_folder()
@@ -369,14 +384,23 @@ def _build_environment(environment: Environment, reporter: Reporter, step: Step)
 
 
 def _closed_to_others(built: Path) -> Path | None:
-    """Return the folder that keeps other users from the Python of the environment that was ``built``, its folder.
+    """Return the folder that keeps other users from the Python of the environment in the folder ``built``.
 
     It is the nearest to that Python, which may lie elsewhere, that others cannot enter. None: there is no such folder,
     or the environment itself is closed to them, too.
+
+    Raises:
+        OSError: the environment is missing
     """
 
     def closed(path: Path) -> Path | None:
-        """Return the nearest folder above ``path`` that other users cannot enter; None: they can enter all."""
+        """Return the nearest folder above ``path`` that other users cannot enter; None: they can enter all.
+
+        Other users are those that are neither its owner nor in its group.
+
+        Raises:
+            OSError: a folder is missing
+        """
         return next((folder for folder in path.parents if not folder.stat().st_mode & 0o001), None)
 
     python = (built / "bin" / "python").resolve()
@@ -384,7 +408,7 @@ def _closed_to_others(built: Path) -> Path | None:
 
 
 def _replace_link(link: Path, target: str) -> None:
-    """Make ``link`` lead to ``target``, a text that is taken as it is, by one rename, in place of what it led to.
+    """Make ``link`` a link to ``target``, a text that is taken as it is, by one rename; a link or file there goes.
 
     Raises:
         OSError: a folder is in its place, or the link cannot be written

@@ -29,22 +29,25 @@ from llmb_install.working.reporter import Reporter, Step
 
 @dataclass(frozen=True)
 class Content:
-    """What a Python environment consists of: the packages to install, and how they are checked.
+    """What a Python environment consists of: the packages to install, and how they are checked; it holds no build.
 
-    ``lock``: the file of pinned requirements with their hashes. Exactly those are installed and nothing else; then,
-    where there is one, the clone ``editable``, whose dependencies the lock has. ``smoke``: modules that must import at
-    the end. ``of_newer_python``: packages of the lock that are installed as if for Python 3.12. ``shares``:
-    environments whose packages may be linked instead of installed. ``link`` leads to the environment once it is
-    complete. ``python``: the path of the interpreter that it is made with.
+    The property ``name`` is the environment's, that of its link in ``venvs``.
     """
 
     link: Path
+    """The path that leads to the environment once it is complete, such as ``venvs/llmb`` in the installation."""
     python: str
+    """The path of the interpreter that it is made with; empty: there is none that fits."""
     lock: Path
+    """The file of pinned requirements with their hashes. Exactly those are installed, and the clone ``editable``."""
     smoke: tuple[str, ...]
+    """Names of modules that must import at the end."""
     of_newer_python: tuple[str, ...] = ()
+    """Names of packages of the lock that are installed as if for Python 3.12."""
     shares: tuple[Path, ...] = ()
+    """Links of environments, there or not, whose packages may be linked instead of installed."""
     editable: Path | None = None
+    """The clone to install in editable form, whose dependencies the lock has; None: none."""
     kind: str = "venv"
     """Who makes it: ``conda``, or uv (``uv`` and ``venv``, which earlier releases told apart)."""
 
@@ -58,21 +61,24 @@ class Content:
 class Build:
     """One build of a Python environment: what is built, in which new folder, and who is told.
 
-    ``install`` has uv install packages into it, ``run`` runs another program; both return how that ended, and
-    ``require`` then raises where it failed. ``python`` is the new environment's Python, ``uv`` the path of uv, which is
-    downloaded at the first use if need be, ``cache`` the folder of its downloads, and ``settings`` this machine's
-    package indexes. ``step`` is shown to the user and told what is done.
+    ``run`` runs a program for the build, ``install`` has uv install packages into it; both return how that ended,
+    whatever the exit status, and ``require`` then raises EnvironmentLacks if it is not 0. These are properties:
+    ``python`` is the path of the new environment's Python, there or not, ``cache`` the folder of uv's downloads,
+    ``settings`` are this machine's package indexes, read once, and ``uv`` is the path of uv, which is downloaded at
+    the first use if need be (EnvironmentLacks: no index has it).
     """
 
     environment: Content
     folder: Path
-    """Where the environment is built; new."""
+    """Where the environment is built; new, and beside its link."""
     reporter: Reporter
+    """Who logs what the programs print."""
     step: Step
+    """Shown to the user, and told what is done."""
 
     @property
     def python(self) -> str:
-        """The path of the new environment's Python."""
+        """The path of the new environment's Python; it need not exist yet."""
         return str(self.folder / "bin" / "python")
 
     @property
@@ -83,6 +89,8 @@ class Build:
     @cached_property
     def settings(self) -> IndexSettings:
         """The package indexes and links that this machine's pip and uv are configured to use, read once.
+
+        They are what ``read_index_settings`` returns for this process's environment variables.
 
         Raises:
             OSError: the folder of certificates cannot be listed
@@ -107,8 +115,9 @@ class Build:
     def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
         """Run a program in the build's folder with this machine's index settings, and return how it ended.
 
-        Its folder is the one above as long as that does not exist. Its lines go to the log and to ``on_line``. An exit
-        status other than 0 is no error.
+        ``argv`` is the program with its arguments. Its folder is the one above as long as the build's does not exist.
+        Its lines go to the log and, as text, to ``on_line`` (None: to the log alone). An exit status other than 0 is
+        no error.
 
         Raises:
             OSError: the program cannot be started
@@ -122,11 +131,12 @@ class Build:
     def require(self, done: command.Finished, what: str, remedy: str) -> None:
         """Raise unless the program in ``done``, one that this build has run, ended with exit status 0.
 
-        ``what`` is a clause such as ``uv could not create it``; ``remedy`` is what to do, unless the disk is full or an
-        index refuses. The indexes may be asked why.
+        ``what`` is a clause such as ``uv could not create it``; ``remedy`` is what to do, unless the disk is full or
+        an index refuses. The indexes may be asked why, over the network.
 
         Raises:
-            EnvironmentLacks: its exit status is not 0; the message says ``what``, and why by an index or its last lines
+            EnvironmentLacks: its exit status is not 0; the message says ``what``, and why by an index or its last
+                lines
             OSError: the lock file cannot be read
         """
         if done.status != 0:
@@ -135,12 +145,13 @@ class Build:
     def install(self, arguments: list[str], what: str, total: int = 0) -> command.Finished:
         """Have uv install what ``arguments`` name into the build, and return how it ended, whatever its exit status.
 
-        ``arguments`` are those of ``uv pip install``. ``what``: how the progress line calls it. ``total``: number of
-        packages, 0 where it is not known.
+        ``arguments`` are those of ``uv pip install`` behind these words, without Python and cache. ``what``: how the
+        progress line calls it. ``total``: number of packages, 0 where it is not known.
 
         Raises:
             EnvironmentLacks: uv itself cannot be had
             OSError: uv cannot be written or started
+            Interrupted: this process is ending
         """
         argv = uv.install_argv(self.uv, self.python, self.cache, self.settings, arguments)
         return self.run(argv, UvProgress(self.step, what, total))
@@ -170,15 +181,18 @@ def _indent_lines(lines: Iterable[str]) -> str:
 
 
 def cache_name(environment: str) -> str:
-    """Return the name of uv's cache folder beside the environment; it is gone once the environment is complete."""
+    """Return the name of uv's cache folder beside the environment named ``environment``: ``.uv-hub`` for ``hub``.
+
+    The folder is gone once the environment is complete.
+    """
     return f".uv-{environment}"
 
 
 def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[str]:
-    """Return a pattern for the names of the folders in which the environment ``environment`` is built.
+    """Return a pattern for the names of the folders in which the environment named ``environment`` is built.
 
-    For use with ``match``: it fits the whole name. ``content``: a regular expression for the hash in the name, to match
-    builds of that content only.
+    They are ``NAME-HASH`` with eight digits, or that with six more behind a dash. For use with ``match``: it fits the
+    whole name. ``content``: a regular expression for the hash in the name, to match builds of that content only.
     """
     return re.compile(rf"{re.escape(environment)}-{content}(-[0-9a-f]{{6}})?\Z")
 
@@ -219,8 +233,9 @@ def failed_program_error(
     """Return the error of a program that failed in a build: ``what``, and why by the package index; not raised.
 
     ``what`` is a clause, such as ``packages could not be installed``. Where the index explains nothing, the cause is
-    the program's last eight lines and the remedy ``remedy``; where the disk is full, the remedy says that.
-    ``if_absent``: the remedy where the indexes answer, and do not have the package. May ask the indexes.
+    the last eight lines of the program in ``done`` and the remedy ``remedy``; where the disk is full, the remedy says
+    that. ``if_absent``: the remedy where the indexes answer, and do not have the package (empty: none of its own). May
+    ask the indexes.
 
     Raises:
         OSError: the lock file cannot be read
@@ -234,10 +249,10 @@ def failed_program_error(
 
 
 def _index_refusal(build: Build, output: str) -> Unavailable | None:
-    """Ask the indexes for the package that uv's ``output`` complains about, and return why they refuse it.
+    """Ask the indexes for the package that uv's ``output`` complains about, and return why they refuse it, not raised.
 
-    None: it is about no package of the lock, or they have it. uv calls a package unknown that an index refuses to show,
-    and takes an error page for a damaged archive.
+    ``output`` is uv's last lines. None: it is about no package of the lock, or they have it. uv calls a package
+    unknown that an index refuses to show, and takes an error page for a damaged archive.
 
     Raises:
         OSError: the lock file cannot be read
@@ -271,9 +286,10 @@ HASHED = ("--require-hashes", "--no-deps")
 
 
 def lock_requirements(text: str) -> list[str]:
-    """Return the requirements in the text of a lock file, one string each, in its order, without hashes.
+    """Return the requirements in the ``text`` of a lock file, one string each, in its order, without hashes.
 
-    Comments are left out. Environment markers stay.
+    For example ``numpy==2.2.0`` or ``tomli==2.0.1 ; python_version < '3.11'``: environment markers stay. Comments are
+    left out.
     """
     joined = re.sub(r"\\\n\s*", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
     lines = (re.split(r"\s--hash=|\s#", line)[0].strip() for line in joined.splitlines())
@@ -281,16 +297,17 @@ def lock_requirements(text: str) -> list[str]:
 
 
 def count_for_here(requirements: list[str]) -> int:
-    """Return how many of a lock's ``requirements`` are installed on this kind of machine, for the progress line.
+    """Return about how many of a lock's ``requirements`` are installed on this kind of machine, for progress.
 
-    Lines for Python below 3.11 alone, and for other systems, do not count.
+    They are as ``lock_requirements`` returns them. Those whose marker is for Python below 3.11 alone, or for other
+    systems than Linux, do not count; other markers are not looked at.
     """
     other = re.compile(r"< ?['\"]3\.11|emscripten|win32")
     return sum(other.search(line.partition(";")[2].replace("!= 'emscripten'", "")) is None for line in requirements)
 
 
 def with_hashes(text: str, name: str) -> str:
-    """Return the part of a lock file's ``text`` about package ``name``, hashes included; empty where there is none.
+    """Return the lines of a lock file's ``text`` on package ``name``, hashes included; empty where there are none.
 
     The name must be spelled as in the file.
     """
@@ -328,9 +345,9 @@ def further_indexes(package: str, settings: IndexSettings) -> tuple[str, ...]:
 
 
 def _install_lock(build: Build) -> None:
-    """Install into the new environment everything that its lock file says, and nothing else but an editable clone.
+    """Install into the new environment of ``build`` what its lock file says, and its editable clone, if any.
 
-    What one of the environments ``shares`` has is linked from there, unless there is an editable clone.
+    Without a clone, what one of the environments ``shares`` has is linked from there.
 
     Raises:
         EnvironmentLacks: something cannot be installed
@@ -361,9 +378,10 @@ def _install_lock(build: Build) -> None:
 
 
 def _install_as_if_newer(build: Build, lock: str) -> Path:
-    """Install the packages that say they are for Python 3.12 alone; return a file with the rest of the lock.
+    """Install the packages that say they are for Python 3.12 alone; return a new lock file with the rest of the lock.
 
-    ``lock`` is the text of the lock file. The file lies in the build's folder.
+    They are those of ``of_newer_python``. ``lock`` is the text of the lock file. The new file, and one with those
+    packages, lie in the build's folder.
 
     Raises:
         EnvironmentLacks: the packages cannot be installed
@@ -383,10 +401,10 @@ def _install_as_if_newer(build: Build, lock: str) -> Path:
 def _install_cpu_torch(build: Build, torch: str) -> None:
     """Install PyTorch's CPU build from this machine's index, else from PyTorch's own; never a build with CUDA.
 
-    ``torch``: its requirement in the lock.
+    ``torch``: its requirement in the lock, such as ``torch==2.9.1``, for messages. The lock must name torch.
 
     Raises:
-        EnvironmentLacks: neither index has the build, or the disk is full
+        EnvironmentLacks: neither index has the build, uv cannot be had, or the disk is full
         OSError: the lock file cannot be read, or a file not be written
     """
     hashed = [*HASHED, "-r", str(write_partial_lock(build.environment.lock, "torch", build.folder))]
@@ -413,9 +431,10 @@ def cpu_torch_remedy() -> str:
 
 
 def _install_packages(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
-    """Have uv install what ``arguments`` name, with ``what`` and the number of packages on the progress line.
+    """Have uv install what ``arguments`` name, and raise if it fails; ``what`` is shown on the progress line.
 
-    ``what`` is a noun, such as ``packages``. ``total``: their number, 0 where it is not known.
+    ``arguments`` are those of ``uv pip install``; ``what`` is a noun, such as ``packages``; ``total``: the number of
+    packages, 0 where it is not known.
 
     Raises:
         EnvironmentLacks: something cannot be installed
@@ -431,11 +450,11 @@ def _install_packages(build: Build, arguments: list[str], what: str, total: int 
 
 
 class UvProgress:
-    """A follower of uv's output that shows its progress, such as downloads and builds, on the progress line of
-    ``step``.
+    """A follower of uv's output that shows its downloads and builds on the progress line of ``step``.
 
-    It is called with each line that uv prints; lines of other kinds change nothing. ``what`` begins the text, followed
-    by the expected number ``total`` of packages, unless that is 0: unknown.
+    Call it with each line that uv prints, as text; lines of other kinds change nothing. ``what`` begins the text that
+    is shown, followed by the expected number ``total`` of packages, unless that is 0: unknown. For example
+    ``packages (120): downloading torch (180.2MiB)``.
     """
 
     def __init__(self, step: Step, what: str, total: int = 0) -> None:
@@ -443,7 +462,7 @@ class UvProgress:
         self._what = f"{what} ({total})" if total else what
 
     def __call__(self, line: str) -> None:
-        """Show on the progress line what a line of uv's output says; lines of no use are ignored."""
+        """Show on the progress line what a ``line`` of uv's output says; lines of no use are ignored."""
         text = line.strip()
         if download := re.match(r"Downloading (\S+) \((.*)\)", text):
             self._step.update(f"{self._what}: downloading {download[1]} ({download[2]})")
@@ -461,6 +480,7 @@ def build_environment(environment: Content, folder: Path, reporter: Reporter, st
     Raises:
         EnvironmentLacks: the environment could not be made; the cause is in the message
         OSError: the lock file cannot be read, or a file not be written
+        Interrupted: this process is ending
     """
     build = Build(environment, folder, reporter, step)
     _create_environment(build)
@@ -475,13 +495,14 @@ def build_environment(environment: Content, folder: Path, reporter: Reporter, st
 
 
 def _compile(build: Build) -> None:
-    """Write byte code for users who cannot write there, of the modules that they may import: two thirds of all.
+    """Write byte code for users who cannot write there, of the modules of the new environment that they may import.
 
-    Packages' own tests and the models of transformers, of which a job imports few, are left out; so is what does not
-    compile (templates, code for another Python).
+    Packages' own tests and the models of transformers, of which a job imports few, are left out, a third of all; so is
+    what does not compile (templates, code for another Python).
 
     Raises:
         EnvironmentLacks: the disk is full
+        OSError: the lock file cannot be read, or Python not be started
     """
     build.step.update("compiling")
     packages = next(build.folder.glob("lib/python3.*/site-packages"))
@@ -495,6 +516,8 @@ def _compile(build: Build) -> None:
 
 def _create_environment(build: Build) -> None:
     """Make the empty environment in the build's folder, by uv or conda; uv is downloaded where it is missing.
+
+    The build's folder must not exist; the one above is made.
 
     Raises:
         EnvironmentLacks: uv or conda is missing, or could not make it
@@ -521,7 +544,8 @@ def _create_environment(build: Build) -> None:
 def conda_program(environment: str) -> str:
     """Return the path of conda; where PATH has none, that of mamba, else of micromamba.
 
-    The order of the folders in PATH does not matter between them. ``environment`` is named in the error.
+    The order of the folders in PATH does not matter between them. ``environment`` is the environment's name, for the
+    error.
 
     Raises:
         EnvironmentLacks: none of them is on PATH
@@ -536,10 +560,10 @@ def conda_program(environment: str) -> str:
 
 
 def _smoke_argv(environment: Content, folder: Path) -> list[str]:
-    """Return the command line that imports the packages that the environment in ``folder`` must have; not run here.
+    """Return the command line that imports the modules ``smoke`` of the environment in ``folder``; not run here.
 
-    It runs the Python of ``folder``, isolated from the current folder; ``environment`` names the packages. The command
-    fails at the first package that cannot be imported.
+    It runs the Python of ``folder``, isolated from the current folder. The command fails at the first module that
+    cannot be imported.
     """
     program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     # -I: a json.py in the current folder is not the environment's.
@@ -547,10 +571,10 @@ def _smoke_argv(environment: Content, folder: Path) -> list[str]:
 
 
 def smoke_problem(environment: Content, folder: Path) -> str | None:
-    """Return why the packages of the environment in ``folder`` do not import, as a sentence; None: they do.
+    """Return why the modules ``smoke`` of the environment in ``folder`` do not import, as a sentence; None: they do.
 
-    It has no full stop. Starts the environment's Python, for at most 300 seconds; one that does not end in time or
-    cannot be started is a problem, too.
+    It has no full stop, and names the environment by its link. Starts the environment's Python, for at most 300
+    seconds; one that does not end in time or cannot be started is a problem, too.
     """
     answer = run_program(_smoke_argv(environment, folder), 300, env=child_environment())
     if answer.problem:

@@ -33,16 +33,18 @@ def lock_hashes(lock: str) -> Set[str]:
 
 
 def fetch_package(lock: Path, accepts: Callable[[str], bool], folder: Path, settings: IndexSettings) -> None:
-    """Put the only package that ``lock`` names into the new ``folder``, by pip, the user's uv, or ``Sources``.
+    """Put the only package that ``lock`` names into the new ``folder``, by pip, else the user's uv, else ``Sources``.
 
-    pip and uv lay it out as for a Python, ``Sources`` as in its wheel, whose name ``accepts`` must accept. pip and uv
-    are asked once: what they do not get is asked for again by ``Sources``, which knows whether to wait. ``settings``:
-    the indexes that this machine uses. The hash is compared with the lock's. After an error the folder stays.
+    pip and uv lay it out as for a Python, ``Sources`` as in its wheel: one whose file name ``accepts`` returns True
+    for. pip and uv are asked once: what they do not get is asked for again by ``Sources``, which knows whether to
+    wait. ``settings``: the indexes that this machine uses. The hash is compared with the lock's. After an error the
+    folder stays.
 
     Raises:
         Unavailable: no index has the package, or none answers
         OSError: the lock cannot be read, the package not be written, or ``folder`` is there
         ValueError: ``lock`` names no package, or several
+        RuntimeError: the path of a folder of packages begins with the home of an unknown user
     """
     folder.mkdir()
     own = shutil.which("uv")

@@ -25,14 +25,16 @@ Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
 
 
 def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any], Lines]:
-    """Return the keys and values of ``cluster_config.yaml``, answers or a play file, and their lines by ``$.key``.
+    """Return the content, by key, of ``cluster_config.yaml``, answers or a play file, and lines by ``$.key``.
 
     Both are empty for a file that says nothing: emptied by hand, or by a disk that was full. Values are not checked,
-    but for ``schema``, which may be absent or 1. ``load`` parses the text.
+    but for ``schema``, which may be absent or 1. ``load`` parses the text; it gets that, the path and the class of
+    errors.
 
     Raises:
         ConfigError: the file is missing or unreadable, is no YAML mapping (with the line), or has a ``schema`` that is
             no such number or of a later release
+        NotFlatError: ``load`` is ``load_flat``, and the file needs a full YAML parser
     """
     text = read_text(path, ConfigError)
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
@@ -62,12 +64,16 @@ def no_installation(install: Path) -> EnvironmentLacks:
 
 
 def answers_file(path: Path, text: str) -> Small:
-    """Return the part that keeps the answers, YAML in ``text``, in the file ``path``; writes nothing yet."""
+    """Return the part that keeps the answers, YAML in ``text``, in the file ``path``; writes nothing yet.
+
+    Its id is ``answers``. Making it replaces the file; it is complete where the file has the same answers in any
+    order.
+    """
 
     def find_problem() -> str | None:
         """Return a sentence where the answer file is missing, damaged or has other answers; None: it has these.
 
-        The order of the answers plays no part.
+        The file and these answers are those of the enclosing function. The order of the answers plays no part.
         """
         with contextlib.suppress(FileNotFoundError, LLMBError):
             # Another release wrote the same answers in another order.
@@ -76,7 +82,7 @@ def answers_file(path: Path, text: str) -> Small:
         return f"{path} is missing or differs from the answers given"
 
     def make() -> None:
-        """Write the answer file, and make its folder where it is missing.
+        """Write the answer file of the enclosing function, in place of an earlier one; make its folder if missing.
 
         Raises:
             RecordError: the file cannot be written
@@ -92,12 +98,13 @@ def answers_file(path: Path, text: str) -> Small:
 class WorkloadFolders(Artefact):
     """The part of an installation that is the folders for the runs of each workload.
 
-    ``make`` makes those that are missing. ``is_complete`` tells whether all are there; ``verify`` also looks whether
-    those of this user can be written.
+    ``make`` makes those that are missing (OSError: one cannot be made). ``is_complete`` tells whether all are there;
+    ``verify`` returns a sentence that names those that are missing, or that this user owns and cannot write to, or
+    None. ``show`` returns the line of a dry run.
     """
 
     folders: tuple[Path, ...]
-    """One for each workload."""
+    """One for each workload, as an absolute path."""
 
     id = "workloads"
 
@@ -115,7 +122,10 @@ class WorkloadFolders(Artefact):
             folder.mkdir(parents=True, exist_ok=True)
 
     def verify(self) -> str | None:
-        """Return a sentence that names folders that are missing, or this user's and not writable; None: none is."""
+        """Return a sentence that names folders that are missing, or this user's and not writable; else None.
+
+        It has no full stop: ``missing or not writable: PATH, PATH``.
+        """
         bad = [str(folder) for folder in self.folders if not folder.is_dir() or _owner_cannot_write(folder)]
         return f"missing or not writable: {', '.join(bad)}" if bad else None
 
@@ -229,11 +239,16 @@ def wrapper_text(command: str) -> str:
 
 
 def commands(folder: Path) -> Small:
-    """Return the part that is the scripts ``llmb-run`` and ``llmb-install`` in ``folder``; writes nothing yet."""
+    """Return the part that is the scripts ``llmb-run`` and ``llmb-install`` in ``folder``; writes nothing yet.
+
+    Its id is ``commands``. ``folder`` is ``bin`` of the installation.
+    """
     paths = [folder / name for name in COMMANDS]
 
     def find_problem() -> str | None:
-        """Return a sentence where a script in ``bin`` is missing or changed; None: both are this release's.
+        """Return a sentence where a script in the enclosing function's folder is missing or changed; else None.
+
+        Changed is one that is not as this release writes it, or not executable.
 
         Raises:
             OSError: a script cannot be read
@@ -241,7 +256,7 @@ def commands(folder: Path) -> Small:
         return None if all(map(is_current, paths)) else f"a command in {folder} is missing or changed"
 
     def make() -> None:
-        """Write the scripts in ``bin`` that are missing or changed, and make the folder where it is missing.
+        """Write the enclosing function's scripts that are missing or changed; make their folder if missing.
 
         Raises:
             RecordError: a script cannot be written
@@ -267,12 +282,12 @@ def is_own_script(path: Path) -> bool:
 
 
 def is_current(path: Path) -> bool:
-    """Return whether ``path`` is the script that this release writes to ``bin`` under its name, and is executable.
+    """Return whether the file ``path`` is as this release writes it to ``bin`` under that name, and executable.
 
-    False where there is no file.
+    False where there is no file. The name is that of the file, ``llmb-run`` or ``llmb-install``.
 
     Raises:
-        KeyError: a file is there whose name is that of none of the scripts
+        KeyError: a file is there that is executable and whose name is that of none of the scripts
         OSError: the file cannot be read
     """
     if not path.is_file() or not path.stat().st_mode & 0o100:

@@ -55,9 +55,15 @@ class ModelFiles(Artefact):
     """The tokenizer and configuration files of one model on Hugging Face, as a part of an installation.
 
     They are in ``hugging_face`` of the installation ``install``, a cache folder of huggingface_hub. ``source`` is
-    ``owner/name@commit``: what its owner changes later is not what the recipe was tested with. ``hub``: the environment
-    that fetches them, which must be there. ``token``: the one to fetch them with; None: without any. ``ensure``
-    downloads them, ``is_complete`` compares their sizes with a receipt, and ``verify`` also looks for them as jobs do.
+    ``owner/name@commit``: what its owner changes later is not what the recipe was tested with. ``hub``: the
+    environment that fetches them, which must be there for ``ensure``. ``token``: the one to fetch them with; None:
+    without any.
+
+    ``ensure`` downloads them and returns whether it did; it raises EnvironmentLacks where they cannot be had.
+    ``is_complete`` compares their sizes with a receipt, and ``verify`` also looks for them as jobs do: it returns what
+    is wrong as a sentence, or None. The property ``id`` is ``hugging-face OWNER/NAME``, ``show`` returns a line for a
+    dry run. The attributes ``repository`` (``owner/name``), ``revision`` (the commit) and ``cache`` (the folder) say
+    what and where.
     """
 
     needs = (HUB,)
@@ -80,7 +86,7 @@ class ModelFiles(Artefact):
     disk = 20_000_000
 
     def show(self) -> str:
-        """Return what ``ensure`` would fetch of the model, as a line for a dry run."""
+        """Return what ``ensure`` would fetch of the model, as a line for a dry run, without a full stop."""
         return f"fetch tokenizer and configuration of {self.repository} to {self.cache}"
 
     def is_complete(self) -> bool:
@@ -128,7 +134,8 @@ class ModelFiles(Artefact):
     def verify(self) -> str | None:
         """Return what is wrong with the model's files, by their sizes and a look without the network; None: nothing.
 
-        The result is a sentence.
+        The result is a sentence without a full stop. The environment that fetches them is needed for the look, and its
+        packages are imported into this process; that it is missing is returned, too.
 
         Raises:
             OSError: a lock file cannot be read, or the cache not be looked at
@@ -147,6 +154,8 @@ class ModelFiles(Artefact):
     def _check_offline(self) -> None:
         """Raise unless the model's files are all found in the cache without the network, as a job looks for them.
 
+        huggingface_hub must be importable, by ``_import_from``.
+
         Raises:
             EnvironmentLacks: the files are not all there
             OSError: the cache cannot be looked at
@@ -164,8 +173,8 @@ class ModelFiles(Artefact):
     def _snapshot(self, **more: Any) -> Path:
         """Look for the model's files in the cache, or download them, and return their folder.
 
-        Which of the two, ``more`` says: further arguments of ``snapshot_download``. Its errors pass, all of them
-        OSErrors or of huggingface_hub.
+        ``more`` are further keyword arguments of ``snapshot_download`` in huggingface_hub, which must be importable;
+        with ``local_files_only`` nothing is downloaded. Its errors pass, all of them OSErrors or of huggingface_hub.
 
         Raises:
             OSError: the files cannot be had or written
@@ -231,7 +240,10 @@ class ModelFiles(Artefact):
 
 
 def _hub_address() -> str:
-    """Return the address of Hugging Face, or of the site's mirror: ``HF_ENDPOINT`` as it is set, even if empty."""
+    """Return the address of Hugging Face, or of the site's mirror: ``HF_ENDPOINT`` as it is set, even if empty.
+
+    Without a slash at the end, unless the variable has one.
+    """
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
@@ -239,6 +251,9 @@ def _import_from(environment: Environment) -> None:
     """Let this process import the packages of ``environment`` from now on, behind those of its own environment.
 
     This appends to ``sys.path``; nothing happens where the environment does not exist.
+
+    Raises:
+        OSError: the lock file cannot be read
     """
     # Behind the tool's own packages, which have to stay those of its lock.
     for folder in environment.folder.glob("lib/python3.*/site-packages"):

@@ -44,12 +44,17 @@ _IMPORT_SECONDS = 7200.0
 class Image(Artefact):
     """A container image (``*.sqsh``) of an installation, with its receipt, a file with its source, size and hash.
 
-    Only ``ensure`` and ``discard`` change anything; ``ensure`` imports it with Enroot, takes it from ``origin``, or
-    adopts a whole file without a receipt. ``is_complete`` is the quick look, ``verify`` reads all of the file; ``room``
-    and ``lacks`` tell what an import needs. ``receipt`` returns the receipt and ``receipt_path`` where to write it.
-    ``is_private``: the image lies in the folder ``install``. ``root`` is the folder in which it is put together,
-    ``inspector`` what looks into it, ``asked_for`` the name that Enroot asks for, and ``import_command`` the command
-    line that imports it.
+    ``ensure`` imports it with Enroot, takes it from ``origin``, or adopts a whole file without a receipt; it returns
+    whether anything was to do, and raises EnvironmentLacks where the image cannot be had. ``discard`` removes it.
+    Nothing else changes anything. ``is_complete`` is the quick look, ``verify`` reads all of the file and returns what
+    is wrong as a sentence, or None; both raise ConfigError where others could have put the file there. ``room``
+    returns the disk space that an import needs, ``lacks`` the error that something is missing for it, not raised, both
+    as lists. ``receipt`` returns the receipt as a dictionary, or None, and ``receipt_path`` where to write it.
+    ``import_command`` returns the command line that imports the image to a given file, ``show`` that line quoted.
+
+    Properties: ``id`` is ``image FILE``; ``install`` the installation's folder, or the bundle's, that it is imported
+    for; ``is_private`` tells whether the image lies in there; ``root`` is the folder in which it is put together,
+    ``inspector`` what looks into it, and ``asked_for`` the name that Enroot asks for.
 
     Args:
         source: ``nvcr.io#nvidia/nemo:26.02.01``
@@ -60,9 +65,9 @@ class Image(Artefact):
         space_check: False where the user asked for none
         env: Enroot's environment
         needs: ids of the parts that must be made before
-        mirror: the registry, and the folder in it, that has the image at this site; empty: none
-        origin: the same image elsewhere, with its receipt, from where it is taken instead
-        key: the file with an NGC key given to LLMB
+        mirror: the registry, and the folder in it, that has the image at this site: HOST[:PORT][/FOLDER]; empty: none
+        origin: the same image elsewhere, with its receipt, from where it is taken instead; None: it is imported
+        key: the file with an NGC key given to LLMB, which need not exist
         download: bytes to download, estimated
         disk: bytes on disk, estimated
     """
@@ -88,26 +93,30 @@ class Image(Artefact):
 
     @property
     def is_private(self) -> bool:
-        """Whether the image lies in the installation, not behind a link, so that the installation's lock is enough."""
+        """Whether the image's folder, links followed, lies in the installation, whose lock is enough then."""
         return self.path.parent.resolve().is_relative_to(self.install.resolve())
 
     @property
     def install(self) -> Path:
-        """The folder of the installation, or of the bundle, that the image is imported for."""
+        """The folder of the installation, or of the bundle, that the image is imported for: two above ``receipts``."""
         return self.receipts.parent.parent
 
     @property
     def root(self) -> Path:
         """The folder in which the image is put together until it is whole, and whose lock guards that.
 
-        It is the installation; or the image's own folder, where others write too, or where that is another file system.
+        It is the installation; or the image's own folder, where others write too, or where that is another file
+        system.
+
+        Raises:
+            OSError: the image's folder is closed to this user
         """
         folder = self.path.parent
         return root_for(folder, self.install) if self.is_private else folder
 
     @property
     def inspector(self) -> Inspector:
-        """What looks into this image's file where images are imported: on this machine or on a compute node."""
+        """What looks into this image's file: on this machine, or on a compute node where ``prefix`` leads there."""
         return Inspector(self.prefix)
 
     def receipt_path(self) -> Path:
@@ -121,8 +130,12 @@ class Image(Artefact):
     def receipt(self) -> dict[str, Any] | None:
         """Return the image's receipt: one that fits the file's size and time, else any, that beside it first.
 
-        It has ``source``, ``architecture``, ``size`` in bytes, ``mtime_ns``, ``sha256``, ``adopted``, ``digest`` and
-        ``date``. None where there is none that can be read. One that does not fit is returned all the same.
+        Its keys are ``schema``, ``source``, ``architecture``, ``size`` in bytes, ``mtime_ns``, ``sha256``, ``adopted``
+        (the file was there before), ``digest`` (the registry's, or None) and ``date`` (ISO 8601, UTC); they are not
+        checked. None where there is none that can be read. One that does not fit is returned all the same.
+
+        Raises:
+            OSError: the image's folder is closed to this user
         """
         found = [receipt for receipt in map(read_receipt, self._receipt_paths()) if receipt]
         status = status_of(self.path)
@@ -131,14 +144,15 @@ class Image(Artefact):
         return next(iter([*fitting, *found]), None)
 
     def _receipt_paths(self) -> tuple[Path, Path]:
-        """Return the two files in which the image's receipt may be: beside the image, and in ``receipts``."""
+        """Return the two files in which the receipt may be: that beside the image, that in ``receipts``."""
         name = f"{self.path.name}.receipt.json"
         return self.path.with_name(name), self.receipts / name
 
     def room(self) -> list[Room]:
         """Return the disk space that importing the image takes; empty where the file is there, as it may be adopted.
 
-        Where Enroot runs here, there is an entry for the unpacked layers, too. A compute node that imports is asked for
+        With an ``origin`` there is one entry, of that file's size. Where Enroot runs here, there is one for the image
+        and one for the unpacked layers. Where a compute node imports there is one of 0 bytes: the node is asked for
         its own space only then.
 
         Raises:
@@ -181,6 +195,7 @@ class Image(Artefact):
 
         Raises:
             ConfigError: the file lies where others could have put it
+            OSError: the folder of the image is closed to this user
         """
         # A folder elsewhere is one that the settings name.
         named = None if self.path.is_relative_to(self.install) else self.path.parent
@@ -221,17 +236,18 @@ class Image(Artefact):
         return None if sha256_of(self.path) == receipt.get("sha256") else f"{self.path} has changed since its import"
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Import the image unless it is complete, or in any case if ``anew``; return False where it was complete.
+        """Import the image unless it is complete, or in any case if ``anew``; return False only where it was complete.
 
         A whole image without a receipt is adopted: it gets one; so is one whose content, but not its time, is as its
-        receipt says. The old file stays until the new one takes its place. True also where another installation has
-        imported it while this one waited.
+        receipt says. The old file stays until the new one takes its place. With an ``origin`` nothing is imported.
+        True also where another installation has imported it while this one waited.
 
         Raises:
             EnvironmentLacks: the image could not be imported, with the cause, which Enroot does not always say
             ConfigError: the file lies where others could have put it
             RecordError: the receipt cannot be written
             OSError: a file cannot be read or written
+            Interrupted: this process is ending
         """
         if not anew and self.is_complete():
             return False
@@ -253,9 +269,9 @@ class Image(Artefact):
 
     @property
     def asked_for(self) -> str:
-        """The name under which Enroot asks for the image: its source, or its copy in the site's mirror.
+        """The name under which Enroot asks for the image, ``HOST#NAME:TAG``: its source, or that in the mirror.
 
-        Both are written alike, ``HOST#NAME:TAG``.
+        The mirror's folder and the source's name become the copy's name.
         """
         host, slash, folder = self.mirror.partition("/")
         return f"{host}#{folder}{slash}{self.source.rpartition('#')[2]}" if host else self.source
@@ -265,7 +281,7 @@ class Image(Artefact):
         return shlex.join(self.import_command(self.path))
 
     def import_command(self, output: Path) -> list[str]:
-        """Return the command line that imports the image to ``output``, behind the image's ``prefix``; not run."""
+        """Return the command line, behind ``prefix``, that imports the image to the file ``output``; not run."""
         argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.asked_for}"]
         return [*self.prefix, *argv]
 
@@ -283,12 +299,13 @@ class Image(Artefact):
 def _adopt_file(image: Image, reporter: Reporter, step: Step) -> bool:
     """Adopt the image file that is there if its content is right, by writing a receipt; return whether it was right.
 
-    With a receipt, right is what the receipt says, and all of the file is read for it: a copy has another time than the
-    original, a damaged file too. Without one, every byte is unpacked once. The user is told what is wrong with the
-    file. False also where there is no file.
+    With a receipt, right is what the receipt says, and all of the file is read for it: a copy has another time than
+    the original, a damaged file too. Without one, every byte is unpacked once. The user is told what is wrong with the
+    file. False also where there is no file. The image is not changed.
 
     Raises:
         RecordError: the receipt cannot be written
+        EnvironmentLacks: a program to look into the image is missing or does not answer
         OSError: the file cannot be read
     """
     if not image.path.exists():
@@ -319,7 +336,7 @@ def _adopt_file(image: Image, reporter: Reporter, step: Step) -> bool:
 def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
     """Raise unless ``receipt`` describes the image file's content, imported from the image's own source.
 
-    Reads all of the file.
+    Reads all of the file. Its time plays no part.
 
     Raises:
         BadImage: the receipt is for another source, architecture or content
@@ -343,7 +360,8 @@ def _receipt_beside(path: Path) -> dict[str, Any] | None:
 def _take_from(image: Image, origin: Path, step: Step) -> None:
     """Link or copy the image from the file ``origin`` to its place, with the receipt there, whose hash is compared.
 
-    A hard link is made where both are on one file system. The file that was in its place is replaced.
+    A hard link is made where both are on one file system. The file that was in its place is replaced. The receipt of
+    ``origin`` lies beside it. The image's folder must be there, and locked where others write to it.
 
     Raises:
         EnvironmentLacks: ``origin`` is not what its receipt says; that and the earlier image stay as they are
@@ -378,12 +396,13 @@ def _import_image(image: Image, reporter: Reporter, step: Step) -> None:
     """Import the image beside its place, check it, and rename it into place with its receipt.
 
     Damaged layers in Enroot's cache are removed and fetched again, once. The image's folder must be there, and locked
-    where others write to it.
+    where others write to it. ``step`` shows the progress. An earlier image stays until the new one takes its place.
 
     Raises:
         EnvironmentLacks: the image cannot be imported; what was unfinished is removed
         RecordError: the receipt cannot be written
         OSError: a file cannot be read or written
+        Interrupted: this process is ending
     """
     folder, env = image.path.parent, image.env
     enroot.remove_abandoned(cache_folder(env))
@@ -432,12 +451,13 @@ def _run_enroot(
 ) -> tuple[command.Finished, enroot.Watch]:
     """Run Enroot's import of the image to ``output``; return how it ended, and the follower of its output.
 
-    ``env``: Enroot's whole environment. A failure is in the exit status, not raised.
+    ``env``: Enroot's whole environment. ``step`` shows the progress. A failure is in the exit status, not raised.
 
     Raises:
         FileNotFoundError: the program is missing
         EnvironmentLacks: the folder to unpack in cannot be made
         OSError: the program cannot be started, or a link to that folder not be made
+        Interrupted: this process is ending
     """
     unpacked: AbstractContextManager[Mapping[str, str]] = nullcontext({})
     if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
@@ -449,7 +469,7 @@ def _run_enroot(
 
 
 def _missing_program_error(program: str) -> EnvironmentLacks:
-    """Return the error that ``program``, with which images are imported, is missing; not raised here."""
+    """Return the error that ``program``, such as ``enroot``, which imports images, is missing; not raised here."""
     return EnvironmentLacks(
         f"container images cannot be imported: {program} was not found",
         remedy="install Enroot here, import on a compute node with --install-method srun, or point --image-folder "
@@ -460,7 +480,9 @@ def _missing_program_error(program: str) -> EnvironmentLacks:
 def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | None = None) -> None:
     """Write the image's receipt, for the content of the file ``path``, all of which is read for its hash.
 
-    ``adopted``: the file was there before. ``digest``: the registry's name for the content; None where it is unknown.
+    ``path`` is the image's own file, or that which is about to take its place. ``adopted``: the file was there before.
+    ``digest``: the registry's name for the content, ``sha256:...``; None where it is unknown. An earlier receipt is
+    replaced.
 
     Raises:
         RecordError: the receipt cannot be written
@@ -494,10 +516,13 @@ def _store_receipt(image: Image, receipt: Mapping[str, object]) -> None:
 
 
 def _open_as_folder(image: Image, file: Path) -> None:
-    """Make the image ``file`` readable for those who may read its shared folder, whatever the umask.
+    """Make ``file``, about to be the image, readable for those who may read the image's shared folder.
 
-    They would import it anew otherwise. Does nothing for an image in the installation itself, or a file of somebody
-    else.
+    The umask plays no part. They would import it anew otherwise. Does nothing for an image in the installation itself,
+    or a file of somebody else.
+
+    Raises:
+        OSError: the file is missing
     """
     if not image.is_private:
         with contextlib.suppress(PermissionError):  # a link to somebody else's file
@@ -511,6 +536,7 @@ def _require_open(image: Image) -> None:
 
     Raises:
         EnvironmentLacks: the file is closed; the message names its owner
+        OSError: the image's folder is closed to this user
     """
     status = status_of(image.path)
     if status and status.st_uid != effective_user_id() and not os.access(image.path, os.R_OK):
@@ -524,7 +550,7 @@ def _require_open(image: Image) -> None:
 def _lock_image_folder(image: Image, reporter: Reporter) -> Iterator[None]:
     """Return a context that holds the lock of an image folder that others write to, too; waits two hours at most.
 
-    What a killed import of this user has left there is removed first.
+    The folder is the image's ``root``. What a killed import of this user has left there is removed first.
 
     Raises:
         EnvironmentLacks: the lock is closed to this user, or held for too long
@@ -588,8 +614,8 @@ def _require_space(image: Image) -> None:
 def _free_on_node(folder: Path, prefix: Sequence[str]) -> int | None:
     """Return the bytes free in ``folder`` as a compute node sees it, by ``df``; None: it does not say.
 
-    ``prefix``: the words that run a command on a compute node, as ``srun``. Waits up to ten minutes. None also where
-    the node does not see the folder.
+    ``prefix``: the words that run a command on a compute node, beginning with ``srun``. Waits up to ten minutes. None
+    also where the node does not see the folder.
     """
     answer = run_program([*prefix, "df", "-Pk", str(folder)], 600)
     fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []

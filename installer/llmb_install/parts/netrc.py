@@ -13,7 +13,7 @@ _WITH_VALUE = ("login", "password", "account")
 
 @dataclass(frozen=True)
 class NetrcEntry:
-    """One entry of a netrc file: credentials for one host, and where its text begins and ends.
+    """One entry of a netrc file, by ``parse_entries``: credentials for one host, and where its text lies.
 
     The text goes on to the beginning of the next entry, and has the comments and blank lines before that.
     """
@@ -31,9 +31,9 @@ class NetrcEntry:
 def parse_entries(text: str) -> list[NetrcEntry]:
     """Return all entries in the text of a netrc file, in their order, ``default`` among them; empty: there is none.
 
-    An entry ends where the next one, or a macro, begins. Unknown words are skipped, quotes are part of a word, and of a
-    password that is given twice the last one holds. A host may have several entries, and keeps its spelling; keywords
-    count in lower case only.
+    Nothing is refused. An entry ends where the next one, or a macro, begins. Unknown words are skipped, quotes are
+    part of a word, and of a password that is given twice the last one holds. A host may have several entries, and
+    keeps its spelling; keywords count in lower case only.
     """
     found: list[NetrcEntry] = []
     words = iter(_words(text))
@@ -66,7 +66,7 @@ def effective_entries(text: str) -> list[NetrcEntry]:
 def with_lines(text: str, lines: str) -> str:
     """Return the text of a netrc file with ``lines`` added before its first ``default`` entry, or at its end.
 
-    ``lines`` end in a line break. One is put before them where the text has none there.
+    ``lines``, whole entries, must end in a line break. One is put before them where the text has none there.
     """
     position = next((entry.start for entry in parse_entries(text) if not entry.host), len(text))
     before = text[:position]
@@ -74,7 +74,7 @@ def with_lines(text: str, lines: str) -> str:
 
 
 def without_hosts(text: str, hosts: Collection[str]) -> str:
-    """Return the text of a netrc file without the entries of ``hosts``, all of them; comments inside them stay.
+    """Return the text of a netrc file without any entry of ``hosts``; comment lines inside those stay.
 
     The names must be spelled as there; ``default`` stays. The text is returned unchanged where it has none of them.
     """
@@ -93,9 +93,10 @@ def without_hosts(text: str, hosts: Collection[str]) -> str:
 
 
 def _words(text: str) -> list[tuple[int, str]]:
-    """Return every word of a netrc text outside comment lines, each behind its position in the text, in order.
+    """Return every word of a netrc text outside comment lines, as (position in the text, word), in order.
 
-    Words are separated by white space; quotes are part of them. A comment line begins with ``#``, blanks aside.
+    The position is that of its first character. Words are separated by white space; quotes are part of them. A comment
+    line begins with ``#``, blanks aside.
     """
     found: list[tuple[int, str]] = []
     for line in re.finditer(r"[^\n]+", text):

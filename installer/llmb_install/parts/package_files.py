@@ -26,7 +26,8 @@ _METADATA = ".dist-info"
 def add_clone(environment: Path, clone: Path) -> None:
     """Make the Python of ``environment`` import the packages of ``clone`` in place, like an editable install.
 
-    Writes ``llmb.pth`` and the metadata of a package ``llmb``, which must not be there yet.
+    ``environment`` is the folder of a Python environment. Writes ``llmb.pth`` and the metadata of a package ``llmb``
+    into its packages; the metadata must not be there yet.
 
     Raises:
         OSError: a file cannot be written, or the metadata is there
@@ -47,9 +48,10 @@ def add_clone(environment: Path, clone: Path) -> None:
 def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[str]:
     """Hard-link packages of the environment ``source`` into ``target``; return those linked, as ``NAME==VERSION``.
 
-    They are sorted by their metadata folders. ``wanted`` names them like that, in lower case with ``-``. Nothing
-    happens, and the list is empty, where the Pythons differ, where the file system has no hard links, or where a file
-    of ``source`` is damaged. Packages that ``target`` has, in whatever version, stay.
+    Both are folders, or links to them. The packages are sorted by their metadata folders. ``wanted`` names them as
+    returned, in lower case with ``-``; others are not linked. Nothing happens, and the list is empty, where the
+    Pythons differ, where the file system has no hard links, where a file of ``source`` is damaged or ``source`` is
+    missing. Packages that ``target`` has, in whatever version, stay.
 
     Raises:
         OSError: a file cannot be read or linked
@@ -111,7 +113,8 @@ def _link_package(metadata: Path, there: Path) -> None:
 def _requirement(metadata: Path) -> str:
     """Return the requirement of an installed package, ``huggingface-hub==1.33.0``, by its metadata folder's name.
 
-    The name is in lower case, with ``-`` for ``_`` and ``.``; nothing is read.
+    The folder is such as ``huggingface_hub-1.33.0.dist-info``. The name is in lower case, with ``-`` for ``_`` and
+    ``.``; nothing is read.
     """
     name, _, version = metadata.name.removesuffix(_METADATA).rpartition("-")
     return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"

@@ -53,11 +53,12 @@ _PACKAGES = (".whl", ".tar.gz", ".zip")
 class Sources:
     """Where this machine's settings for pip and uv say that packages come from: pages of links first, then indexes.
 
-    It is made from these ``settings``. ``links`` returns the files of a package whose names ``accepts`` accepts, never
-    none; ``fetch`` the content of the first of them with a SHA-256 in ``hashes``. Both also ask the indexes ``more``,
-    and raise ``Unavailable`` where there is no such file. ``configured`` names, for messages, the page or index that a
-    location belongs to. What pages say is kept as long as the object lives, as is that a server does not answer.
-    ``refusal`` is what indexes said that did not let the last ``links`` look; None: all did.
+    It is made from these ``settings``, and asks nobody before ``links`` or ``fetch`` is called. ``links`` returns the
+    list of files of a package whose names ``accepts`` accepts, never none; ``fetch`` returns, as bytes, the first of
+    them with a SHA-256 in ``hashes``. Both also ask the indexes ``more``, and raise ``Unavailable`` where there is no
+    such file. ``configured`` returns the page or index that a location belongs to, for messages. What pages say is
+    kept as long as the object lives, as is that a server does not answer. The attribute ``refusal`` is an
+    ``Unavailable``, not raised, with what indexes said that did not let the last ``links`` look; None: all did.
     """
 
     def __init__(self, settings: IndexSettings) -> None:
@@ -76,7 +77,7 @@ class Sources:
     def configured(self, location: str) -> str:
         """Return the index or page of links that ``location`` belongs to, without user and password, for messages.
 
-        It is ``location`` itself, also without these, where it belongs to none.
+        It is ``location`` itself, also without these, where it belongs to none. ``location`` is a URL or a path.
         """
         shown = without_password(location)
         known = [without_password(source) for source in (*self._indexes, *self._pages)]
@@ -85,13 +86,15 @@ class Sources:
     def links(self, package: str, accepts: Callable[[str], bool] = bool, more: Collection[str] = ()) -> List[Link]:
         """Return the files of ``package`` whose names ``accepts`` accepts, from all pages and indexes; never none.
 
-        By default all names are accepted. The files are in the order of pages, indexes and ``more``, further indexes to
-        ask; a file that several have is there several times. Each page is read once; errors of pages that did not let
-        us look are kept in ``refusal``.
+        The package's name may be spelled in any way. ``accepts`` gets a file name; by default all are accepted. The
+        files are in the order of pages, indexes and ``more``, addresses of further indexes to ask; a file that several
+        have is there several times. Each page is read once; errors of pages that did not let us look are kept in
+        ``refusal``.
 
         Raises:
             Unavailable: there is no such file; with what each index said that did not answer, or did not let us look
             OSError: a local folder is closed to this user
+            RuntimeError: the path of a local folder begins with the home of an unknown user
         """
         package = _normalized_name(package)
         found: List[Link] = []
@@ -130,11 +133,12 @@ class Sources:
         """Return the content of the first file of ``package`` with an accepted name and a SHA-256 in ``hashes``.
 
         The order is that of ``links``: files are downloaded until one fits. ``accepts`` is asked about each name.
-        ``more``: further indexes to ask. ``hashes``: hexadecimal digits.
+        ``more``: addresses of further indexes to ask. ``hashes``: hexadecimal digits, in lower case.
 
         Raises:
             Unavailable: there is no such file; says why the last one that was tried was refused
             OSError: a local folder is closed to this user
+            RuntimeError: the path of a local folder begins with the home of an unknown user
         """
         problems = []
         for link in self.links(package, accepts, more):
@@ -163,11 +167,13 @@ class Sources:
     def _links_on_page(self, page: str) -> List[Link]:
         """Return the files that a page of links, or a folder, names; empty: it names none.
 
-        Each page is read once, and its files kept.
+        ``page`` is a URL or a path. Each page is read once, and its files kept; one that cannot be read is tried
+        again.
 
         Raises:
             Unavailable: the page or folder cannot be read, or is a web page for people
             OSError: a local folder is closed to this user
+            RuntimeError: the path begins with the home of an unknown user
         """
         if page not in self._read_pages:
             self._read_pages[page] = self._read_page(page)
@@ -176,12 +182,13 @@ class Sources:
     def _read_page(self, page: str) -> List[Link]:
         """Read a page of links, or a folder, now, and return the files that it names; empty: it names none.
 
-        A package file stands for itself, and of a folder with an ``index.html`` that page is read. A server that did
-        not answer before is not asked again, but the same error raised.
+        ``page`` is a URL or a path. A package file stands for itself, and of a folder with an ``index.html`` that page
+        is read. A server that did not answer before is not asked again, but the same error raised.
 
         Raises:
             Unavailable: the page or folder cannot be read, or is a web page for people
             OSError: a local folder is closed to this user
+            RuntimeError: the path begins with the home of an unknown user
         """
         local = _local_path(page)
         if local is not None and local.is_dir() and not (local / "index.html").is_file():
@@ -196,7 +203,7 @@ class Sources:
             raise self._failed[host]
 
         def read() -> bytes:
-            """Return the content of the page, within ten seconds.
+            """Return the content of the enclosing method's page, which must come within ten seconds.
 
             Raises:
                 Unavailable: the page cannot be read, or does not come in time
@@ -221,9 +228,12 @@ class Sources:
     def _read_location(self, location: str, seconds: float) -> bytes:
         """Return the content of a file, local or at an address, waiting at most ``seconds`` whenever nothing comes.
 
+        ``location`` is a URL or a path. The proxies, certificates and passwords of the settings are used.
+
         Raises:
-            Unavailable: it cannot be read
+            Unavailable: it cannot be read; its ``absent``, ``down`` and ``later`` tell more
             OSError: its local folder is closed to this user
+            RuntimeError: the path begins with the home of an unknown user
         """
         local = _local_path(location)
         shown = without_password(location)
@@ -254,7 +264,10 @@ class Sources:
             raise refusals.unanswered_error(place, error, self._by_proxy(location)) from error
 
     def _request(self, location: str) -> urllib.request.Request:
-        """Return the request for an address, with the user and password that are known for its host; not sent yet."""
+        """Return the request for the address ``location``, with the user and password for its host; not sent.
+
+        The password is in a header, and no longer in the address. A redirect does not carry it on.
+        """
         parts = urllib.parse.urlsplit(location)
         host = parts.netloc.rpartition("@")[2]
         request = urllib.request.Request(
@@ -269,8 +282,8 @@ class Sources:
     def _credentials(self, parts: urllib.parse.SplitResult) -> Optional[Tuple[str, str]]:
         """Return user and password for the address ``parts``: its own, those of an index on its host, or netrc's.
 
-        The first of these counts; a page of links counts like an index, and ports play no part. None where nobody knows
-        any. A netrc file that cannot be read counts as none.
+        The first of these counts; a page of links counts like an index, and ports play no part. A missing password is
+        empty. None where nobody knows any. A netrc file that cannot be read counts as none.
         """
         for index in (parts.geturl(), *self._indexes, *self._pages):
             try:
@@ -294,7 +307,7 @@ class Sources:
         return {**urllib.request.getproxies(), **proxies}
 
     def _by_proxy(self, location: str) -> str:
-        """Return `` (by the proxy ADDRESS)``, for a message about ``location``; empty where it needs no proxy.
+        """Return `` (by the proxy ADDRESS)``, with the blank, for a message about ``location``; empty: none.
 
         Raises:
             Unavailable: the location is a malformed address
@@ -395,7 +408,7 @@ def _is_html(text: str) -> bool:
 
 
 def _is_for_people(text: str) -> bool:
-    """Return whether a web page has what no list of files needs: a form, a script or a redirect."""
+    """Return whether the ``text`` of a web page has what no list of files needs: a form, a script or a redirect."""
     return re.search(r"<form|<script|http-equiv=.?refresh", text, re.IGNORECASE) is not None
 
 
@@ -415,7 +428,8 @@ def _joined_error(problems: List[Unavailable]) -> Unavailable:
 def _with_retries(read: Callable[[], bytes]) -> bytes:
     """Return what ``read`` returns; it is tried twice more, after pauses, where its error says that this may help.
 
-    The server says how long the pauses are, else they take one and three seconds.
+    That is where the error's ``later`` is not None: so many seconds the pause takes, and one and then three where it
+    is 0.
 
     Raises:
         Unavailable: no try succeeded, another is of no use, or the server asks to wait for more than 30 seconds
@@ -437,19 +451,19 @@ def _with_retries(read: Callable[[], bytes]) -> bytes:
 def _with_timeout(seconds: float, shown: str, work: Callable[[], bytes]) -> bytes:
     """Return what ``work`` returns, or raise after ``seconds``, whether it waits for a name or for each address.
 
-    ``shown`` is what the message says did not answer.
+    ``shown`` is what the message says did not answer. ``work`` runs in a thread of its own.
 
     Raises:
-        Unavailable: ``work`` raised it, or has not ended; it then goes on in its thread, and nobody waits for it
+        Unavailable: ``work`` raised it, raised another error, or has not ended; it then goes on in its thread, and
+            nobody waits for it
     """
     silence = refusals.unanswered_error(shown, TimeoutError(f"no answer in {seconds:.0f} s"))
     ended: List[Union[bytes, Unavailable]] = [silence]
 
     def run() -> None:
-        """Do the work in its thread, and keep its result or its Unavailable in ``ended``; another error ends the
-        thread alone.
+        """Do the enclosing function's work in a thread; append its result or its Unavailable to ``ended``.
 
-        The caller then takes the work for one that gave no answer.
+        Another error ends the thread alone: the caller then takes the work for one that gave no answer.
         """
         try:
             ended.append(work())

@@ -34,19 +34,22 @@ _MACHINES_FILE = Path("/etc/pip.conf")
 
 
 class IndexSettings(NamedTuple):
-    """Which package indexes, proxies and certificates pip and uv are set to use on this machine, in uv's terms."""
+    """Which package indexes, proxies and certificates pip and uv are set to use on this machine, in uv's terms.
+
+    ``read_index_settings`` makes it.
+    """
 
     variables: Mapping[str, str] = {}
-    """Environment variables for uv."""
+    """Environment variables for uv, such as ``UV_DEFAULT_INDEX``, to be put over this process's own."""
     options: Tuple[str, ...] = ()
     """Options for uv's command line: ``--no-index``, or none."""
 
 
 def read_index_settings(env: Mapping[str, str]) -> IndexSettings:
-    """Return what pip's files and ``env`` say of package indexes, as variables and options of uv.
+    """Return what pip's files and the variables ``env`` say of package indexes, as variables and options of uv.
 
-    Variables of uv's own win over ``PIP_`` ones, and these over files. ``options`` is ``--no-index`` or empty. Settings
-    that uv needs no word for are left out.
+    Variables of uv's own win over ``PIP_`` ones, and these over files. ``options`` is ``--no-index`` or empty.
+    Settings that uv needs no word for are left out. A file that cannot be read is skipped.
 
     Raises:
         OSError: the folder of certificates cannot be listed
@@ -72,8 +75,9 @@ def read_index_settings(env: Mapping[str, str]) -> IndexSettings:
 def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
     """Return the settings of ``pip install`` by their names in pip's files, such as ``index-url``; empty: none.
 
-    From the machine's files to the user's, sections (``global``, ``install``), then ``PIP_`` variables that are not
-    empty; the later one wins. A file that cannot be read or parsed is skipped.
+    They come from the machine's files and then the user's, first the section ``global`` of all and then ``install``,
+    last from the ``PIP_`` variables in ``env`` that are not empty; the later one wins. A file that cannot be read or
+    parsed is skipped.
     """
     found: Dict[Tuple[str, str], str] = {}
     for path in _pip_files(env):
@@ -94,8 +98,8 @@ def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
 def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
     """Yield the configuration files that pip reads, the least important first; they need not exist.
 
-    ``PIP_CONFIG_FILE`` names the last, and takes the place of the user's own if it exists. Nothing is yielded where it
-    is the null device.
+    ``env`` are environment variables: ``PIP_CONFIG_FILE`` names the last, which takes the place of the user's own
+    files if it exists. Nothing is yielded where it is the null device.
     """
     own = env.get("PIP_CONFIG_FILE")
     if own == os.devnull:

@@ -25,12 +25,12 @@ _AGAIN = f"run the same command again later, or {OTHER_INDEX}"
 
 
 class Unavailable(Exception):
-    """Raised where a package file could not be had; the text says what happened, and where.
+    """Raised where a package file could not be had; its text says what happened, and where.
 
-    ``remedy`` is what to do about it. ``absent``: whoever was asked answers, and does not have it. ``down``: nobody
-    answers. ``by_name``: it may answer to others, so that a program with more to show, or other authorities to trust,
-    may get the file. ``later``: seconds after which to ask again, 0 where it does not say how many; None: to ask again
-    is of no use.
+    The attribute ``remedy`` says what to do about it. ``absent``: whoever was asked answers, and does not have it.
+    ``down``: nobody answers. ``by_name``: it may answer to others, so that a program with more to show, or other
+    authorities to trust, may get the file. ``later``: seconds after which to ask again, 0 where it does not say how
+    many; None: to ask again is of no use.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Unavailable(Exception):
 def without_password(location: str) -> str:
     """Return an address without user, password and fragment, as it may be shown; a path stays as it is.
 
-    Of a malformed address only what stands before ``@`` is left out.
+    Of a malformed address what stands before ``@`` is left out, and the fragment stays.
     """
     try:
         parts = urllib.parse.urlsplit(location)
@@ -67,7 +67,7 @@ def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
     """Return the error that ``shown`` gave no answer, or only half of one, because of ``error``; not raised here.
 
     It is ``down`` but for half an answer and for a proxy that wants a user. ``shown`` is the address as people may see
-    it. ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``; empty: none.
+    it. ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``, with the blank; empty: none.
     """
     cause: Any = error
     while isinstance(cause, urllib.error.URLError):
@@ -112,9 +112,9 @@ def broken_off(location: str, what: str, where: str = "") -> Unavailable:
 def http_error(shown: str, status: int, reason: str, retry_after: str, *, known: bool) -> Unavailable:
     """Return the error of an HTTP ``status`` that ``shown`` answered with in place of a file; not raised here.
 
-    404 and 410 are ``absent``, 401, 403 and 407 ``by_name``; only after 429 and 5xx is it of use to ask again.
-    ``reason``: what HTTP calls the status. ``retry_after``: that header, empty if there is none; ``known``: a user and
-    a password were sent.
+    404 and 410 are ``absent``, 401, 403 and 407 ``by_name``; only after 429 and 5xx is it of use to ask again, which
+    ``later`` says. ``shown`` is the address as people may see it. ``reason``: what HTTP calls the status.
+    ``retry_after``: that header, empty if there is none; ``known``: a user and a password were sent.
     """
     code = f"{status} {reason}"
     later = _retry_after_seconds(retry_after)
@@ -154,7 +154,8 @@ def not_found_error(package: str, pages: str) -> Unavailable:
 def web_page(shown: str, text: str) -> Unavailable:
     """Return the error that ``shown`` answers with a web page for people in place of packages; not raised here.
 
-    It is ``by_name``, and names the title in ``text``, if there is one.
+    It is ``by_name``, and names the title in ``text``, the page's HTML, if there is one. ``shown`` is an address as
+    people may see it.
     """
     title = re.search(r"<title[^>]*>\s*(.*?)\s*</title", text, re.IGNORECASE | re.DOTALL)
     named = f" ({' '.join(title[1].split())[:60]!r})" if title else ""
@@ -173,7 +174,7 @@ def hash_error(shown: str) -> Unavailable:
 def _proxy_error(shown: str, why: str) -> Unavailable:
     """Return the error that ``shown`` cannot be reached because the proxy wants a user; not raised here.
 
-    It is ``by_name``; ``why`` ends the message.
+    It is ``by_name``. ``why``, such as the HTTP status and its reason, ends the message behind a colon.
     """
     remedy = "put its user and password into the address of the proxy (PIP_PROXY=http://USER:PASSWORD@HOST:PORT)"
     return Unavailable(f"{shown} cannot be reached, because the proxy wants a user: {why}", remedy, by_name=True)

@@ -22,11 +22,14 @@ _SECONDS = 1800.0
 
 
 class BadImage(Exception):
-    """Raised where a file is not a usable image; the text is a clause, such as ``it has only 3 bytes``."""
+    """Raised where a file is not a usable image; its text is a clause, such as ``it has only 3 bytes``."""
 
 
 class OtherMachines(BadImage):
-    """Raised where an image is sound, but for another architecture than the compute nodes have."""
+    """Raised where an image is sound, but for another architecture than the compute nodes have.
+
+    Its text is a clause, as that of ``BadImage``, and names both architectures.
+    """
 
 
 def check_superblock(path: Path) -> int:
@@ -57,10 +60,12 @@ def check_superblock(path: Path) -> int:
 
 
 class Inspector:
-    """A tool that looks into image files with ``unsquashfs``: ``check`` quickly, ``read_everything`` at every byte.
+    """A tool that looks into image files with ``unsquashfs``, on this machine or elsewhere.
 
-    Both raise ``BadImage`` where an image is of no use. ``prefix`` is put before its command line to run it elsewhere,
-    for instance through ``srun``.
+    ``prefix`` is put before its command line to run it elsewhere, for instance the words of ``srun``. ``check`` looks
+    quickly whether a file is an image for an ``architecture``, and returns the size in bytes of the file system in it;
+    ``read_everything`` unpacks every byte to nowhere. Both raise ``BadImage`` where an image is of no use, and
+    EnvironmentLacks where ``unsquashfs`` is missing or takes more than half an hour.
     """
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
@@ -69,7 +74,8 @@ class Inspector:
     def check(self, path: Path, architecture: str) -> int:
         """Check an image file: superblock, listing, and architecture of its programs; return its size in bytes.
 
-        The size is that of the file system in it. File contents are not read.
+        The size is that of the file system in it. File contents are not read, but for the heads of some programs. The
+        superblock is read on this machine, also where ``prefix`` leads elsewhere.
 
         Raises:
             BadImage: it is damaged, not an image, or for other machines than ``architecture`` (OtherMachines)
@@ -104,7 +110,7 @@ class Inspector:
     def _architecture(self, path: Path, names: list[str]) -> str:
         """Return the architecture of an image's programs, ``x86_64`` or ``aarch64``, by the head of one of them.
 
-        An unknown one is described in words. ``names``: all paths in the image. Up to 20 files in its folders for
+        Another one is described in words. ``names``: all paths in the image. Up to 20 files in its folders for
         programs, such as ``usr/bin``, are looked at, as some are scripts.
 
         Raises:
@@ -123,7 +129,7 @@ class Inspector:
     def _unsquashfs(self, *arguments: str, most: int = MOST_BYTES) -> Answer:
         """Run ``unsquashfs`` with ``arguments``, and return its answer; it is ended after ``most`` bytes of output.
 
-        A failure of the program is in the answer.
+        A failure of the program is in the answer, as is that it was ended so; what it printed before is kept.
 
         Raises:
             EnvironmentLacks: the program is missing or takes more than half an hour

@@ -35,7 +35,7 @@ BESIDE = Path(sys.executable).parent
 def find_uv(*folders: Path) -> Optional[str]:
     """Return the path of uv in the first of ``folders`` that has it, else beside this Python; None: there is none.
 
-    Only a file that can be executed counts. PATH is not searched.
+    Only a file ``uv`` that can be executed counts. PATH is not searched.
     """
     for folder in (*folders, BESIDE):
         program = folder / "uv"
@@ -119,10 +119,10 @@ def get_uv(folder: Path, settings: IndexSettings) -> str:
 
 
 def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional[str]:
-    """Have uv download a Python of ``version``, such as 3.12, to where uv keeps its own; return why that failed.
+    """Have uv download a Python of ``version``, such as ``3.12``, to where uv keeps its own; return why that failed.
 
-    The reason is a clause. None: it succeeded. ``env``: uv's environment, beside this machine's settings for indexes.
-    uv itself is downloaded into ``folder`` if need be, and gets ten minutes at most.
+    The reason is a clause. None: it succeeded. ``env``: uv's environment, over which this machine's settings for
+    indexes are put. uv itself is downloaded into ``folder`` if need be, and gets ten minutes at most.
 
     Raises:
         OSError: the folder of certificates cannot be listed
@@ -152,19 +152,20 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
 
 def failure_cause(line: str) -> str:
-    """Return why uv failed, by the last line that it printed: without ``cause: `` or ``Caused by: `` before it."""
+    """Return why uv failed, by ``line``, the last that it printed: without ``cause: `` or ``Caused by: `` before it."""
     return re.sub(r"^(cause|Caused by): ", "", line.strip())
 
 
 def install_argv(
     program: str, python: str, cache: Path, settings: IndexSettings, arguments: Iterable[str]
 ) -> List[str]:
-    """Return the command line of ``uv pip install`` for ``arguments``, with the best file of all indexes, as pip has
-    it.
+    """Return the command line of ``uv pip install`` for ``arguments``, taking the best file of all indexes.
 
-    ``program`` is uv, ``python`` the one to install for. uv calls that unsafe, because a package may come from another
-    index than expected; here the hashes decide. ``cache`` lies beside the environment and is not the user's: files are
-    linked from there, not written twice, and nothing of it counts against the quota of a home folder.
+    ``program`` is the path of uv, ``python`` that of the Python to install for; ``arguments`` are requirements and
+    further options. uv calls that unsafe, because a package may come from another index than expected; here the hashes
+    decide. ``cache`` lies beside the environment and is not the user's: files are linked from there, not written
+    twice, and nothing of it counts against the quota of a home folder. Of ``settings`` only the options are in the
+    line.
     """
     options = ["--index-strategy", "unsafe-best-match", "--link-mode", "hardlink", "--cache-dir", str(cache)]
     words = list(arguments)
@@ -194,11 +195,11 @@ _FETCHED = "3.12"
 
 
 def repair_environment() -> None:
-    """Repair this process's environment variables: set HOME if missing or empty, drop paths of certificates that are
-    gone.
+    """Repair this process's environment variables: set a missing or empty HOME, drop certificates that are gone.
 
-    A user without a name gets a HOME that nobody can write to, and that messages name. With certificates that are gone,
-    of an environment that was left for instance, uv and Python would know no authority at all.
+    HOME becomes the folder that the system knows; for a user without a name ``/nonexistent``, to which nobody can
+    write and which messages name. Dropped are variables such as ``SSL_CERT_FILE`` that name a missing path, of an
+    environment that was left for instance: uv and Python would know no authority at all.
     """
     if not os.environ.get("HOME"):
         try:
@@ -223,8 +224,9 @@ def running_version() -> Version:
 def find_python(accepts: Accepts) -> Optional[str]:
     """Return the path of a Python whose version ``accepts`` accepts: the running one, one on PATH, or one of uv's.
 
-    They are tried in this order. Of those on PATH 3.11 is preferred, then 3.12, 3.13, 3.10 and 3.14. None where there
-    is none. Candidates are started to ask their version; the path is that of the real executable.
+    ``accepts`` gets a version as (major, minor). They are tried in this order. Of those on PATH 3.11 is preferred,
+    then 3.12, 3.13, 3.10 and 3.14. None where there is none. Candidates are started to ask their version; the path is
+    that of the real executable.
     """
     if accepts(running_version()):
         return sys.executable
@@ -286,7 +288,10 @@ def _real_python(path: str) -> Optional[Tuple[str, Version]]:
 
 
 def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
-    """Return advice on how to get a Python from ``oldest`` to ``newest``, as one line; without ``newest``: or newer."""
+    """Return a remedy, as one line: how to get a Python from ``oldest`` to ``newest``, both included.
+
+    Versions are (major, minor); ``newest`` None: ``oldest`` or newer.
+    """
     wanted = as_text(oldest, newest) + ("" if newest else " or newer")
     return (
         f"get a Python {wanted}: 'module load python' on a cluster with modules, or as root 'dnf install python3.12' "
@@ -308,8 +313,9 @@ def as_text(oldest: Version, newest: Optional[Version] = None) -> str:
 def start_with_another(argv: List[str], stream: TextIO) -> int:
     """Have uv download a newer Python and become it with the words ``argv``, or explain why that fails.
 
-    For a Python that is too old, where no newer one was found. Returns exit status 3 where there is none to be had, or
-    only help was asked for; else this process is replaced. Messages go to ``stream``.
+    For a Python that is too old, where no newer one was found. ``argv`` is the path of the Python program to run, and
+    its arguments. Returns exit status 3 where no Python is to be had, or only help was asked for (``-h`` or ``--help``
+    in ``argv``); else this process is replaced. Messages go to ``stream``.
 
     Raises:
         OSError: the new Python cannot be started
@@ -330,9 +336,9 @@ def start_with_another(argv: List[str], stream: TextIO) -> int:
 
 
 def main() -> None:
-    """Replace this process by uv with its arguments, told what pip is told on this machine.
+    """Replace this process by uv with this process's arguments, told what pip is told on this machine.
 
-    uv is downloaded first where it is missing.
+    uv is downloaded first where it is missing. PYTHONPATH is left out of its environment.
 
     Raises:
         SystemExit: with a message, where uv cannot be had

@@ -25,13 +25,13 @@ from llmb_install.working.reporter import Reporter
 
 
 class Room(NamedTuple):
-    """Disk space that is needed in a folder while a part of an installation is made."""
+    """Disk space that is needed in a folder while a part of an installation is made; ``bytes`` is how much."""
 
     folder: Path
     """It need not exist."""
     bytes: int
     what: str
-    """What takes the space, for messages."""
+    """What takes the space, for messages: a noun such as ``environment hub``."""
     elsewhere: str = (
         "choose another directory (--install-path, --image-folder, ENROOT_TEMP_PATH); --no-space-check tries all the "
         "same"
@@ -43,15 +43,17 @@ class Artefact(ABC):
     """One part of an installation, such as an image or a file, that can be checked and made.
 
     It looks at what is there, not at what was once noted, so that a command that was killed is repaired by giving it
-    again. ``id`` names the part. ``is_complete`` is the quick look, ``verify`` the thorough one, which says what is
-    wrong; ``ensure`` makes what is missing, by ``make`` for a small part. ``room`` is the disk space that making it
-    needs, ``lacks`` what else this machine lacks for it, and ``show`` what a dry run says of it.
+    again. The property ``id`` is the name of the part. ``is_complete`` is the quick look, a bool; ``verify`` is the
+    thorough one, which returns what is wrong, as text, or None. ``ensure`` makes what is missing and returns whether
+    anything changed; a small part has ``make`` for that. They raise an LLMBError where the part cannot be looked at or
+    made, or an OSError. ``room`` returns the disk space that making it needs, ``lacks`` what else this machine lacks
+    for it, as errors that are not raised, and ``show`` a line for a dry run.
     """
 
     @property
     @abstractmethod
     def id(self) -> str:
-        """The name of the part in messages, ``needs`` and ``--json``, unique in its installation."""
+        """The name of the part in messages, ``needs`` and ``--json``, unique there, such as ``site-config``."""
 
     needs: tuple[str, ...] = ()
     """The ids of the parts that must be made before it."""
@@ -74,7 +76,7 @@ class Artefact(ABC):
         """Return what else this machine lacks to make the part, as errors that are not raised; empty: nothing.
 
         Disk space is not among it: see ``room``. May ask over the network. Found in seconds, as a rule, and without
-        making anything of the part.
+        making anything of the part; ``CpuEngine`` alone may download a Python for it.
 
         Raises:
             OSError: a file cannot be read
@@ -111,6 +113,8 @@ class Artefact(ABC):
 
         Raises:
             NotImplementedError: the part has none
+            LLMBError: the part could not be made
+            OSError: a file cannot be read or written
         """
         raise NotImplementedError
 
@@ -125,25 +129,28 @@ class Artefact(ABC):
 
     @abstractmethod
     def show(self) -> str:
-        """Return what ``ensure`` would do, as a line for a dry run; does nothing."""
+        """Return what ``ensure`` would do, as a line for a dry run, such as ``write PATH``; does nothing."""
 
 
 @dataclass(frozen=True)
 class Small(Artefact):
     """A small part of an installation that is checked and made by two given functions.
 
-    ``find_problem`` returns what is wrong, or None; ``is_complete`` and ``verify`` both go by it. ``correct``, which
-    ``make`` calls, makes the part. ``name`` is its id, ``does`` what ``show`` returns for a dry run.
+    ``find_problem`` returns what is wrong, or None; ``is_complete`` and ``verify`` both go by it. ``correct`` makes
+    the part, its result is ignored; ``make`` calls it. What the functions raise passes. The property ``id`` is
+    ``name``, and ``show`` returns ``does``, a line for a dry run.
     """
 
     name: str
+    """The part's id, such as ``answers``."""
     does: str
+    """What making it would do, as a line without a full stop."""
     find_problem: Callable[[], str | None] = field(compare=False)
     correct: Callable[[], object] = field(compare=False)
 
     @property
     def id(self) -> str:
-        """The name of this small part in messages and in ``--json``."""
+        """The part's ``name``, by which messages and ``--json`` call it."""
         return self.name
 
     def is_complete(self) -> bool:
@@ -181,8 +188,8 @@ class Small(Artefact):
 def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) -> None:
     """Raise where this machine lacks something to make the parts ``artefacts``; return where it has all.
 
-    ``space_check``: free disk space counts, too. All of the parts count, whether they are there or not. May ask package
-    indexes.
+    ``space_check``: too little free disk space counts, too. All of the parts count, whether they are there or not. May
+    ask package indexes.
 
     Raises:
         EnvironmentLacks: what ``lacking`` finds; of several one error that lists them all
@@ -194,8 +201,9 @@ def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) ->
 def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[EnvironmentLacks]:
     """Return everything that this machine lacks to make the parts, as errors that are not raised; empty: nothing.
 
-    Space comes first, then folders, then what each part lacks. ``space_check``: disk space, too. Folders that cannot be
-    written always count. May ask package indexes.
+    Space comes first, then folders, then what each part lacks. ``space_check``: too little disk space counts, too.
+    Folders that cannot be written always count. Parts that are there already count as well. May ask package indexes.
+    The parts are ``artefacts``.
 
     Raises:
         OSError: a file system does not answer, or a file cannot be read
@@ -215,8 +223,8 @@ def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[Environ
 def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
     """Raise the errors in ``found``: the only one itself, or one that lists all; return where there is none.
 
-    For what is found before anything is begun. Of errors with the same message only the last counts. ``more`` is put at
-    the end of the remedy, also of the error itself that is raised.
+    For what is found before anything is begun. Of errors with the same message only the last counts. ``more`` is put
+    at the end of the remedy, as it is, so that it begins with its own separator; the only error itself is changed so.
 
     Raises:
         LLMBError: the only one; of several a RequestError if the user can correct one, else an EnvironmentLacks
@@ -242,7 +250,7 @@ def free_bytes(folder: Path) -> int:
     """Return the bytes free on the disk where ``folder`` is or, if it does not exist, will be.
 
     Raises:
-        OSError: the file system does not answer
+        OSError: the file system does not answer, or a folder above is closed to this user
     """
     return shutil.disk_usage(existing(folder)).free
 
@@ -307,7 +315,7 @@ _SIDE_BY_SIDE = 3
 
 
 def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
-    """Return the parts of ``artefacts`` that are not complete, in their order; empty: all are.
+    """Return the parts of ``artefacts`` that are not complete by the quick look, in their order; empty: all are.
 
     Raises:
         LLMBError: a part cannot be looked at
@@ -325,10 +333,10 @@ def make_missing(
 ) -> list[str]:
     """Make the parts that are missing, and anew those in ``damaged``; return the ids of those that were made.
 
-    The ids are in the order in which the parts were finished. ``damaged`` has the problem of each by its id; ids of no
-    part are ignored. A part comes after those it needs; up to three are made at a time. ``space_check``: whether there
-    has to be room for all of it. Where several fail, the user is told of the others. Ctrl-C ends every program that a
-    part has started.
+    The ids are in the order in which the parts were finished. ``damaged`` (None: none is) has what is wrong with a
+    part by its id; ids of no part are ignored. A part comes after those it needs; up to three are made at a time.
+    ``space_check``: whether there has to be room for all of it. Where several fail, the user is told of the others.
+    Ctrl-C ends every program that a part has started.
 
     Raises:
         EnvironmentLacks: this machine lacks something for any of them; nothing was begun
@@ -377,10 +385,10 @@ def make_missing(
 
 
 def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, str | None]:
-    """Look thoroughly at every part, and return what is wrong with each by its id, None for nothing; in their order.
+    """Look thoroughly at every part; return by its id what is wrong with each, as text, or None; in their order.
 
-    An LLMBError or OSError that a part raises is what is wrong with it. Repairs nothing; each check is shown as a step,
-    and as failed where something is wrong.
+    An LLMBError or OSError that a part raises is what is wrong with it, as text. Repairs nothing; each check is shown
+    as a step, and as failed where something is wrong.
     """
     found: dict[str, str | None] = {}
     for artefact in artefacts:
@@ -397,8 +405,8 @@ def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, s
 def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | None:
     """Return the error that lists the problems in ``found``, by part; None: no part has one. Not raised here.
 
-    ``found`` is what ``verify_all`` returns. ``remedy``: what to do, but for problems that end in a remedy of their
-    own: a mistake by hand, which no update takes out of a file.
+    ``found`` is what ``verify_all`` returns. ``remedy``: what to do, but for problems whose text has a line ``->``
+    with a remedy of their own: a mistake by hand, which no update takes out of a file.
     """
     bad = [f"    {name}: {problem}" for name, problem in found.items() if problem]
     if not bad:
@@ -417,7 +425,10 @@ def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | No
 
 
 def read_receipt(path: Path) -> dict[str, Any] | None:
-    """Return the content of the receipt ``path``; None where it is missing, unreadable or of another schema than 1."""
+    """Return the content of the receipt ``path``, a JSON object; None where it is missing, unreadable or no receipt.
+
+    Its ``schema`` must be 1; other keys are not checked.
+    """
     try:
         receipt = read_json(path)
     except RecordError:

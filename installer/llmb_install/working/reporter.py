@@ -34,9 +34,10 @@ class Reporter:
 
     The screen is ``stream``, stderr by default, and ``verbose`` shows the log there, too. The log's folder
     ``log_folder`` (None: no log, until ``log_into``) is created with the first line that is logged, so that a run with
-    nothing to do writes nothing; ``log_path`` is its file, None before. ``step`` is a context for what takes time,
-    ``note`` prints a line and logs it, ``log`` only logs it, and ``say_where_the_log_is`` prints its path. What
-    ``hide`` was given is masked. As a context it closes the log at the end.
+    nothing to do writes nothing; the attribute ``log_path`` is the log's file, None before. ``note`` prints a line and
+    logs it, ``log`` only logs it, ``say_where_the_log_is`` prints its path. ``step`` returns a context for what takes
+    time, which gives a ``Step``. What ``hide`` was given is masked from then on. ``close`` closes the log; so does the
+    end of the reporter's own context. A log that cannot be written raises nothing.
     """
 
     def __init__(self, log_folder: Path | None, *, verbose: bool = False, stream: TextIO | None = None) -> None:
@@ -51,14 +52,17 @@ class Reporter:
         self.log_path: Path | None = None
 
     def log_into(self, folder: Path) -> None:
-        """Write the log to a file in ``folder`` from now on; folder and file are made with the first line.
+        """Write the log to a new file in ``folder`` from now on; folder and file are made with the first line.
 
         A log file that is open already goes on until ``close``.
         """
         self._folder = folder
 
     def hide(self, secret: str) -> None:
-        """Replace ``secret`` by ``****`` in all that is printed or logged from now on; an empty one is no secret."""
+        """Replace the text ``secret`` by ``****`` in all that is printed or logged from now on.
+
+        An empty text is ignored.
+        """
         if secret:
             self._secrets.append(secret)
 
@@ -73,10 +77,9 @@ class Reporter:
                 self._print(f"    {line}")
 
     def note(self, text: str) -> None:
-        """Print a line for the user on this reporter's screen, which is stderr by default, and log it if there is a
-        log.
+        """Print a line for the user on this reporter's screen, by default stderr, and log it if there is a log.
 
-        Secrets are masked.
+        ``text`` has no line break at its end. Secrets are masked.
         """
         with self._lock:
             self._write_log(text)
@@ -91,8 +94,9 @@ class Reporter:
     def step(self, title: str) -> Iterator[Step]:
         """Return a context for a step that takes time: it shows what is done, then how it ended: ok or failed.
 
-        A step has failed that raises, which passes on, or whose ``is_wrong`` was set. The ``Step`` that the context
-        gives is to be told what is being done, by ``update``. Several steps may run at the same time.
+        ``title`` is what is being done, such as ``image nemo.sqsh``. The context gives the ``Step``, which is to be
+        told what is being done, by ``update``. A step has failed that raises, which passes on, or whose ``is_wrong``
+        was set. Several steps may run at the same time.
         """
         step = Step(title)
         with self._lock:
@@ -135,9 +139,9 @@ class Reporter:
                 self._log = None
 
     def _live_lines(self) -> Live | None:
-        """Return the display that keeps running steps at the bottom of the terminal, below other lines; not started.
+        """Return rich's display that keeps running steps at the bottom of the terminal; not started.
 
-        None where the library for it, rich, is missing.
+        None where that library is missing.
         """
         try:
             from rich.console import Console
@@ -147,14 +151,17 @@ class Reporter:
             return None
 
         class _Console(Console):
-            """A terminal console that never hides the cursor: a killed process could not bring it back."""
+            """A terminal console of rich that never hides the cursor: a killed process could not bring it back.
+
+            ``show_cursor`` does nothing and returns False.
+            """
 
             def show_cursor(self, show: bool = True) -> bool:
-                """Leave the cursor as it is and return False: a killed process could not bring it back."""
+                """Leave the cursor as it is, whatever ``show`` says, and return False."""
                 return False
 
         def lines() -> Text:  # asked from another thread
-            """Return the lines of the running steps, one each, with secrets masked; called in another thread."""
+            """Return the lines of the running steps, secrets masked; called in another thread."""
             shown = [self._masked(step.describe()) for step in list(self._running)]
             return Text("\n".join(shown), no_wrap=True, overflow="ellipsis")
 
@@ -170,7 +177,7 @@ class Reporter:
     def _tick(self, step: Step, stop: threading.Event) -> None:
         """Print how far ``step`` is after two seconds, then every 15, until ``stop`` is set.
 
-        For where lines cannot be overwritten.
+        For where lines cannot be overwritten; it runs in a thread of its own.
         """
         seconds = _FIRST_PLAIN
         while not stop.wait(seconds):
@@ -179,7 +186,10 @@ class Reporter:
                 self._print(f"... {step.describe()}")
 
     def _print(self, text: str) -> None:
-        """Print a line to the screen, above the running steps, with secrets masked."""
+        """Print a line to the screen, above the running steps, with secrets masked.
+
+        ``text`` has no line break at its end. The caller holds the reporter's lock.
+        """
         shown = folded(self._masked(text), self._stream)
         if self._live is not None:
             self._live.console.print(shown, soft_wrap=True, markup=False, emoji=False)
@@ -207,19 +217,19 @@ class Reporter:
             self._folder = None
 
     def _masked(self, text: str) -> str:
-        """Return ``text`` with secrets masked, and without control characters that a terminal must not get."""
+        """Return ``text`` with secrets as ``****``, and printable: control characters cannot reach a terminal."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return printable_lines(text)  # much of it is what other programs said
 
 
 class Step:
-    """One running step of the installer: its title, what it is doing now, and since when.
+    """One running step of the installer: its title, what it is doing now, and since when; ``Reporter.step`` makes it.
 
-    It begins when it is made, from its ``title``. ``update`` says what it is doing, as a text or as a function that is
-    asked for one whenever it is shown. ``elapsed`` returns seconds, ``describe`` the line ``TITLE: DETAIL (12 s)``, and
-    ``detail_suffix`` its ``: DETAIL``, empty where there is none. Set ``is_wrong`` where a check found something, so
-    that it is shown as failed although it ran to its end.
+    It begins when it is made, from its ``title``. ``update`` sets what it is doing, a text or a function that is asked
+    for one whenever it is shown. ``elapsed`` returns the seconds since it began, ``describe`` the line
+    ``TITLE: DETAIL (12 s)``, and ``detail_suffix`` its ``: DETAIL``, empty where there is none. Set the attribute
+    ``is_wrong`` to True where a check found something, so that the step is shown as failed although it ran to its end.
     """
 
     def __init__(self, title: str) -> None:
@@ -232,7 +242,8 @@ class Step:
     def update(self, detail: str | Callable[[], str]) -> None:
         """Set what stands behind the step's title: a text, or a function that is asked for one whenever it is shown.
 
-        Empty: nothing. It takes the place of what was set before; the function may be called in another thread.
+        Empty: nothing. It takes the place of what was set before. The function may be called in another thread, and
+        should raise nothing: that would end the display or the step.
         """
         self._detail = detail
 

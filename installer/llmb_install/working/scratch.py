@@ -25,8 +25,8 @@ FOLDER = Path(".llmb") / "tmp"
 def root_for(folder: Path, root: Path) -> Path:
     """Return the folder under which to prepare files for ``folder``, so that a rename moves them there.
 
-    It is ``root``; ``folder`` itself only where it exists on another file system than ``root``'s scratch folder, by a
-    link or a mount.
+    It is ``root``, an installation's folder; ``folder`` itself only where that exists on another file system than
+    ``root``'s folder for unfinished things, by a link or a mount.
 
     Raises:
         OSError: ``folder`` is closed to this user
@@ -38,7 +38,8 @@ def root_for(folder: Path, root: Path) -> Path:
 def unfinished(root: Path, name: str) -> Path:
     """Return a new path in ``root``'s folder for unfinished things, for what becomes ``name`` when it is whole.
 
-    It is the name with random digits behind it: nobody else uses it, and nothing is there yet. The folder is made.
+    That folder, ``.llmb/tmp``, is made. The path is the name with a dot and random digits behind it: nobody else uses
+    it, and nothing is there yet.
 
     Raises:
         OSError: the folder cannot be made
@@ -70,10 +71,11 @@ def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) ->
     """Replace the content of ``path`` in one move, by a temporary file in ``root``'s folder for unfinished things.
 
     A file that is missing is made. Where ``path`` lies on another file system than ``root``, the temporary file is
-    beside it. Its folder must be there. The file gets ``mode``, whatever the umask.
+    beside it. The folder of ``path`` must be there. The file gets ``mode``, whatever the umask; text is written as
+    UTF-8.
 
     Raises:
-        RecordError: the file cannot be written
+        RecordError: the file cannot be written; the earlier one is as it was
         OSError: the folder for unfinished things cannot be made
     """
     folder = root / FOLDER
@@ -98,9 +100,10 @@ def write_record(root: Path, path: Path, value: Any) -> None:
 def sweep(root: Path) -> list[Path]:
     """Remove what belongs to this user in ``root``'s folder for unfinished things, and return those paths, sorted.
 
-    The caller holds ``root``'s lock. Of links the link goes, not what it leads to; if the folder itself is a link, that
-    one goes: what a kill leaves behind it would stay for good. Nothing where the folder is missing, or the state folder
-    above it is a link. A folder in it that cannot be removed whole is no error, and is among the paths.
+    The caller holds ``root``'s lock. Of links the link goes, not what it leads to; if the folder itself is a link,
+    that one goes: what a kill leaves behind it would stay for good. An empty list, and nothing removed, where the
+    folder is missing, or the state folder above it is a link. A folder in it that cannot be removed whole is no error,
+    and is among the paths.
 
     Raises:
         OSError: the folder cannot be listed, or a file in it not be removed

@@ -42,11 +42,11 @@ Owner = dict[str, str | int]
 
 @contextmanager
 def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, create: bool = True) -> Iterator[None]:
-    """Return a context that holds the installation's lock; it waits for another installer, and tells the user.
+    """Return a context that holds the installation's lock; entering it waits for another installer.
 
-    A process that holds it must not ask for it again, and would wait for itself. ``patience``: seconds to wait at most.
-    ``create``: make the installation's folder where there is none; without, a missing one counts as removed. The lock's
-    file stays; who removes the installation removes it while holding it.
+    The user is told of the wait. A process that holds the lock must not ask for it again: it would wait for itself.
+    ``patience``: seconds to wait at most. ``create``: make the installation's folder where there is none; without, a
+    missing one counts as removed. The lock's file stays; who removes the installation removes it while holding it.
 
     Raises:
         EnvironmentLacks: the lock is still held (the message names the owner), or the folder is not writable, or was
@@ -72,7 +72,7 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, 
 
 
 def _open(folder: Path, create: bool) -> int:
-    """Open the lock file in ``folder``, or make it, and return the file descriptor; takes no lock.
+    """Open, or make, the lock file in ``folder`` (``.llmb``), and return the file descriptor; takes no lock.
 
     The caller closes it. ``create``: make the folder where it is missing.
 
@@ -138,15 +138,18 @@ def at_work(install: Path) -> str:
 
     As far as can be told from here: an owner on another host counts as at work even if it was killed. The lock is not
     touched.
+
+    Raises:
+        OSError: the file that names an owner on another host cannot be looked at
     """
     lease = _Lease(install / ".llmb" / "lock.owner")
     return lease.describe_owner() if lease.is_held() else ""
 
 
 def _whose(folder: Path) -> str:
-    """Return `` (FOLDER belongs to ANN)``, for a message, of the nearest path from ``folder`` up that can be seen.
+    """Return `` (FOLDER belongs to ANN)``, with the blank, for a message; empty where it is this user's.
 
-    Empty if that is this user's, or none can.
+    FOLDER is the nearest path from ``folder`` up that can be looked at. Empty, too, where none can.
     """
     for path in (folder, *folder.parents):
         with contextlib.suppress(OSError):
@@ -158,7 +161,8 @@ def _whose(folder: Path) -> str:
 def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:
     """Wait until both lock and lease of the installation are this process's, for at most ``patience`` seconds.
 
-    ``descriptor`` is that of the open lock file. Both are tried at least once. The user is told once who has them.
+    ``descriptor`` is that of the open lock file, ``lease`` that of this process. Both are tried at least once. The
+    user is told once who has them. After an error neither is given back here.
 
     Raises:
         EnvironmentLacks: it took too long, or the installation is gone
@@ -200,9 +204,11 @@ def _is_locked(descriptor: int) -> bool:
 class _Lease:
     """The file that names the owner of an installation's lock, for file systems on which locks do not work.
 
-    It is made from the file's path, and makes no file before ``acquire``, which tries to take the lease; ``release``
-    gives it back. The owner renews the file's time, within ``kept_alive``; a file that is not renewed belongs to a dead
-    owner. ``is_held`` tells whether a living owner has the lease, ``describe_owner`` who that is.
+    It is made from the file's path, and makes no file before ``acquire``, which tries to take the lease without
+    waiting and returns whether this process has it now (OSError: the file cannot be written); ``release`` gives it
+    back. The owner renews the file's time, in the context that ``kept_alive`` returns; a file that is not renewed
+    belongs to a dead owner. ``is_held`` tells whether a living owner has the lease, ``describe_owner`` returns who it
+    is, as text for a message, dead or alive.
     """
 
     def __init__(self, path: Path) -> None:
@@ -214,8 +220,8 @@ class _Lease:
     def acquire(self) -> bool:
         """Try to take the lease, also from a dead owner, without waiting; return whether this process has it now.
 
-        False also where this process has it already: it is asked once. Whether an owner on another host is dead shows
-        only after a minute of asking.
+        Call it again after False. It is False also where this process has the lease already, so do not call it after
+        True. Whether an owner on another host is dead shows only after a minute of such calls.
 
         Raises:
             OSError: the file of the lease cannot be written
@@ -231,8 +237,11 @@ class _Lease:
     def is_held(self) -> bool:
         """Return whether a living owner has the lease, as far as can be told from here; this process may be it.
 
-        An owner on another host counts as living at the first look. False also where the file is missing or unreadable,
-        or names no owner.
+        An owner on another host counts as living at the first look. False also where the file is missing or
+        unreadable, or names no owner.
+
+        Raises:
+            OSError: the file of the lease of such an owner cannot be looked at
         """
         owner = _read_owner(self._path)
         return owner is not None and not self._is_dead(owner)
@@ -250,7 +259,10 @@ class _Lease:
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
-        """Return a context in which the lease's time is renewed every five seconds, to show that its owner lives."""
+        """Return a context in which the lease's time is renewed every five seconds, to show that its owner lives.
+
+        This process must have the lease.
+        """
         stop = threading.Event()
         thread = threading.Thread(target=self._beat, args=(stop,), daemon=True)
         thread.start()
@@ -346,7 +358,10 @@ class _Lease:
 
 
 def _lives(owner: Owner) -> bool | None:
-    """Return whether the process ``owner`` is alive; None: that cannot be told from here, as it is on another host."""
+    """Return whether the process ``owner`` is alive; None: that cannot be told from here, as it is on another host.
+
+    ``owner`` is what the file of a lease says; what it lacks counts as empty.
+    """
     host = str(owner.get("host", ""))
     started = str(owner.get("started", ""))
     boot = str(owner.get("boot", ""))
@@ -354,7 +369,11 @@ def _lives(owner: Owner) -> bool | None:
 
 
 def _read_owner(path: Path) -> Owner | None:
-    """Return the owner of the lock that the file ``path`` names; None: it is missing, unreadable, or names none."""
+    """Return the owner of the lock that the file ``path`` names; None: it is missing, unreadable, or names none.
+
+    That is a dictionary with ``pid``, and as a rule ``token``, ``host``, ``boot``, ``started`` and ``since``, which
+    are not checked.
+    """
     try:
         owner = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError):
@@ -370,14 +389,14 @@ _PATIENCE = 5.0
 
 @contextmanager
 def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
-    """Return a context that gives ``ENROOT_TEMP_PATH``, by its name, for unpacking an import in a new folder below
-    ``base``.
+    """Return a context that gives ``ENROOT_TEMP_PATH``, by its name: a new folder in ``base`` to unpack in.
 
-    While it exists, a link ``.llmb/llmb-import.TOKEN@HOST`` to it in ``install`` lets ``remove_leftovers`` find it, and
-    the variable its processes. At the end both are removed; a folder that cannot be removed stays, with the link.
+    While the folder exists, a link ``.llmb/llmb-import.TOKEN@HOST`` to it in ``install`` lets ``remove_leftovers``
+    find it, and the variable its processes. At the end both are removed; a folder that cannot be removed stays, with
+    the link.
 
     Raises:
-        EnvironmentLacks: the folder cannot be made
+        EnvironmentLacks: the folder cannot be made, as where ``base`` is missing
         OSError: the link cannot be made
     """
     folder = base.absolute() / f"{_IMPORT}.{secrets.token_hex(8)}"
@@ -448,7 +467,7 @@ def _end_import(link: Path) -> None:
     Nothing is done where link or folder is not this user's, or the link leads elsewhere than its name says.
 
     Raises:
-        OSError: the link cannot be removed
+        OSError: the link cannot be removed, or a process not be ended
     """
     if not _is_own(link, stat.S_ISLNK):
         return
@@ -457,7 +476,10 @@ def _end_import(link: Path) -> None:
     if folder.name == link.name.partition("@")[0] and (_is_own(folder, stat.S_ISDIR) or not os.path.lexists(folder)):
 
         def members() -> list[ProcessId]:
-            """Return the processes of this machine that belong to the import, by an environment variable of theirs."""
+            """Return the processes of this machine that belong to the import of the enclosing function.
+
+            They have the import's folder in their variable ``ENROOT_TEMP_PATH``.
+            """
             return with_variable("ENROOT_TEMP_PATH", str(folder))
 
         for process in members()[:1]:
@@ -485,9 +507,9 @@ def _remove_import(link: Path, folder: Path) -> None:
 
 
 def _is_own(path: Path, *kinds: Callable[[int], bool]) -> bool:
-    """Return whether ``path`` belongs to this user and is of one of ``kinds``, such as ``stat.S_ISREG``.
+    """Return whether ``path`` belongs to this user and is of one of ``kinds``.
 
-    Links are not followed. False where the path is gone.
+    These are functions of a mode, such as ``stat.S_ISREG``. Links are not followed. False where the path is gone.
 
     Raises:
         OSError: a folder above is closed to this user
@@ -505,10 +527,11 @@ def transaction(
 ) -> Iterator[Reporter]:
     """Return a context that holds the installation's lock and gives a reporter that logs into the installation.
 
-    Leftovers of killed commands are removed first. What a command goes by (answers, belongings, runs) it reads in here:
-    another may have come first. After an error the user is told where the log is; nothing that was done is undone.
-    ``verbose``: the log is shown on the screen, too. ``hidden``: secrets that must not be shown, whatever prints them.
-    ``new``: there may be no installation yet. ``log``: whether to write a log.
+    Entering it waits for another installer, up to ten minutes, and removes leftovers of killed commands. What a
+    command goes by (answers, belongings, runs) it reads in here: another may have come first. After an error, which
+    passes on, the user is told where the log is; nothing that was done is undone. ``verbose``: the log is shown on the
+    screen, too. ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be no
+    installation yet. ``log``: whether to write a log.
 
     Raises:
         EnvironmentLacks: the lock is held for too long, cannot be taken, or the installation was removed meanwhile

@@ -66,7 +66,7 @@ def _finding_of(record: RunRecord) -> Finding:
     """Return what has become of a run on this machine, by its events and processes.
 
     Its ``unknown`` says so where the run is on another machine; the finding has no ``state`` while the start is under
-    way. A run whose processes are gone without an end record is FAILED.
+    way. A run whose processes are gone without an end record is FAILED. Nothing is written, and nothing raised.
     """
     events = read_events(record.paths.events)
     if events.exit_code is not None:
@@ -95,8 +95,9 @@ def _finding_of(record: RunRecord) -> Finding:
 def _not_started(record: RunRecord) -> Finding:
     """Return what has become of a run on this machine whose script has not begun.
 
-    An empty finding while it may still begin; NOT_SUBMITTED where whoever started it is gone. Its ``unknown`` says so
-    where it was started on another machine.
+    An empty finding while it may still begin, and of a run on record as NOT_SUBMITTED or LOST; NOT_SUBMITTED where
+    whoever started it is gone, and its state is more than 10 s old. Its ``unknown`` says so where it was started on
+    another machine.
     """
     if record.state in (NOT_SUBMITTED, LOST):
         return Finding()
@@ -124,13 +125,14 @@ _LAUNCHER = (
 def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Start a run on this machine and, unless ``detach``, show its progress until it ends; return its record, saved.
 
-    Progress goes to standard error. The record of a run that failed is FAILED, with the exit code, else COMPLETED; with
-    ``detach`` it is RUNNING. A first Ctrl-C, SIGTERM or SIGHUP ends the run gently, a second one at once.
+    The run is on record as SUBMITTING, and its script written. Progress goes to standard error. The record of a run
+    that failed is FAILED, with the exit code as its detail, else COMPLETED; with ``detach`` it is RUNNING. A first
+    Ctrl-C, SIGTERM or SIGHUP ends the run gently, within 30 s, a second one at once.
 
     Raises:
         Interrupted: the user interrupted the run; it was ended, and is on record as CANCELLED
-        RecordError: its record cannot be written
-        OSError: the script cannot be started, or its log cannot be opened
+        RecordError: its record cannot be read or written, or is another user's
+        OSError: the script cannot be started, its log cannot be opened, or reading its record fails
     """
     paths = record.paths
     with noted_signals() as signals:
@@ -158,7 +160,8 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
 def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:
     """Start the run's script in a session of its own and return the process; its output goes to the batch log.
 
-    Unless ``detach``, the script is ended with this process, even where that is killed.
+    ``record`` is the run's. Output is appended. The script has no input, and this process's environment with
+    ``LLMB_RUN_DIR``. Unless ``detach``, the script is ended with this process, even where that is killed.
 
     Raises:
         OSError: the batch log cannot be opened, or Bash cannot be started
@@ -179,10 +182,11 @@ def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]
 
 
 def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, signals: Sequence[int]) -> int | None:
-    """Show the progress of a run until its script ends; return the exit status, or None once a signal is noted.
+    """Show a run's progress until its script ``child`` ends; return its exit status, or None once a signal is noted.
 
-    ``signals`` is a list that others add to. Progress is printed on standard error, on a terminal as one line that is
-    updated, else for the first and for every tenth step; each line names the run.
+    ``signals`` is the list of ``noted_signals``, which grows meanwhile. The script is not ended here. Progress is
+    printed on standard error, on a terminal as one line that is updated, else for the first and for every tenth step;
+    each line begins with ``run_id``.
     """
     terminal = sys.stderr.isatty()
     shown = 0
@@ -211,8 +215,11 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
 
     Its script is told to end first, which ends the ranks and records that, then whatever is left. Waits up to
     ``END_SECONDS`` (30) for them to save, then kills them. The record is CANCELLED; that of a run that had ended by
-    itself keeps its outcome. Not ended is a run that is being started, is on another machine, or belongs to another
-    user.
+    itself keeps its outcome. Not ended is a run that is being started (``AnswerLost``), is on another machine
+    (``EnvironmentLacks``), or belongs to another user (``RecordError``).
+
+    Raises:
+        OSError: reading the run's record fails
     """
     name, process = record.paths.name, record.process
     if process is None:
@@ -234,7 +241,10 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
     """This machine in the role of a held node: it is always there, and need not be given back.
 
     Made without arguments; as a context it yields itself. ``run`` and ``talk`` start programs on it, without a
-    container; ``nodes`` and ``addresses`` have it alone, and ``unreached`` is always empty.
+    container: ``run`` returns an ``Answer`` and never raises, ``talk`` returns a context with a ``Conversation`` and
+    raises OSError where the program cannot be started. The properties: ``nodes`` has this machine's name alone,
+    ``addresses`` is 127.0.0.1 by that name, ``port`` the first of 4096 TCP ports in a row. ``unreached`` is always
+    empty.
     """
 
     @property
@@ -278,7 +288,7 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
         return talk(argv, env=os.environ)
 
     def unreached(self, answer: Answer) -> Sequence[str]:
-        """Return no nodes, whatever ``answer`` says: this machine is always reached."""
+        """Return no nodes, an empty sequence, whatever ``answer`` says: this machine is always reached."""
         return ()
 
     def __exit__(self, *exception: object) -> None:
@@ -293,9 +303,11 @@ def _node_name() -> str:
 class LocalExecutor(TorchrunScript, Executor):
     """Runs jobs on this machine without a scheduler, each in a session of its own.
 
-    Made without arguments. A job ends with the command that follows it, unless it was detached. ``hold`` reserves
-    nothing and yields this machine, the only node that ``nodes_now`` knows. What only a scheduler can do (series,
-    ``failed_nodes``, ``own_nodes``) it refuses as ``Executor`` does.
+    Made without arguments. ``start`` follows a job, which then ends with the command that follows it, unless it is
+    detached. ``check`` raises ``EnvironmentLacks`` where GPUs, engine or loopback are missing. ``poll`` and ``cancel``
+    return something for each run, by its id. ``hold`` reserves nothing and yields this machine; ``nodes_now`` knows no
+    other node and raises ``RequestError`` for one. What only a scheduler can do (series, ``failed_nodes``,
+    ``own_nodes``) it refuses as ``Executor`` does.
     """
 
     start = staticmethod(start_and_follow)
@@ -306,7 +318,8 @@ class LocalExecutor(TorchrunScript, Executor):
         GPUs are only counted: at least as many as the plan has, none on CPUs.
 
         Raises:
-            EnvironmentLacks: one of them is missing, or the engine is of another release
+            EnvironmentLacks: one of them is missing, or the engine is of another release (codes as in
+                ``check_engine``)
         """
         if plan.device == "cuda" and (present := len(gpu_names())) < plan.gpus:
             raise EnvironmentLacks(
@@ -319,7 +332,7 @@ class LocalExecutor(TorchrunScript, Executor):
             raise problem
 
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        """Return what has become of runs on this machine, a finding for each by run id.
+        """Return what has become of runs on this machine, a finding for each by run id; records are not changed.
 
         It goes by their events and processes. The finding's ``unknown`` says so of a run on another machine; it has no
         ``state`` where there is nothing new.
@@ -329,7 +342,8 @@ class LocalExecutor(TorchrunScript, Executor):
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
         """Return this machine's name with an empty text, which means that a job can have it now.
 
-        ``nodes`` is None or exactly that name, and ``partition`` None.
+        ``nodes`` is None or exactly that name (inside a job of Slurm its name there, else the host name), and
+        ``partition`` None.
 
         Raises:
             RequestError: another node, or a partition, is asked for
@@ -345,13 +359,16 @@ class LocalExecutor(TorchrunScript, Executor):
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
         """Return a context that yields this machine as a held node, whatever ``wanted`` asks for.
 
-        Also where it names other nodes. Nothing is reserved: other jobs may run here meanwhile.
+        Also where it names other nodes. Nothing is reserved, waited for or raised: other jobs may run here meanwhile.
         """
         return ThisMachine()
 
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        """End runs on this machine, one after the other; return by run id its record, or why it was not ended.
+        """End runs on this machine, one after the other; return by run id its record, saved, or why it was not ended.
 
         None is missing in the answer. Waits for each to save, for up to ``END_SECONDS`` (30), and kills it then.
+
+        Raises:
+            OSError: reading a run's record fails
         """
         return {record.paths.run_id: end_processes_of(record) for record in records}

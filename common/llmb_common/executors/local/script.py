@@ -12,7 +12,8 @@ from llmb_common.planning.job_plan import JobPlan
 class TorchrunScript(JobScript):
     """Writes batch scripts that start all ranks on one machine with torchrun, without a container.
 
-    No scheduler reads them, so ``head`` is empty.
+    No scheduler reads them, so ``head`` is empty. ``job_script`` returns Bash text for the supervisor, ``launch`` the
+    lines that start the ranks, whatever characters paths have; neither raises.
     """
 
     def job_script(self) -> str:
@@ -22,9 +23,10 @@ class TorchrunScript(JobScript):
     def launch(self, plan: JobPlan) -> list[str]:
         """Return the Bash lines that start all ranks of ``plan`` with torchrun in the background.
 
-        The messages of torchrun and the ranks go to ``$log``. The ranks meet on the loopback interface, at a port that
-        the kernel chooses: ``--standalone`` would give them the name of this machine, and where that does not resolve
-        they wait for minutes and fail.
+        Torchrun is that of the plan's engine, or of ``python3`` where the plan has none. Each rank runs ``$task``; the
+        messages of torchrun and the ranks are appended to ``$log``. The ranks meet on the loopback interface, at a
+        port that the kernel chooses: ``--standalone`` would give them the name of this machine, and where that does
+        not resolve they wait for minutes and fail.
         """
         python = quote(plan.engine_python) if plan.engine_python else "python3"
         here = "127.0.0.1"

@@ -34,7 +34,7 @@ def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
     """Return the ids of the jobs of series (runs that take turns in one Slurm job) that can be cancelled as a whole.
 
     Those are the jobs all of whose unfinished runs are among ``records``, which must be runs of series with a job. A
-    series whose folder cannot be read is not among them.
+    series whose folder cannot be read is not among them. Empty where there is none.
     """
     wanted: dict[tuple[str, Path], set[Path]] = {}
     for record in records:
@@ -52,7 +52,8 @@ def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
 def _live_folders(series: Path, job: str) -> set[Path]:
     """Return the folders of those runs of a series that have not ended, and were not given up before their turn.
 
-    ``series`` is the folder of the series, runs that take turns in one Slurm job; ``job`` is the id of that job.
+    Links in their paths are resolved; empty where there are no such runs. ``series`` is the folder of the series, runs
+    that take turns in one Slurm job; ``job`` is the id of that job.
 
     Raises:
         OSError: the folder cannot be read
@@ -75,12 +76,14 @@ def _claiming_job(run: Path) -> str:
 def _end_turn(record: RunRecord) -> RunRecord | None:
     """End one run of a series, whose runs share a Slurm job; return its record if its end is certain, else None.
 
-    Before its turn the run is marked as never to begin. While its job waits to be started again, its events are made to
-    say that the run is over. Otherwise its ranks get SIGTERM, and SIGKILL after 10 s. The other runs go on.
+    ``record`` must be of a run with a job. Before its turn the run is marked as never to begin, and its end is
+    certain. While its job waits to be started again, its events are made to say that the run is over. Otherwise its
+    ranks get SIGTERM, and SIGKILL after 10 s. The other runs go on. None, too, where it has ended by itself.
 
     Raises:
         SchedulerError: the scheduler does not answer, or the run cannot be told to end just now
-        RecordError: the run's folder or record cannot be written
+        RecordError: the run's folder or record cannot be written, or is another user's
+        OSError: reading the run's record fails
     """
     if _append_to_run(record, "claim", _NEW, "cancelled"):
         return give_up(record)
@@ -105,17 +108,21 @@ def _end_turn(record: RunRecord) -> RunRecord | None:
 
 
 def _event_line(record: RunRecord, name: str) -> str:
-    """Return a line, without a line break, for the run's events.jsonl: the event ``name``, now, as its job writes."""
+    """Return a line, without a line break, for the run's events.jsonl: the event ``name``, now, as its job writes.
+
+    JSON, with the job's id and the exit code 143 (ended by SIGTERM).
+    """
     return json.dumps({"event": name, "time": int(time.time()), "job_id": record.job_id, "exit_code": 143})
 
 
 def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
     """Write ``line`` and a line break into the file ``name`` of the run's folder; return whether it was written.
 
-    ``flags`` are those of ``os.open``: with O_EXCL a file that is there already is left alone, and False returned.
+    ``record`` is the run's. ``flags`` are those of ``os.open``, ``_NEW`` or ``_MORE``: with O_EXCL a file that is
+    there already is left alone, and False returned; with O_APPEND it is added to.
 
     Raises:
-        RecordError: the file cannot be written
+        RecordError: the file cannot be written, or the folder cannot be opened or is another user's
     """
     try:
         with own_run(record.paths.folder) as run:
@@ -140,6 +147,9 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     missing in the answer were told to end, or their job has ended already. Of a series in which others go on, or of
     which that cannot be told, only these runs are ended, each of which may take 10 s. Errors of single runs are
     returned, not raised.
+
+    Raises:
+        OSError: reading the record of a run of a series fails
     """
     results: dict[str, RunRecord | LLMBError] = {}
     series_jobs = _cancellable_series([record for record in records if record.submission.in_series])
@@ -191,9 +201,9 @@ def _current_names(records: Sequence[RunRecord]) -> dict[str, str | SchedulerErr
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:
-    """Run scancel with ``arguments``; return the error where it failed, else None.
+    """Run scancel with ``arguments``, options and job ids; return the error where it failed, else None.
 
-    That a job has ended already is no error.
+    That a job has ended already is no error. That scancel cannot be started, or does not answer, is returned, too.
     """
     try:
         answer = run_slurm(["scancel", *arguments], CANCEL_SECONDS)

@@ -36,7 +36,10 @@ from llmb_common.planning.job_plan import JobPlan
 class SlurmExecutor(SlurmScript, Executor):
     """Runs jobs under Slurm: submits with ``sbatch --parsable``, and asks squeue and sacct what became of them.
 
-    Made without arguments, by ``executor_for``. All that an ``Executor`` has works here.
+    Made without arguments, by ``executor_for``. All that an ``Executor`` has works here. ``check`` raises
+    ``EnvironmentLacks`` where sbatch, image or engine are missing, ``doubts`` returns sentences on the folder of runs
+    and the partition's limits, ``options`` the words ``--dependency=...`` and ``--exclude=...``, each only where
+    needed.
     """
 
     start = staticmethod(start)
@@ -56,7 +59,8 @@ class SlurmExecutor(SlurmScript, Executor):
         An image that is named by a registry's address is not looked for; nor is the scheduler asked.
 
         Raises:
-            EnvironmentLacks: one of them is missing, or the engine is of another release; ``no-image``: the image is
+            EnvironmentLacks: sbatch is missing; code ``no-image``: the image's file is; ``no-engine``: the engine is;
+                ``wrong-engine``: that is of another release
             ConfigError: code ``not-trusted``: the image may come from anybody
             OSError: the installation, or the folder of images, cannot be examined
         """
@@ -79,16 +83,16 @@ class SlurmExecutor(SlurmScript, Executor):
     def doubts(self, plan: JobPlan) -> list[str]:
         """Return sentences on a folder of runs that nodes may not see, and on limits of the partition; mostly none.
 
-        What cannot be found out, as when Slurm does not answer, is left out.
+        They have no full stop. What cannot be found out, as when Slurm does not answer, is left out.
         """
         return [*folder_doubts(plan), *limit_doubts(plan)]
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
         """Return ``--dependency=...`` and ``--exclude=...`` for sbatch to submit ``plan``, each where it is needed.
 
-        ``after`` are ids of jobs to wait for, however they end; ``excluded`` the names of nodes to leave out, each with
-        the reason. Where one of them is empty, its option is left out; else the option includes what the plan's own
-        options say, because it replaces that.
+        ``after`` are ids of jobs to wait for, however they end; ``excluded`` the names of nodes to leave out, each
+        with the reason. Where one of them is empty, its option is left out; else the option includes what the plan's
+        own options say, because it replaces that. The excluded nodes are one host list.
 
         Raises:
             RequestError: the job asks for nodes that are excluded, or (with ``after``) for any one of several
@@ -126,8 +130,8 @@ _OWN_DISKS = frozenset(
 def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
     """Return one sentence where the folder of runs is on a disk of this machine that the job's nodes may not see.
 
-    Empty where they may well see it, or nothing tells, as when Slurm does not answer. ``root`` is the folder under
-    which the lists of NFS exports (``etc/exports``) are looked for.
+    The plan must be for Slurm. Empty where they may well see it, or nothing tells, as when Slurm does not answer.
+    ``root`` is the folder under which the lists of NFS exports (``etc/exports``) are looked for.
     """
     slurm = slurm_of(plan)
     try:
@@ -151,8 +155,9 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
 def limit_doubts(plan: JobPlan) -> list[str]:
     """Return a sentence for each of time and nodes of which the job asks for more than its partition gives.
 
-    Of several partitions the largest limit counts. Many sites queue such a job for ever. Empty where the limits are
-    kept, not known, or the scheduler does not answer; a time limit among the options of sbatch is not compared.
+    Sentences have no full stop. The plan must be for Slurm. Of several partitions the largest limit counts. Many sites
+    queue such a job for ever. Empty where the limits are kept, not known, or the scheduler does not answer; a time
+    limit among the options of sbatch is not compared.
     """
     slurm = slurm_of(plan)
     try:
@@ -198,8 +203,8 @@ def _nearest_existing(folder: Path) -> Path:
 def _is_exported(folder: Path, root: Path) -> bool:
     """Return whether this machine exports ``folder``, or one above it, by NFS.
 
-    On small clusters the login node often is the server. ``root`` is the folder under which the lists of exports are
-    looked for; one that cannot be read counts as empty.
+    ``folder`` is an absolute path without links. On small clusters the login node often is the server. ``root`` is the
+    folder under which the lists of exports are looked for; one that cannot be read counts as empty.
     """
     patterns = ("etc/exports", "etc/exports.d/*.exports", "var/lib/nfs/etab")
     for file in chain.from_iterable(root.glob(pattern) for pattern in patterns):

@@ -35,13 +35,17 @@ class HeldNodes:
     """Nodes of one Slurm job on which this command can run programs, by srun.
 
     ``hold`` makes one of an allocation of its own, ``own_nodes`` of the job that this process is in; the methods
-    neither allocate nor give back. ``run`` waits for a program's end, ``talk`` is for one that takes orders, and
-    ``unreached`` tells on which nodes srun could not start a program. ``addresses`` asks the scheduler each time.
+    neither allocate nor give back. ``run`` waits for a program's end and returns one ``Answer`` for all nodes, never
+    raising; ``talk`` returns a context with a ``Conversation``, for a program that takes orders, and raises OSError
+    where srun cannot be started. ``unreached`` returns the names of the nodes on which srun could not start the
+    program. The property ``addresses`` maps each node's name to its address; it asks the scheduler each time, and
+    raises ``SchedulerError`` where that does not answer. The property ``port`` is the first of 4096 TCP ports.
     """
 
     job_id: str
     """The id of the job that holds the nodes."""
     nodes: tuple[str, ...]
+    """Their names, as given by Slurm or the caller."""
     slurm: SlurmPlan
     """How the job was asked for: it says how containers are started."""
 
@@ -70,9 +74,9 @@ class HeldNodes:
         """Run ``argv`` once on each of ``nodes`` (empty: on all of the job's) and return what all of them print.
 
         In the container ``inside``, or without one (None); it is ended after ``seconds``, and the answer then has no
-        status. One answer for all, its status srun's, the lines of several nodes in any order. It is a step of the job
-        beside others, so that one that hangs does not keep the next from starting. What goes wrong is in the answer,
-        never raised.
+        status. One answer for all, its status srun's (0 only where all succeed), the lines of several nodes in any
+        order. It is a step of the job beside others, so that one that hangs does not keep the next from starting. What
+        goes wrong is in the answer, never raised.
         """
         return run_program(self._srun_command(argv, inside, nodes), seconds)
 
@@ -92,7 +96,7 @@ class HeldNodes:
     def _srun_command(self, argv: Sequence[str], inside: Container | None, nodes: Sequence[str]) -> list[str]:
         """Return the srun command line that runs ``argv`` once on each of ``nodes`` (empty: on all of the job's).
 
-        In the container ``inside``; None: without one.
+        In the container ``inside``; None: without one. Words, not quoted.
         """
         count = len(nodes or self.nodes)
         step = ["srun", f"--jobid={self.job_id}", "--overlap", "--quiet", "--mpi=none", "--wait=0", "--no-kill"]
@@ -113,7 +117,8 @@ class HeldNodes:
 def _in_container(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
     """Return the part of a srun command line that runs ``argv`` in the container ``inside``.
 
-    Before ``argv`` stand options of srun for Pyxis, or a start of Enroot, as the site's runtime wants it.
+    Before ``argv`` stand options of srun for Pyxis, or a start of Enroot (``enroot start ...``), as the site's runtime
+    (``slurm.runtime``) wants it. Words, not quoted.
     """
     if slurm.runtime == "enroot":
         options = ["--rw"] if slurm.container_writable else []
@@ -134,12 +139,13 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
     """Return a context that holds the ``wanted`` nodes as one Slurm job; they are given back at its end.
 
     Also where this process ends. Entering it waits for the nodes, about ``wanted.wait`` seconds. Named nodes are held
-    in a partition that has all of them, the site's if it does. ``wanted.scheduler`` must be Slurm's. All errors come on
-    entering.
+    in a partition that has all of them, the site's if it does. ``wanted.scheduler`` must be Slurm's. All errors come
+    on entering.
 
     Raises:
-        RequestError: no partition has all of the nodes, or there are no such nodes
-        SchedulerError: salloc cannot be run, or the nodes are not granted in time, or at all
+        RequestError: code ``no-nodes``: no partition has all of the nodes, or there are no such nodes
+        SchedulerError: code ``no-program``: salloc or sinfo cannot be run; ``no-nodes``: the nodes are not granted in
+            time, or at all; or sinfo fails or does not answer
     """
     slurm = wanted.scheduler
     assert isinstance(slurm, SlurmPlan)
@@ -185,8 +191,8 @@ def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> 
 def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
     """Return the salloc command line for the ``wanted`` nodes, without the program that it is to run.
 
-    Account, partition and GRES are those of the site's jobs, ``slurm``; of its additional options only ``qos``,
-    ``reservation`` and ``constraint``.
+    Account, partition and GRES are those of the site's jobs, ``slurm``, which counts instead of ``wanted.scheduler``;
+    of its additional options only ``qos``, ``reservation`` and ``constraint``.
     """
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]
@@ -204,8 +210,11 @@ def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
 def _wait_for_allocation(process: subprocess.Popen[bytes], seconds: float) -> str:
     """Wait up to ``seconds`` for salloc to be granted its nodes; return ``<job id> <nodes>``, the latter a host list.
 
+    ``process`` is salloc with pipes for output and errors, the leader of its session; the text is the first line that
+    it prints, without a line break.
+
     Raises:
-        SchedulerError: the nodes were not granted, in Slurm's words; salloc has been ended
+        SchedulerError: code ``no-nodes``: the nodes were not granted, in Slurm's words; salloc has been ended
     """
     assert process.stdout is not None
     assert process.stderr is not None

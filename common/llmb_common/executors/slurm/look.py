@@ -45,8 +45,9 @@ def _add_attempts(
 ) -> dict[str, Finding]:
     """Return the findings by run id, those of restarted jobs completed with their earlier starts (``attempts``).
 
-    Only runs of which there is news are completed. ``accounting`` has, by run id, all starts of the runs that Slurm's
-    accounting was asked about already; it is asked about others as needed. Never raises.
+    ``findings`` must have one for each of ``records``, and is not changed. Only runs of which there is news are
+    completed. ``accounting`` has, by run id, all starts of the runs that Slurm's accounting was asked about already;
+    it is asked about others as needed. Never raises.
     """
     found = dict(findings)
     restarted: list[tuple[RunRecord, list[Start]]] = []
@@ -78,8 +79,9 @@ def _add_attempts(
 def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]) -> list[Attempt]:
     """Return the earlier starts of a run's job, the oldest first, by its own events and by Slurm's accounting.
 
-    ``starts`` are by its events, ``rows`` by accounting. Accounting knows how each ended, and the events on which nodes
-    it was: a row may lack those that failed.
+    ``finding`` is what is known of the run now. ``starts`` are by its events, ``rows`` by accounting; of a job that
+    runs, its present start in ``rows`` is left out. Accounting knows how each ended, and the events on which nodes it
+    was: a row may lack those that failed. A start that accounting lacks has no end time, and mostly an empty state.
     """
     last = finding.start if finding.start is not None and not is_waiting(finding.state or "") else float("inf")
     left = list(starts)
@@ -107,8 +109,9 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
 def _add_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> list[Attempt]:
     """Return ``attempts``, a job's earlier starts, with the nodes that failed where accounting does not name them.
 
-    They are those that ``known``, the attempts on record, name, which may be back in service by now, else those that
-    Slurm shows as out of service now. Never raises.
+    They are those that ``known``, the attempts on record in the same order, name for the same nodes, which may be back
+    in service by now; else those that Slurm shows as out of service now, or, with the state ``NODE_FAIL``, the only
+    node of the start. ``attempts`` is not changed. Never raises.
     """
     named = list(attempts)
     for number, (attempt, before) in enumerate(zip(attempts, known, strict=False)):
@@ -156,8 +159,8 @@ LOCAL_GRACE_SECONDS = 30
 def poll_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """Return what has become of each run, a finding by run id, as Slurm and the jobs' own events tell.
 
-    A finding without a ``state`` means nothing new. Records are not changed. Nothing is raised where the scheduler does
-    not answer: the finding's ``unknown`` says why.
+    A finding without a ``state`` means nothing new. That of a restarted job has its earlier starts. Records are not
+    changed. Nothing is raised where the scheduler does not answer: the finding's ``unknown`` says why.
     """
     queue: dict[str, list[JobInfo]] = {}
     accounting: dict[str, list[JobInfo]] = {}
@@ -184,11 +187,12 @@ def poll_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
 def _finding_of(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
     """Return what has become of a run under Slurm, by its jobs and its own events.
 
-    An empty finding means that there is nothing new yet. Its ``unknown`` says why nobody knows.
+    An empty finding means that there is nothing new yet. Its ``unknown`` says why nobody knows. A job that Slurm does
+    not know is ``missing``, and LOST once that has lasted for ``LOST_SECONDS`` (600).
 
     Args:
         record: the run
-        jobs: its jobs as Slurm shows them
+        jobs: its jobs as Slurm shows them, of each its last start
         problem: why Slurm could not be asked; empty: it answered
         may_come: whether the ``sbatch`` that submits it may still be running
     """
@@ -233,7 +237,7 @@ def _finding_of(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_com
 
 
 def _still_writes(record: RunRecord) -> bool:
-    """Return whether the log or the events of the run's job have changed within the last ``WRITES_SECONDS``.
+    """Return whether the log or the events of the run's job have changed within the last ``WRITES_SECONDS`` (300).
 
     A clock of the file server that is ahead of ours by less than that does no harm; a file that is missing has not
     changed.
@@ -251,7 +255,8 @@ def _still_writes(record: RunRecord) -> bool:
 def _lost_job_text(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:
     """Return how it is known that a run's Slurm job is gone, and what to do about that, as a clause.
 
-    ``shadows`` are its jobs that only accounting still shows as live.
+    ``record`` and ``events`` are the run's. The clause has no full stop. ``shadows`` are its jobs that only accounting
+    still shows as live; mostly none.
     """
     if events.started is not None:
         evidence = "the scheduler has forgotten the job, and it left no end record"
@@ -264,9 +269,9 @@ def _lost_job_text(record: RunRecord, events: JobEvents, shadows: Sequence[JobIn
 
 
 def _job_of_run(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
-    """Return the run's job among ``jobs``: the one on record, else the one that started; without a record the first.
+    """Return the run's job among ``jobs``: the one on record, else the one that wrote ``events``, else the first.
 
-    None where there is no job, or none of them has the id on record.
+    The first counts only where no job is on record. None where there is no job, or none of them has a known id.
     """
     by_id = {job.job_id: job for job in jobs}
     for job_id in (record.job_id, events.job_id):
@@ -278,9 +283,11 @@ def _job_of_run(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> Jo
 def _finding_of_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     """Return what has become of a run, by the state in which Slurm shows its own job.
 
-    The finding has that state, but ``UNFIT`` where a failed job's nodes had not passed its check. ``reason`` is Slurm's
-    while the job lives; ``stuck`` is a remedy while it waits. ``since`` is when the job was submitted, while it waits
-    and the record has not seen it start; when it started, while it runs; when it ended, once it is over; else None.
+    ``record`` and ``events`` are the run's, ``job`` is what Slurm shows. The finding has that state, but ``UNFIT``
+    where a failed job's nodes had not passed its check. ``reason`` and ``detail`` are Slurm's reason while the job
+    lives; afterwards ``detail`` is how it ended, and ``reason`` empty. ``stuck`` is a remedy while it waits. ``since``
+    is when the job was submitted, while it waits and the record has not seen it start; when it started, while it runs;
+    when it ended, once it is over; else None.
     """
     live = is_live(job.state)
     detail = job.reason if live else _end_detail(record, job, events)
@@ -306,7 +313,8 @@ def _finding_of_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Findi
 def _ended_unfit(job: JobInfo, events: JobEvents) -> bool:
     """Return whether the nodes failed the job's own check in the start that ended, not in an earlier one.
 
-    A later start may have left no events.
+    ``job`` is what Slurm shows of the run, ``events`` what the job recorded of its last start that did. A later start
+    may have left no events.
     """
     later = job.started is not None and events.started is not None and job.started > events.started + _START_SECONDS
     return events.unfit is not None and not later
@@ -331,16 +339,20 @@ _STUCK = (
 
 
 def _pending_remedy(reason: str) -> str:
-    """Return what a user can do about a job that waits for Slurm's ``reason``; empty where there is only waiting."""
+    """Return what a user can do about a job that waits for Slurm's ``reason``; empty where there is only waiting.
+
+    A clause without a full stop.
+    """
     return next((remedy for pattern, remedy in _STUCK if re.search(pattern, reason)), "")
 
 
 def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     """Return what has become of a run of a series, by the Slurm job of the series and the run's own events.
 
-    What Slurm says of the job holds for the run whose turn it is, and for all while the job waits for nodes. A run
-    whose turn has not come waits, or is NOT_SUBMITTED where the job ended before it. One that left no record of its end
-    is FAILED where the job went on to complete.
+    ``job`` is the series', ``events`` are the run's own. ``record`` must be of a run of a series. What Slurm says of
+    the job holds for the run whose turn it is, and for all while the job waits for nodes. A run whose turn has not
+    come waits, or is NOT_SUBMITTED where the job was cut short before it. One that left no record of its end is FAILED
+    where the job went on to complete.
     """
     own_turn, of_job = record.submission.turn, _finding_of_job(record, job, events)
     assert own_turn is not None
@@ -369,7 +381,9 @@ _NOT_LAUNCHED = ("JobLaunchFailure", "RaisedSignal:53")
 def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
     """Return how a run's Slurm job ended: exit code or signal, what the job noticed, Slurm's reason.
 
-    Joined by ``; ``; empty where there is nothing to say.
+    ``record`` and ``events`` are the run's, ``job`` is what Slurm shows. The parts are joined by ``; ``, as in "exit
+    code 1; the disk was full", without a full stop; empty where there is nothing to say. Of a job whose script could
+    not start it is one sentence, which begins with "JobLaunchFailure: ".
     """
     if events.started is None and (job.exit_code == "0:53" or job.reason.startswith(_NOT_LAUNCHED)):
         where = f" on {job.nodes}" if job.nodes else ""
@@ -392,8 +406,9 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
 def may_still_appear(record: RunRecord) -> bool:
     """Return whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear.
 
-    False once the record's state is older than ``GRACE_SECONDS``; before that, unless whoever submitted it is known to
-    have ended and no process has the run's script on its command line.
+    ``record`` is that of a run without a job's id. False once its state is older than ``GRACE_SECONDS``; before that,
+    True unless whoever submitted it is known to have ended, or is this process, at least 30 s have passed, and no
+    process has the run's script on its command line.
     """
     age = time.time() - record.state_time
     if age > GRACE_SECONDS:

@@ -21,9 +21,11 @@ from llmb_common.runs.timing.job_events import read_events
 
 
 def jobs_of_task(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
-    """Return those of ``jobs``, the Slurm jobs named as the run's array is, that tell of the run's own task.
+    """Return those of ``jobs``, Slurm jobs named as the run's array is, that tell of the run's own task; empty: none.
 
-    Empty where none does.
+    ``record`` is the run's, which must be a task of an array. They stay in their order. Of tasks that were cancelled
+    together before they started, Slurm keeps one row without their numbers: a copy with the task's id then tells of
+    it.
     """
     index = record.submission.array_index
     own = [job for job in jobs if re.fullmatch(rf"[0-9]+_{index}", job.job_id)]

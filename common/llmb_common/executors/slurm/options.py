@@ -58,13 +58,15 @@ _SECOND_OPTION = (
 def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
     """Return the options of sbatch in ``text``, in its order, as pairs of long name and value, None for a flag.
 
-    ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``; leading dashes, short names (``p=gpu``) and
-    blanks around options are allowed, long names are in lower case, and an empty text has none. Whether sbatch knows a
-    flag is not checked. ``where`` names it in messages. The same option with the same value counts once.
+    ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``, of which the first pair is ("nodelist",
+    "n1,n2"); leading dashes, short names (``p=gpu``) and blanks around options are allowed, long names must be in
+    lower case, and an empty text has none. Whether sbatch knows a flag is not checked. ``where`` names the source in
+    messages: a variable, a key of the configuration, or an option such as ``--exclude``. The same option with the same
+    value counts once.
 
     Raises:
-        RequestError: a part is no option, an abbreviation, set by the job script, given twice with different values, or
-            has a wrong value; or the text is not one line
+        RequestError: a part is no option, an abbreviation, set by the job script, given twice with different values,
+            or has a wrong value; or the text is not one line
     """
     if problem := line_problem(text):
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
@@ -109,9 +111,10 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
 
 
 def _abbreviated_options(key: str) -> list[str]:
-    """Return the options of sbatch that take a value and that ``key`` may be an abbreviation of.
+    """Return the options of sbatch that take a value and that ``key`` may be an abbreviation of, sorted.
 
-    Empty where ``key`` is written out, or no such abbreviation.
+    ``key`` and they are long names without dashes. Empty where ``key`` is written out, has fewer than three letters,
+    or is no such abbreviation.
     """
     if key in _WITH_VALUE or len(key) < 3:
         return []
@@ -121,8 +124,9 @@ def _abbreviated_options(key: str) -> list[str]:
 def _separate_options(where: str, *options: str) -> str:
     """Return several options of sbatch as a user writes them for ``where``, for a remedy.
 
-    Where that is an option of llmb-run, each gets ``--slurm-arg``, or ``where`` itself if it stands for it (``--exclude
-    n1``); else they are one text with semicolons between.
+    ``options`` are like ``nodelist=n1`` or ``exclusive``. Where ``where`` is an option of llmb-run, each gets
+    ``--slurm-arg``, or ``where`` itself if it stands for it (``--exclude n1``), with blanks between; else they are one
+    text with semicolons between.
     """
     if not where.startswith("-"):
         return ";".join(options)
@@ -158,15 +162,19 @@ def listed_nodes(value: str) -> str:
 def override_additional(given: str, *parts: str) -> str:
     """Return the options of sbatch in ``given`` and then ``parts``, with ``;`` between; those in ``parts`` win.
 
-    Options of the same name are dropped from ``given``, a text with semicolons; flags and short names are, too. Each of
-    ``parts`` is one option from the command line; they are neither checked nor compared with each other.
+    Options of the same name are dropped from ``given``, a text with semicolons; flags and short names are, too. Each
+    of ``parts`` is one option from the command line, such as ``qos=high`` or ``exclusive``; they are neither checked
+    nor compared with each other.
     """
     replaced = set(map(option_name, parts))
     return ";".join([*(part for part in _split_options(given) if option_name(part) not in replaced), *parts])
 
 
 def _split_options(text: str) -> list[str]:
-    """Return the options in a text with semicolons between them, without blanks around them and without empty ones."""
+    """Return the options in a text with semicolons between them, in its order, without blanks around them.
+
+    Empty ones are left out.
+    """
     parts = [part.strip() for part in text.split(";")]
     return [part for part in parts if part]
 
@@ -174,7 +182,8 @@ def _split_options(text: str) -> list[str]:
 def option_name(part: str) -> str:
     """Return the long name of sbatch's option in ``key=value``, without dashes: ``partition`` of ``-p=gpu``.
 
-    Nothing is checked: an unknown name is returned as it is, and so is a text without ``=``.
+    Without ``=`` the whole text is the name. Nothing is checked: an unknown name is returned as it is, without blanks
+    and leading dashes.
     """
     name, _ = assigned(part) or (part, "")
     key = name.strip().lstrip("-")
@@ -184,7 +193,7 @@ def option_name(part: str) -> str:
 def is_option(key: str) -> bool:
     """Return whether sbatch has an option ``key`` that takes a value and that a user may set.
 
-    The key is a long name without dashes. False of flags and of what the job script sets.
+    The key is a long name without dashes, in lower case. False of flags, abbreviations and what the job script sets.
     """
     return key in _WITH_VALUE
 
@@ -210,10 +219,11 @@ def limit_of(text: str) -> int | None:
 def sbatch_line(option: str, value: str | int | None = None) -> str:
     """Return the line ``#SBATCH --OPTION=VALUE`` of a batch script, or ``#SBATCH --OPTION`` where ``value`` is None.
 
-    ``option`` has no dashes. A value with special characters is put in double quotes, and quotes in it are escaped.
+    It has no line break. ``option`` has no dashes. A value with special characters is put in double quotes, and quotes
+    in it are escaped.
 
     Raises:
-        RequestError: the value contains a line break or a control character
+        RequestError: the value contains a line break or a control character, or is not UTF-8
     """
     if value is None:
         return f"#SBATCH --{option}"

@@ -28,7 +28,8 @@ _AT_ONCE = 400
 def jobs_in_queue(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
     """Return, by run id, each run's Slurm jobs that the controller knows, each once; runs without one are left out.
 
-    Only jobs that prove to be the run's own; in no particular order. Ended jobs are among them for some minutes.
+    Only jobs that prove to be the run's own; in no particular order. Ended jobs are among them for some minutes. Empty
+    for no records, of which nobody is asked.
 
     Raises:
         SchedulerError: the controller cannot be reached, or its answer cannot be read
@@ -68,7 +69,8 @@ def has_own_name(record: RunRecord) -> bool:
 def _jobs_of(records: Sequence[RunRecord], query: Callable[[str], list[JobInfo]]) -> dict[str, list[JobInfo]]:
     """Return the Slurm jobs that prove to be those of each run, by run id; a run without one is left out.
 
-    ``query`` lists the jobs that an option chooses: ``--jobs=``, ``--name=`` or ``--user=``; its errors pass.
+    ``records`` are the runs'. ``query`` lists the jobs that an option chooses: ``--jobs=7,8``, ``--name=a,b`` or
+    ``--user=1000``; its errors pass. Jobs of one run are in the order of ``query``.
 
     Raises:
         SchedulerError: ``query`` raised it
@@ -108,7 +110,7 @@ def _jobs_of(records: Sequence[RunRecord], query: Callable[[str], list[JobInfo]]
 def _job_ids(record: RunRecord) -> set[str]:
     """Return the numbers of the Slurm jobs that a run may have: that on record, and that which the job itself wrote.
 
-    Empty where neither is known.
+    As text. Of an array's task it is the array's number. Empty where neither is known.
     """
     known = (record.job_id, read_events(record.paths.events).job_id)
     return {_job_number(job_id) for job_id in known if job_id}
@@ -120,7 +122,10 @@ def _job_number(job_id: str) -> str:
 
 
 def _proven_jobs(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
-    """Return those of ``jobs`` that prove to be the run's own Slurm jobs; empty where none does."""
+    """Return those of ``jobs`` that prove to be the run's own Slurm jobs, in their order; empty where none does.
+
+    ``record`` is the run's. Of a run that is a task of an array only the jobs of that task.
+    """
     own = [job for job in jobs if _is_job_of(record, job)]
     if record.submission.array_index is not None:
         return jobs_of_task(record, own)
@@ -130,8 +135,8 @@ def _proven_jobs(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
 def _is_job_of(record: RunRecord, job: JobInfo) -> bool:
     """Return whether ``job`` proves to be the run's: by its name, its script or the time when it was submitted.
 
-    It has the run's job id or name, or is any job of the user. In doubt False, because what is ours may be cancelled
-    (S4 of SECURITY.md).
+    ``record`` is the run's. ``job`` must be one that Slurm shows for the run's job id or name, or any job of this
+    user. In doubt False, because what is ours may be cancelled (S4 of SECURITY.md).
     """
     if job.name == record.job_name and has_own_name(record):
         return True

@@ -30,7 +30,8 @@ CANCEL_SECONDS = 60
 def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
     """Run a command of Slurm for at most ``timeout`` seconds and return its answer, also where it ended with an error.
 
-    ``command`` begins with the program. ``env`` is added to the clean environment.
+    ``command`` begins with the program. ``env`` is added to the environment of ``clean_environment()``; None: nothing
+    is.
 
     Raises:
         SchedulerError: with the code ``no-answer`` after ``timeout`` seconds, ``no-program`` if it cannot be started,
@@ -69,9 +70,11 @@ autumn comes twice."""
 class JobInfo(msgspec.Struct, frozen=True):
     """One job, or one start of it, as Slurm reports it. Times are Unix seconds, or None if not known yet.
 
-    ``exit_code`` (``code:signal``) comes from accounting and ``reason`` from the queue; each is empty if the other one
-    answered, except for ``reason`` of what accounting has written off. ``started`` of a job that waits is when Slurm
-    expects it to start. ``is_late`` tells whether accounting shows it as live, which may be out of date.
+    ``query_queue`` and ``query_accounting`` make it. ``exit_code`` (``code:signal``) comes from accounting and
+    ``reason`` from the queue; each is empty if the other one answered, except for ``reason`` of what accounting has
+    written off. ``started`` of a job that waits is when Slurm expects it to start, ``ended`` of one that runs when its
+    limit ends it. The property ``is_late`` is True where accounting, and not the queue, shows the job as live, which
+    may be out of date.
     """
 
     job_id: str
@@ -88,13 +91,15 @@ class JobInfo(msgspec.Struct, frozen=True):
     reason: str = ""
     exit_code: str = ""
     failed: str = ""
-    """The nodes whose failure ended it, where accounting says so (sacct's FailedNode, which 22.05 does not have)."""
+    """The nodes, as a host list, whose failure ended it, where accounting says so (sacct's FailedNode, which 22.05
+    does not have); else empty.
+    """
     script: str = ""
     """What was submitted, with the script's path: ``(null)`` if that was no file, empty where Slurm does not tell."""
 
     @property
     def is_late(self) -> bool:
-        """Whether Slurm's accounting shows the job as live, which it may no longer be.
+        """Whether Slurm's accounting shows the job as live, which it may no longer be; False for a job from the queue.
 
         slurmdbd learns of a job's end later than the controller.
         """
@@ -131,7 +136,7 @@ _UNKNOWN_ID = "Invalid job id specified"
 
 
 def _job_of_squeue(row: Sequence[str]) -> JobInfo:
-    """Return the job that the fields ``row`` of a line of squeue describe.
+    """Return the job that the fields ``row`` of a line of squeue describe, which are in the order of ``_QUEUED``.
 
     Raises:
         AnswerLost: the state is none of Slurm's
@@ -235,6 +240,8 @@ def unfit_nodes(nodes: str) -> list[str]:
 def unknown_nodes(names: Sequence[str]) -> list[str]:
     """Return those of ``names`` that are no nodes of this cluster, in their order; empty where all are nodes of it.
 
+    At least one name is needed.
+
     Raises:
         SchedulerError: the scheduler does not answer
     """
@@ -251,7 +258,7 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     the end, with that as the reason.
 
     Raises:
-        RequestError: Slurm knows none of the nodes, or ``nodes`` is no host list
+        RequestError: Slurm knows none of the nodes, or no such partition, or ``nodes`` is no host list
         SchedulerError: the scheduler does not answer
     """
     found = {
@@ -273,7 +280,8 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
 def _why_not_now(state: str, reason: str) -> str:
     """Return why a node in Slurm's ``state`` is not free, with the site's ``reason``: ``drained (bad GPU)``.
 
-    Empty where it is free, or will be within the time that Slurm waits.
+    ``state`` is a word in lower case without marks such as ``*``; ``reason`` empty: there is none. Empty where the
+    node is free, or will be within the time that Slurm waits.
     """
     if state in ("idle", "completing", "planned"):  # Slurm gives them within its patience
         return ""
@@ -283,7 +291,7 @@ def _why_not_now(state: str, reason: str) -> str:
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
     """Return a partition that has all ``nodes``: ``preferred``, one name, if it does, else the first that sinfo lists.
 
-    A hidden one comes last. ``preferred`` None: none is. At least one node is needed.
+    A hidden one comes last. ``preferred`` None: none is. At least one node is needed. The result is never None.
 
     Raises:
         RequestError: code ``no-nodes``: no partition has all of them
@@ -303,8 +311,10 @@ def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
 def steps_of(job_id: str) -> list[str]:
     """Return the ids of the numbered steps of a job that run now, as scancel takes them: ``7.0``; empty: none runs.
 
+    ``job_id`` is Slurm's, such as ``7``. In the order of squeue.
+
     Raises:
-        SchedulerError: the controller cannot be reached
+        SchedulerError: the controller cannot be reached, or does not know the job
     """
     answer = _query(["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i"])
     # The steps batch and extern are the job's own script and shell, not its ranks.
@@ -312,7 +322,7 @@ def steps_of(job_id: str) -> list[str]:
 
 
 def limits_of(partition: str | None) -> tuple[int | None, int | None]:
-    """Return (seconds, nodes): the most that a partition gives a job, that included; None where there is no limit.
+    """Return (seconds, nodes), the longest time and the most nodes that a partition gives a job; None: no limit.
 
     Without a limit of its own, the nodes are those that the partition has. Of several partitions, separated by commas,
     the largest limits count; ``partition`` None: the default one. (None, None) for an unknown partition.
@@ -333,7 +343,8 @@ _MPI_SECONDS = 10.0
 def mpi_types() -> tuple[str, ...]:
     """Return the kinds of MPI by which ``srun`` can start ranks here, sorted: ``none``, ``pmix``, ``pmix_v4``.
 
-    Empty where there is no srun, or it does not answer within 10 s. Asked once in a process; never raises.
+    Empty where there is no srun, or it does not answer within 10 s. Asked once in a process; never raises. Only names
+    of PMI and PMIx, ``openmpi``, ``cray_shasta`` and ``none`` are known.
     """
     program = shutil.which("srun")
     return _listed_mpi_types(program) if program else ()
@@ -351,7 +362,10 @@ def _listed_mpi_types(program: str) -> tuple[str, ...]:
 
 
 def _largest_limit(limits: Sequence[int | None]) -> int | None:
-    """Return the largest of ``limits``; None, which means no limit, where one of them is None or there are none."""
+    """Return the largest of ``limits``; None, which means no limit, where one of them is None or there are none.
+
+    All are in the same unit, which is the result's.
+    """
     known = [limit for limit in limits if limit is not None]
     return max(known) if known and len(known) == len(limits) else None
 
@@ -369,7 +383,7 @@ def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str
 
 
 def _sinfo_filter(partition: str | None, nodes: str | None = None) -> list[str]:
-    """Return the options of sinfo that choose a partition and a host list of nodes; none for what is None.
+    """Return the options of sinfo that choose a partition and a host list of nodes; none for what is None or empty.
 
     Nodes that are named are found in hidden partitions, too.
     """
@@ -384,11 +398,11 @@ def _sinfo_filter(partition: str | None, nodes: str | None = None) -> list[str]:
 def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[list[str]]:
     """Return the fields of each line that sinfo prints in the format ``form``, such as ``%N|%T``.
 
-    Lines with too few fields are left out; the last field may contain the character that separates them. Empty where
-    sinfo prints nothing.
+    ``options`` are further words of its command line. Lines with too few fields are left out; the last field may
+    contain the character that separates them, ``|``. Empty where sinfo prints nothing. In the order of sinfo.
 
     Raises:
-        SchedulerError: sinfo does not answer, or fails; ``remedy`` is what to do then
+        SchedulerError: sinfo does not answer, or fails; ``remedy`` is what to do where it fails
     """
     answer = run_slurm(["sinfo", "--noheader", *options, f"--format={form}"], ASK_SECONDS)
     if answer.status != 0:
@@ -399,7 +413,7 @@ def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[li
 
 
 def _query(command: Sequence[str]) -> Answer:
-    """Run a read-only command of Slurm and return its answer; one that fails is run again a few times.
+    """Run a read-only command of Slurm and return its answer, with status 0; one that fails is run again a few times.
 
     One that does not answer in time is not run again.
 
@@ -421,13 +435,14 @@ def _query(command: Sequence[str]) -> Answer:
 
 
 def _split_rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
-    """Return the fields of each job that ``program`` (squeue, sacct) has printed, ``fields`` of them.
+    """Return the fields of each job that ``program`` (squeue, sacct) has printed, ``fields`` of them, the id first.
 
-    A row for several tasks of an array is returned once for each task. The last field may go on for several lines, as a
-    command does. Lines that are no job are shown to the user once.
+    A row for several tasks of an array is returned once for each task. The last field may go on for several lines, as
+    a command does. Lines before the first job that are no job are shown to the user once. Empty where nothing was
+    printed.
 
     Raises:
-        AnswerLost: the answer is cut off, or has a line that cannot be read
+        AnswerLost: the answer is cut off, has a line that cannot be read, or nothing but lines that are no job
     """
     *lines, rest = answer.output.split("\n")
     if rest:
@@ -477,8 +492,8 @@ def _note_unknown_line(program: str, line: str) -> None:
 def _task_ids(job_id: str) -> list[str]:
     """Return the ids of the tasks in a Slurm array's id like ``7_[0-2,5%4]``: ``7_0``, ``7_1``, ``7_2``, ``7_5``.
 
-    An id without brackets is returned alone. Waiting tasks of an array share a row; %4 is the number that may run at
-    once.
+    An id without brackets is returned alone, such as ``7`` or ``7_0``. Waiting tasks of an array share a row; %4 is
+    the number that may run at once. Steps, as in ``0-8:4``, are heeded.
     """
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:
@@ -496,7 +511,7 @@ WRITTEN_OFF = "accounting shows the job as ended, but nobody cancelled it: Slurm
 def base_state(text: str) -> str | None:
     """Return the bare state of a Slurm job, in capitals: CANCELLED for ``CANCELLED by 0`` and ``cancelled+``.
 
-    None if it is no known state.
+    ``text`` is as squeue or sacct prints it. None if it is no known state.
     """
     word = text.strip().split(" ", 1)[0].rstrip("+").upper()
     return word if word in STATES else None
@@ -504,6 +519,8 @@ def base_state(text: str) -> str | None:
 
 def _job_state(text: str, program: str) -> str:
     """Return a Slurm job's state without what Slurm appends to it; an unknown one is kept, and counts as live.
+
+    ``program`` is the one that printed ``text``, for the message.
 
     Raises:
         AnswerLost: ``text`` does not look like a state, so that ``program``'s answer is damaged

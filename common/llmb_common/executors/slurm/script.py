@@ -54,8 +54,8 @@ ROOT_ROOM = 2
 def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str]) -> str:
     """Return the Bash text by which each task of srun enters its Enroot container, run on the host.
 
-    Its only argument is the task's own Bash text. ``mounts`` are in Enroot's form; ``variables`` are the names of those
-    that the container takes over.
+    Its only argument is the task's own Bash text. ``mounts`` are as ``container_mounts`` returns them for Enroot;
+    ``variables`` are the names of those that the container takes over. The plan must be for Slurm.
     """
     writable = slurm_of(plan).container_writable
     lines = [
@@ -76,8 +76,9 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
 def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
     """Return the mounts of a job's container as ``pyxis`` or ``enroot`` (``runtime``) takes them: ``SOURCE:TARGET``.
 
-    Installation, workload and checkpoints are mounted at the same paths as outside, unless they lie in one another;
-    then follow those that were asked for, in their order.
+    The plan is for Slurm. Installation, workload and checkpoints are mounted at the same paths as outside, unless they
+    lie in one another; then follow those that were asked for, in their order, some with ``:FLAGS`` (Pyxis: ``+``
+    between flags, Enroot: commas).
 
     Raises:
         RequestError: the runtime has no way to express a path
@@ -109,14 +110,14 @@ def for_enroot(mount: str) -> str:
 
 
 def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
-    """Return the ``#SBATCH`` lines of the batch script of ``plan``.
+    """Return the ``#SBATCH`` lines of the batch script of ``plan``, one for each option.
 
-    ``output`` is Slurm's pattern for the batch log, ``job_name`` the usual name, which the site's prefix or the user's
-    options may change. The plan's additional options replace those of the same name, and others of them follow at the
-    end.
+    ``output`` is Slurm's pattern for the batch log, as ``output_pattern`` returns it; ``job_name`` the usual name,
+    which the site's prefix or the user's options may change. The plan's additional options replace those of the same
+    name, and others of them follow at the end.
 
     Raises:
-        RequestError: a value cannot be expressed for Slurm, or the image's path for Enroot
+        RequestError: the plan is not for Slurm, a value cannot be expressed for it, or the image's path for Enroot
     """
     slurm = slurm_of(plan)
     if slurm.runtime == "enroot" and plan.image and (plan.image.startswith("-") or "'" in plan.image):
@@ -154,8 +155,8 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
 def _try_on_gpus(event: str, status: str, options: str) -> list[str]:
     """Return the Bash lines that try a setting on the GPUs of all nodes by ``nvidia-smi``, and never fail.
 
-    Its ``options`` follow ``nvidia-smi``. The exit status is kept in the Bash variable that ``status`` names, and
-    recorded as ``event`` in the run's events.
+    ``options`` is one text that follows ``nvidia-smi``, such as ``boost-slider --vboost 1``. The exit status is kept
+    in the Bash variable that ``status`` names, and recorded in the run's events as the event that ``event`` names.
     """
     return [
         f"{status}=0",
@@ -168,6 +169,8 @@ def _try_on_gpus(event: str, status: str, options: str) -> list[str]:
 
 def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     """Return the options of srun, quoted for Bash, by which Pyxis runs the ranks in the plan's image.
+
+    ``slurm`` is the plan's part for Slurm. The plan must have an image.
 
     Raises:
         RequestError: a path cannot be mounted
@@ -185,7 +188,10 @@ def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
 
 
 def _job_variables(plan: JobPlan) -> list[str]:
-    """Return the names of the environment variables that a job's containers must take over from the batch script."""
+    """Return the names of the environment variables that a job's containers must take over from the batch script.
+
+    Those of the plan come first, then LLMB's own.
+    """
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
     if plan.checkpoint.enabled:
         ours.append("LLMB_RESUME")
@@ -196,7 +202,8 @@ class SlurmScript(JobScript):
     """Writes batch scripts that start ranks with ``srun``, in a container by Pyxis or Enroot, or without one.
 
     Which of these the plan's part for Slurm says. Made without arguments. ``head`` returns the ``#SBATCH`` lines,
-    ``launch`` those that start the ranks, and ``job_script`` is Bash text for the supervisor.
+    ``launch`` those that start the ranks, both raising ``RequestError`` for what cannot be expressed; ``job_script``
+    is Bash text for the supervisor.
     """
 
     ranks = Ranks(

@@ -41,10 +41,11 @@ again for 120 s by itself (1 to 15 s apart; 22.05, ``sbatch.c``), and its last w
 def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
     """Submit ``script`` with sbatch; return (job id, remark), the remark empty where sbatch made none.
 
-    ``options`` are words of sbatch's command line before the script; ``job_name`` is only for messages. Where Slurm
-    refuses an excluded node (``--exclude=``) that it does not know, such as a pod that is gone, it is submitted again,
-    once, without that node, and the remark says so. It runs under ``timeout``: should this process be killed, sbatch
-    still ends, and it is soon certain whether the job exists.
+    The id is text without the cluster: ``123``. ``options`` are words of sbatch's command line before the script;
+    ``job_name`` is only for messages. Where Slurm refuses an excluded node (``--exclude=``) that it does not know,
+    such as a pod that is gone, it is submitted again, once, without that node, and the remark says so. It runs under
+    the program ``timeout``, so that sbatch ends even if this process is killed, and it is soon certain whether the job
+    exists.
 
     Raises:
         AnswerLost: nobody knows whether there is a job
@@ -91,7 +92,9 @@ _EXCLUDE = "--exclude="
 
 
 def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
-    """Run sbatch once; return (job id, remark): what it wrote to standard error, at most 500 characters.
+    """Run sbatch once for ``script``; return (job id, remark): what it wrote to standard error, at most 500 characters.
+
+    ``options`` are words of its command line before the script; ``job_name`` is only for messages.
 
     Raises:
         AnswerLost: nobody knows whether there is a job
@@ -175,9 +178,9 @@ _ON_NODES = 'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES"
 
 
 def _shared_by_allocation(plan: JobPlan) -> dict[str, object]:
-    """Return what the allocation of a job has only once, such as its nodes and partition.
+    """Return what the allocation of a job has only once, such as its nodes and partition, as values to compare.
 
-    The keys are the names that messages have for each.
+    The keys are the names that messages have for each. The plan must be for Slurm.
     """
     slurm = slurm_of(plan)
     return {
@@ -196,10 +199,10 @@ def _shared_by_allocation(plan: JobPlan) -> dict[str, object]:
 def series_conflict(plans: Sequence[JobPlan]) -> str:
     """Return why runs of ``plans`` cannot be a series, which shares one Slurm job, as a clause; empty: they can.
 
-    They cannot where something differs that an allocation has only once, such as nodes, account, partition or options
-    of sbatch; where one of them checks its nodes before it trains or has its time limit among the options of sbatch; or
-    where together they take longer than the partition allows. Where Slurm does not tell that limit, sbatch will. At
-    least one plan is needed.
+    It has no full stop, such as "they differ in nodes". They cannot where something differs that an allocation has
+    only once, such as nodes, account, partition or options of sbatch; where one of them checks its nodes before it
+    trains or has its time limit among the options of sbatch; or where together they take longer than the partition
+    allows. Where Slurm does not tell that limit, sbatch will. At least one plan is needed, and all must be for Slurm.
     """
     allocations = [_shared_by_allocation(plan) for plan in plans]
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
@@ -220,10 +223,11 @@ def series_conflict(plans: Sequence[JobPlan]) -> str:
 
 
 def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
-    """Return the batch script of a series: one Slurm job in which runs take turns; nothing is written.
+    """Return the batch script of a series: one Slurm job in which runs, at least one, take turns; nothing is written.
 
-    In turn N, from 0 on, it runs the script in the run folder to which the link N in the folder of the series leads.
-    The job's time limit is the sum of all.
+    ``records`` are the runs', in the order of turns; ``series`` has the paths of the series, for the log and the
+    links. In turn N, from 0 on, it runs the script in the run folder to which the link N in the folder of the series
+    leads. The job's time limit is the sum of all; ``series_conflict`` must have nothing against the runs.
 
     Raises:
         RequestError: a path or a value cannot be expressed for Slurm
@@ -245,10 +249,11 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
 
 
 def _reset_function(plans: Sequence[JobPlan]) -> list[str]:
-    """Return the Bash function ``reset``, which undoes what earlier runs of a series have set on GPUs.
+    """Return the lines of the Bash function ``reset``, which undoes what earlier runs of a series have set on GPUs.
 
-    The batch script calls it before each turn. What a run sets stays set: a later one that has it otherwise would train
-    with it. It does nothing where all runs are alike.
+    ``plans`` are the runs', in the order of turns. The batch script calls it before each turn, with the turn's number
+    from 0 on. What a run sets stays set: a later one that has it otherwise would train with it. It does nothing where
+    all runs are alike.
     """
     settings = (
         ("boost-slider --vboost 0", [plan.vboost for plan in plans]),
@@ -276,6 +281,7 @@ def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
     Raises:
         AnswerLost: nobody knows whether there is a job, or it exists and could not be recorded
         SchedulerError: there is no job
+        OSError: the job exists, and reading the run's record fails
     """
     return _as_submitted(record, *sbatch(record.submission.options, record.paths.script, record.job_name))
 
@@ -283,8 +289,8 @@ def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
 def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Submit runs in state SUBMITTING as one Slurm job, in which they take turns; return their records as SUBMITTED.
 
-    They are in the order of ``records``, at least one, saved, with the job's id. The folder of the series is made, and
-    removed where the job is refused.
+    They are of one series, at least one; the records come in the order of ``records``, saved, with the job's id. The
+    folder of the series, which must not exist, is made, and removed where the job is refused.
 
     Raises:
         AnswerLost: nobody knows whether there is a job: the runs stay SUBMITTING, with this error as their detail; or
@@ -292,6 +298,7 @@ def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
         SchedulerError: there is no job; the caller removes the runs
         RecordError: the folder of the series, or a record, cannot be written
         RequestError: a path or a value cannot be expressed for Slurm; no folder is made
+        OSError: reading a run's record fails
     """
     first = records[0]
     series = first.shared
@@ -316,11 +323,12 @@ def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
 def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
     """Create the folder of a series of runs, with its batch script and a link to each run, named by its turn.
 
-    Turns count from 0.
+    Turns count from 0, in the order of ``records``. The folder is removed again where it or a link cannot be written,
+    not where only the script cannot.
 
     Raises:
-        RecordError: the folder exists already, or cannot be written
-        RequestError: a path or a value cannot be expressed for Slurm
+        RecordError: the folder exists already, or it or the script cannot be written
+        RequestError: a path or a value cannot be expressed for Slurm; no folder is made
     """
     text = render_series(records, series)
     made = False
@@ -340,7 +348,7 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
 
 
 def _still_submitting(found: RunRecord) -> RunRecord:
-    """Return the record as still being submitted (SUBMITTING), with the present time.
+    """Return a copy of the record ``found`` as still being submitted (SUBMITTING), with the present time.
 
     Raises:
         AnswerLost: another process has given the run up
@@ -356,10 +364,11 @@ def _still_submitting(found: RunRecord) -> RunRecord:
 def _as_submitted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
     """Put on record that sbatch has accepted the run's job ``job_id``; return the record, saved, as SUBMITTED.
 
-    ``remark`` is what sbatch remarked, kept with the state.
+    ``remark`` is what sbatch remarked, kept with the state; empty: nothing.
 
     Raises:
         AnswerLost: the record cannot be saved, but the job exists
+        OSError: reading the record fails, but the job exists
     """
     try:
         return update_record(

@@ -44,8 +44,8 @@ def best_segment(nodes: int, rack: int) -> int:
 class Segment(NamedTuple):
     """How many nodes of a job Slurm is to keep together (``--segment``), and a notice for the user on what that costs.
 
-    ``nodes`` is None where the option is not for this job or this Slurm; ``notice`` is empty where there is nothing to
-    say.
+    ``choose_segment`` makes it. ``nodes`` is None where the option is not for this job or this Slurm; ``notice``, a
+    sentence without a full stop, is empty where there is nothing to say.
     """
 
     nodes: int | None = None
@@ -57,10 +57,12 @@ def choose_segment(
 ) -> Segment:
     """Return how many nodes of a job Slurm is to keep together in an NVLink domain (``--segment``), with a notice.
 
-    No segment where the GPUs' NVLink joins single nodes only, for unknown GPUs, where a node would have more GPUs than
-    a rack's nodes do, and where ``slurm_segments`` is false: this Slurm does not have the option. The notice is mostly
+    The job has ``nodes`` nodes and uses ``gpus_per_node`` GPUs on each. ``gpu_type`` is a name such as ``gb200``. No
+    segment where the GPUs' NVLink joins single nodes only, for unknown GPUs, where a node would have more GPUs than a
+    rack's nodes do, and where ``slurm_segments`` is false: this Slurm does not have the option. The notice is mostly
     empty; it says why a job for a rack gets no segment, or that the segment is small and which number of nodes would
-    divide into larger ones. ``say`` names options in it.
+    divide into larger ones. ``say`` is called with a variable, and a value if there is one, and returns how the user
+    writes that option.
     """
     gpu = gpus.GPUS.get(gpu_type)
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -102,9 +104,15 @@ Runtime = Literal["pyxis", "enroot", "none"]
 class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a job asks of Slurm beside nodes, ranks and time: a plan's own part for Slurm.
 
-    ``container_writable``: ranks may write to their image's files. ``job_name_prefix`` is what the site puts before
-    names of jobs. ``time`` is among ``additional`` only in records of earlier releases, beside a plan's ``time_limit``
-    that it overrode.
+    ``SlurmSettings`` makes it; unknown fields are refused when it is decoded. ``container_writable``: ranks may write
+    to their image's files. ``job_name_prefix`` is what the site puts before names of jobs. ``time`` is among
+    ``additional`` only in records of earlier releases, beside a plan's ``time_limit`` that it overrode. Properties:
+    ``queue`` and ``effective_partition`` are the partition that sbatch uses (None: Slurm's default), ``nodelist`` and
+    ``excluded`` host lists of nodes asked for and excluded (None: none; ``RequestError`` where a file with the list
+    cannot be read), ``nvlink_nodes`` is ``segment``, and ``containers``, ``starts_mpi`` and ``own_limit`` are whether
+    ranks run in an image, srun starts them for MPI, and the options say when the job is told to end. ``job_name``
+    returns the job's name, ``gpus`` a value of ``--gres`` such as ``gpu:8``, ``variables`` those of a request that ask
+    for the same; ``on_nodes`` and ``after_days`` return a copy for these nodes, or one that begins later.
     """
 
     queue_word: ClassVar[str] = "partition"
@@ -139,7 +147,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.effective_partition
 
     def job_name(self, usual: str) -> str:
-        """Return the job's name in Slurm: that among the additional options, else ``usual`` with the site's prefix."""
+        """Return the job's name in Slurm: that among the additional options, else the site's prefix and ``usual``."""
         return dict(self.additional).get("job-name") or self.job_name_prefix + usual
 
     @property
@@ -171,6 +179,8 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def _nodes_of_option(self, option: str) -> str | None:
         """Return the nodes that the job gives for an option of sbatch, as a host list; None where it is not given.
+
+        The list is not checked. ``option`` is ``nodelist`` or ``exclude``.
 
         Raises:
             RequestError: the option names a file, and that cannot be read
@@ -206,8 +216,8 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the variables of a request, by name, that ask for the same account, partition, GPUs and options.
 
         They are ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION``, ``SBATCH_GPUS_PER_NODE`` (of a plan with ``gres``, for
-        ``gpus_per_node`` GPUs) and ``ADDITIONAL_SLURM_PARAMS``. The time limit is left out, and what the plan leaves to
-        Slurm.
+        ``gpus_per_node`` GPUs) and ``ADDITIONAL_SLURM_PARAMS``. The time limit is left out, and what the plan leaves
+        to Slurm. Empty where that is everything.
         """
         others = ((name, value) for name, value in self.additional if name != "time")  # the limit is asked for apart
         options = [name if value is None else f"{name}={value}" for name, value in others]
@@ -237,7 +247,10 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def _with_option(self, option: str, value: str) -> SlurmPlan:
-        """Return a copy of the plan with an option of sbatch set, at the end and in place of the one that it had."""
+        """Return a copy of the plan with an option of sbatch set, at the end and in place of the one that it had.
+
+        ``value`` is the option's. ``option`` is a long name without dashes; nothing is checked.
+        """
         others = ((name, other) for name, other in self.additional if name != option)
         return msgspec.structs.replace(self, additional=(*others, (option, value)))
 
@@ -245,8 +258,11 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are submitted to Slurm at this site: the section ``slurm`` of cluster_config.yaml.
 
-    ``problems`` checks it; ``site_part`` is what every job asks of Slurm, ``plan`` what one job does, and
-    ``time_limit`` the limit that a request or the site gives. Docstrings of fields are printed in docs/reference.md.
+    Unknown fields are refused when it is decoded. ``problems`` yields what else is wrong, as (key, problem, remedy).
+    ``site_part`` returns what every job asks of Slurm, ``plan`` what one job does, and ``time_limit`` the limit that a
+    request or the site gives, None where neither does; these raise ``RequestError`` for wrong options. The property
+    ``queue`` is the partition of jobs that name none (None: Slurm's default), ``containers``, a property, whether jobs
+    run in images. Docstrings of fields are printed in docs/reference.md.
     """
 
     part: ClassVar[type[SchedulerPart]] = SlurmPlan
@@ -286,8 +302,9 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def problems(self) -> Iterable[tuple[str, str, str]]:
         """Yield what is wrong in the section ``slurm``, as (key, problem, remedy); nothing where all is right.
 
-        Only the form of account, partitions, ``mpi`` and ``job_name_prefix`` (at most 64 characters) is checked: Slurm
-        is not asked.
+        The problem is the rest of a sentence that begins with the key. Only the form of account, partitions, ``mpi``
+        and ``job_name_prefix`` (at most 64 characters) is checked: Slurm is not asked, and ``additional_params`` is
+        not read.
         """
         for key in ("account", "gpu_partition", "cpu_partition"):
             word = getattr(self, key)
@@ -350,12 +367,13 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:
         """Return what one job asks of Slurm: what the site asks for every job, changed by the request.
 
-        An option of sbatch in the request replaces the site's of the same name; ``time`` is left out. Notices are added
-        to ``case``: what of the request is not passed on to sbatch, a port of its own, what the segment costs, and that
-        this Slurm cannot start MPI. ``may_start_mpi``: the training may start MPI.
+        ``gpus_per_node`` is how many GPUs the job uses on each of its ``nodes`` nodes. An option of sbatch in the
+        request replaces the site's of the same name; ``time`` is left out. Notices are added to ``case``: what of the
+        request is not passed on to sbatch, a port of its own, what the segment costs, and that this Slurm cannot start
+        MPI. ``may_start_mpi``: the training may start MPI.
 
         Raises:
-            RequestError: an option of sbatch is wrong
+            RequestError: an option of sbatch is wrong, in the request or the site's configuration
         """
         request, variables = case.request, case.request.scheduler
         usual = self.site_part(variables.get("SBATCH_PARTITION"))
@@ -410,7 +428,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
 def _time_limit_in(options: str, where: str) -> str | None:
     """Return the time limit among the options of sbatch in ``options``, as ``HH:MM:SS``; None: there is none.
 
-    ``where`` names the options in messages.
+    ``options`` is a text for ``parse_additional``; ``where`` names it in messages.
 
     Raises:
         RequestError: the limit is no time, or one without an end; or the options are wrong

@@ -17,7 +17,8 @@ from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_
 class Value(NamedTuple):
     """One figure that a GPU or a node gave by itself, for one measure, in that measure's unit: TFLOPS or 10^9 bytes/s.
 
-    ``gpu`` is the GPU's number on ``host``, from 0; None: the figure is of the whole node. The larger, the better.
+    ``host`` is the node's name, ``gpu`` the GPU's number there, from 0; None: the figure is of the whole node. The
+    larger, the better.
     """
 
     host: str
@@ -28,9 +29,10 @@ class Value(NamedTuple):
 def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[list[Measure], list[FabricFinding]]:
     """Return (measures, findings) of what GPUs and nodes gave by themselves: nothing between nodes.
 
-    The measures are the matrix product, copies in memory, to the GPU and from it, and the all-reduce within a node, in
-    this order; one that nobody gave a figure for is left out. Both lists are empty where nobody gave any. Findings are
-    only on slow GPUs and nodes and on two kinds of nodes, not on errors and missing figures.
+    ``measured`` has the figures; ``expected`` is what the site expects. The measures are the matrix product, copies in
+    memory, to the GPU and from it, and the all-reduce within a node, in this order; one that nobody gave a figure for
+    is left out. Both lists are empty where nobody gave any. Findings come in the same order, and are only on slow GPUs
+    and nodes and on two kinds of nodes, not on errors and missing figures.
     """
     measures: list[Measure] = []
     findings: list[FabricFinding] = []
@@ -70,9 +72,10 @@ def measure(
 ) -> Measure:
     """Return the summary of ``figures``, all of one kind: their number, median, lowest, spread and limits.
 
-    The median is that of ``own``, what is usual among them, which leaves out a slower kind; where that is None, as
-    figures are too few, it is the median of all, and there is neither spread nor limit. The lowest is of all. ``least``
-    is the least figure that the site accepts; None: it expects none. ``nodes`` is the number of nodes in a group.
+    All are in the unit of the measure ``name``. The median is that of ``own``, what is usual among them, which leaves
+    out a slower kind; where that is None, as figures are too few, it is the median of all, and there is neither spread
+    nor limit. The lowest is of all. ``least`` is the least figure that the site accepts; None: it expects none.
+    ``nodes`` is the number of nodes in a group.
 
     Raises:
         ValueError: ``figures`` is empty
@@ -95,13 +98,14 @@ def measure(
 def _measure_findings(
     name: MeasureName, values: Sequence[Value], own: Usual | None, expected: Expectation
 ) -> list[FabricFinding]:
-    """Return one finding for each node with slow figures of one measure, in the order of measurement; empty: there
-    are none.
+    """Return one finding for each node with slow figures of one measure, in the order of measurement; empty: none.
 
-    A node's slowest figure decides. A figure is slow below the limit of ``own`` (None: there is none), or where it
-    fails. It fails where it is below what the site expects while the median of all is not; other slow ones are warned
-    of. Where too many nodes are slow (``is_too_many``), those that do not fail share one note, which comes last, that
-    there are two kinds of nodes. That note comes, too, where nobody is slow but the figures fall into two clusters.
+    ``values`` are the figures of the measure ``name``, of all nodes; ``expected`` is what the site expects. A node's
+    slowest figure decides. A figure is slow below the limit of ``own`` (None: there is none), or where it fails. It
+    fails where it is below what the site expects while the median of all is not; other slow ones are warned of. Where
+    too many nodes are slow (``is_too_many``), those that do not fail share one note, which comes last, that there are
+    two kinds of nodes. That note comes, too, where nobody is slow but the figures fall into two clusters. The kind is
+    ``slow-within`` for the measure ``within``, else ``slow-gpu``; that of the note is ``two-kinds``.
 
     Raises:
         ValueError: ``values`` is empty
@@ -149,7 +153,8 @@ def _measure_findings(
 def _gpus_prefix(found: Sequence[Value]) -> str:
     """Return the GPUs of some figures of one node as the beginning of a sentence, ``GPUs 2,5: `` or ``GPU 2: ``.
 
-    They come in the order of ``found``. Empty where the figures are of whole nodes, or there are none.
+    It ends with a blank. They come in the order of ``found``. Empty where the figures are of whole nodes, or there are
+    none.
     """
     gpus = [str(value.gpu) for value in found if value.gpu is not None]
     if not gpus:
@@ -173,7 +178,7 @@ def two_kinds_note(name: MeasureName, hosts: Sequence[str], lower: float, median
     """Return the finding, of the level ``note``, that the fleet has two kinds of nodes, one slower than the other.
 
     ``hosts`` are the nodes of the slower kind; empty: it is not known which they are. ``lower`` and ``median`` are the
-    median figures of the slower and of the usual kind, in the unit of the measure ``name``.
+    median figures of the slower and of the usual kind, in the unit of the measure ``name``. Its kind is ``two-kinds``.
     """
     slower_nodes = f"{len(hosts)} of them, {nodes_text(hosts)}," if hosts else "some"
     return new_finding(

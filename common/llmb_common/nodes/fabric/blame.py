@@ -26,10 +26,11 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
     """Return disjoint groups of hosts to measure next, to find out which nodes make groups slow.
 
     ``judged`` is the verdict on ``measurement``. Each node that was in no fast group yet gets partners out of the
-    fastest groups, of its own switch where there are any, and others the second time; after two slow groups with such
-    partners it is asked no more. A slow group of which every node is fast with others is measured once more. With up to
-    five nodes, each pair is measured. Empty: nothing is left to ask, there was no first round, or nine rounds have been
-    measured. Nodes that hung or are missing are in no group.
+    fastest groups, of its own switch where there are any, and others the second time, as far as partners last; after
+    two slow groups with such partners it is asked no more. A slow group of which every node is fast with others is
+    measured once more. With up to five nodes, each pair is measured, in as many rounds as that takes. Empty: nothing
+    is left to ask, there was no first round, or nine rounds have been measured. Nodes that hung or are missing are in
+    no group.
     """
     if not measurement.rounds or len(measurement.rounds) > MOST_ROUNDS:
         return []
@@ -45,10 +46,11 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
 
 
 def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list[str]]:
-    """Return pairs of ``hosts`` that have not been measured by themselves, as many as can be at once.
+    """Return disjoint pairs of ``hosts`` that have not been measured by themselves.
 
-    Measured is what is exactly one of ``groups``. Each node is in one pair at most; earlier hosts are paired first.
-    Empty: every pair has been measured, or there are fewer than two hosts.
+    Measured is what is exactly one of ``groups``. Each host in turn that is still free is paired with the first free
+    one after it that it was not measured with, which may leave over two that could have been paired otherwise. Empty:
+    every pair has been measured, or there are fewer than two hosts.
     """
     done = {frozenset(group.nodes) for group in groups}
     pairs: list[list[str]] = []
@@ -65,10 +67,13 @@ class Witnesses:
     """What the measured groups of all rounds say of each node: with whom it was fast, and whether it ever was.
 
     It is made from the speeds of these groups. Groups that could not be judged, for lack of anything to compare them
-    with, are left out. ``cleared`` has the nodes of at least one fast group, ``hung`` those that hung. ``best`` gives
-    the best share of the usual bandwidth that a node had part in, ``groups_against`` the slow groups that only it can
-    explain, ``partners`` whom it was measured with, ``figures_of`` all measurements of one group. ``nodes_to_blame``
-    draws the conclusion, and ``unexplained`` gives the slow groups that the nodes passed to it do not explain.
+    with, are left out. The sets ``cleared`` and ``hung`` have the nodes of at least one fast group, and those that
+    hung; ``fast`` has the groups that were fast at least once, as frozensets of nodes. ``best`` returns the best share
+    of the usual bandwidth that a node had part in (1.0: as usual; 0.0: none), ``groups_against`` the slow groups that
+    only it can explain, ``partners`` the set of nodes that it was measured with, itself included, and ``figures_of``
+    all measurements of exactly one group. ``nodes_to_blame`` returns the nodes that are the cause of slow groups, and
+    ``unexplained`` the slow groups that the nodes passed to it do not explain. Empty where there are none; nothing is
+    raised for an unknown node.
     """
 
     def __init__(self, groups: Sequence[GroupSpeed]) -> None:
@@ -87,10 +92,9 @@ class Witnesses:
                 self._of.setdefault(host, []).append(group)
 
     def best(self, host: str) -> float:
-        """Return the best that any judged group with ``host`` gave, as a share of the usual bus bandwidth (1.0: as
-        usual).
+        """Return the best that any judged group with ``host`` gave, as a share of the usual bus bandwidth.
 
-        0.0 where no such group gave a figure, and for an unknown host.
+        1.0 is as usual; 0.0 where no such group gave a figure, and for an unknown host.
         """
         return max((group.share or 0.0 for group in self._of.get(host, ())), default=0.0)
 
@@ -165,8 +169,9 @@ def is_slow(groups: Sequence[GroupSpeed]) -> bool:
 class _Round:
     """The groups of hosts to measure in the next round, put together one by one; a node is in one of them at most.
 
-    It is made from the hosts that still respond, the size of groups, what is known so far and the switch of each host.
-    An instance is for one call of ``groups``, which uses up the free nodes.
+    It is made from the hosts that still respond, the number of nodes in a group, what is known so far and the switch
+    of each host. An instance is for one call of ``groups``, which returns lists of hosts (empty: nothing is left to
+    ask) and uses up the free nodes.
     """
 
     def __init__(self, hosts: Sequence[str], size: int, known: Witnesses, topology: dict[str, str]) -> None:
@@ -224,7 +229,7 @@ class _Round:
         return len(at_home) < self._size - 1
 
     def _add_group(self, group: list[str]) -> None:
-        """Add ``group`` to the groups to measure in this round, and take its nodes off the free ones."""
+        """Add ``group``, a list of hosts, to the groups to measure in this round, and take its nodes off the free."""
         self._groups.append(group)
         self._free = [host for host in self._free if host not in group]
 
@@ -238,7 +243,10 @@ class _Round:
         domain = self._topology.get(host)
 
         def rank(other: str) -> tuple[bool, bool]:
-            """Return a sort key for a suspect's partners: those on another switch last, then those it already had."""
+            """Return a sort key for a suspect's partners: those on another switch last, then those it already had.
+
+            ``domain`` and ``known`` of the enclosing function are the suspect's switch and its former partners.
+            """
             return self._topology.get(other) != domain, other in known
 
         return sorted(self._free, key=rank)[: self._size - 1]  # stable: the fastest first
@@ -292,8 +300,8 @@ def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
 class Blame:
     """What explains the slow groups of a fabric check: nodes, switches, paths between nodes, or nothing yet.
 
-    Slow groups with a node that hung are explained by it, and in neither ``together`` nor ``unknown``. An empty field:
-    nothing of that kind was found.
+    ``blame`` makes it. Slow groups with a node that hung are explained by it, and in neither ``together`` nor
+    ``unknown``. An empty field: nothing of that kind was found.
     """
 
     nodes: tuple[str, ...] = ()
@@ -347,7 +355,8 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
 def _slow_domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the switches or segments of which three quarters of the nodes, and at least three, are in ``named``.
 
-    Of a switch's nodes only those count that were in a judged group. Each switch has its nodes in ``named``, in natural
+    ``named`` are nodes to blame, ``known`` tells which were measured, ``topology`` has the switch of each host. Of a
+    switch's nodes only those count that were in a judged group. Each switch has its nodes in ``named``, in natural
     order. Empty: no switch is to blame, or all nodes are on a single one, which cannot be compared with another.
     """
     members: dict[str, set[str]] = {}

@@ -20,8 +20,9 @@ Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """How one measure (such as the matrix product) changed from the first to the second measurement of a fabric.
 
-    Only figures of a GPU, node or group that both measurements have are compared; the larger is the better. ``slower``
-    has names such as ``n1 GPU 0``, ``n1`` or ``n[1-4]`` as its keys; it needs six figures or more.
+    Only figures of a GPU, node or group that both measurements have are compared; the larger is the better. ``name``
+    is the measure's, a key of ``MEASURES``. ``slower`` has names such as ``n1 GPU 0``, ``n1`` or ``n[1-4]`` as its
+    keys; it needs six figures or more.
     """
 
     name: MeasureName
@@ -43,7 +44,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
     """What differs between two measurements of a fabric: ``answer`` in a word or two, ``lines`` to print.
 
-    ``answer`` is ``slower``, ``faster``, ``no difference`` or ``nothing in common``.
+    ``compare_fabrics`` makes it. ``answer`` is ``slower``, ``faster``, ``no difference`` or ``nothing in common``, of
+    the second measurement's bandwidths and speeds.
     """
 
     answer: Comparison
@@ -197,7 +199,7 @@ def _comparison_answer(changes: list[Changed]) -> Comparison:
 
 
 def _comparison_lines(found: FabricComparison) -> list[str]:
-    """Return a comparison of two fabric measurements as lines to print; the first one is the verdict.
+    """Return a comparison of two fabric measurements as lines, without line breaks; the first one is the verdict.
 
     Then comes each measure that both have, followed by the GPUs, nodes or groups that became slower unlike the others,
     indented, the worst first; last the hosts of one measurement only. The ``lines`` of ``found`` are not looked at.

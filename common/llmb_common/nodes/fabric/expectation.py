@@ -12,10 +12,11 @@ CPU_RATIO = 0.25
 class Expectation:
     """What a site expects of its fabric, from ``health`` of ``cluster_config.yaml``, on ``cuda`` or ``cpu``.
 
-    ``least`` gives the least figure of a measure that does not fail, ``fails`` whether a figure is below it while the
-    fleet's median is not. ``ratio``, which the site does not set, gives the share of the median below which a figure is
-    slow. Of measures that the site has set no figure for, nothing is expected. ``by_ratio`` says whether figures are
-    judged by a share of the median alone, as on CPUs.
+    Made from these settings and the device, ``cuda`` or ``cpu``. ``least`` returns the least figure of a measure that
+    does not fail (None: the site expects none), in TFLOPS or 10^9 bytes/s; ``fails`` whether a figure is below it
+    while the fleet's median is not. ``ratio``, which the site does not set, returns the share of the median (0 to 1)
+    below which a figure is slow. ``by_ratio`` is True where figures are judged by a share of the median alone, as on
+    CPUs.
     """
 
     def __init__(self, settings: HealthSettings, device: str) -> None:

@@ -18,10 +18,10 @@ def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None
     """Return the disjoint groups of nodes to measure in the first round, all of four nodes or all of two.
 
     They are of four where the fleet has 24 nodes or more and that gives at least six groups to compare, else pairs.
-    ``topology`` has the switch, segment or NVL72 domain of hosts, as far as that is known: a group lies within one of
-    them, so that a slow switch shows as slow groups. Nodes of domains smaller than a group form groups with each other,
-    which come last. Who is left over is in no group; ``next_round`` gives it partners. Empty: there are fewer than two
-    hosts.
+    ``topology`` has the switch, segment or NVL72 domain of hosts, as far as that is known (None: of none): a group
+    lies within one of them, so that a slow switch shows as slow groups. Nodes of domains smaller than a group form
+    groups with each other, which come last. Hosts come in natural order. Who is left over is in no group;
+    ``next_round`` gives it partners. Empty: there are fewer than two hosts.
     """
     domains = usable_topology(hosts, topology or {})
     within, scattered = _groups_by_domain(hosts, domains, group_size(len(hosts)))
@@ -32,8 +32,7 @@ def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None
 
 
 def usable_topology(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str]:
-    """Return the switch of each of ``hosts`` that ``topology`` knows, if groups should follow switches; else
-    nothing.
+    """Return the switch of each of ``hosts`` that ``topology`` knows, if groups should follow switches; else {}.
 
     Hosts whose switch is not known, or empty, are left out. Empty where neither three pairs within switches nor three
     across them could be made, so that none could be compared, and where ``hosts`` are five or fewer.

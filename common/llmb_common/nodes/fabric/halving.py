@@ -27,7 +27,8 @@ _NEAR = 1 / 8
 class Crossing(msgspec.Struct, frozen=True):
     """Two disjoint parts of the fleet, as hosts, that are each fast by themselves, and slow when measured together.
 
-    A part may be a single node, which counts as fast by itself.
+    A part may be a single node, which counts as fast by itself. The property ``nodes`` has the hosts of both, first
+    those of ``one``.
     """
 
     one: tuple[str, ...]
@@ -76,7 +77,8 @@ def halving_findings(
 def _search(measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> _Search:
     """Return the search for the slow part of the fleet, carried on as far as the figures in ``measured`` lead.
 
-    Nothing is measured here: parts without a figure end up in its ``wanted``.
+    ``topology`` has the switch of each host, ``expected`` is what the site expects. Nothing is measured here: parts
+    without a figure end up in its ``wanted``.
     """
     search = _Search(measured, topology, expected)
     search.run()
@@ -87,10 +89,12 @@ class _Search:
     """The search, by halves, for the parts of a fleet that are slow when they reduce together.
 
     It is made from a measurement, the switch of each host and the site's expectation, and measures nothing. After
-    ``run``, ``found`` has the slow pairs of parts, ``wanted`` the parts to measure before it can go on, and
-    ``unfinished`` the slow parts that these would split up; all empty: there is nothing to search for, or no part
-    stands out. ``of`` gives the bus bandwidth of a part, ``slowest`` is that of the slowest group, and ``lost`` says
-    whether a node went missing, which ends the search.
+    ``run``, which returns None and is called once, ``found`` has the slow pairs of parts, ``wanted`` the parts (lists
+    of hosts) to measure before it can go on, and ``unfinished`` the slow parts that these would split up; all empty:
+    there is nothing to search for, or no part stands out. ``of`` returns the bus bandwidth of a part in 10^9 bytes/s
+    (0: without a figure; KeyError: it was not measured), ``slowest`` is that of the slowest group (0: none gave a
+    figure), ``whole`` has the hosts that were measured all together, and ``lost`` is True where one of them went
+    missing, which ends the search.
     """
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
@@ -139,10 +143,10 @@ class _Search:
         return self._figures[frozenset(nodes)] if len(nodes) > 1 else float("inf")
 
     def _inside(self, nodes: Sequence[str], *, is_sure: bool) -> None:
-        """Search for the slow part within ``nodes``, which are slow together: compare their two halves.
+        """Search for the slow part within ``nodes``, at least two that are slow together: compare their two halves.
 
-        Keeps what was found, and as unfinished what has halves that were not measured. ``is_sure``: whether others that
-        are alike were much faster, so that size and uplinks do not explain it.
+        Keeps what was found, and as unfinished what has halves that were not measured. ``is_sure``: whether others
+        that are alike were much faster, so that size and uplinks do not explain it.
         """
         one, other = self._halved(nodes)
         if len(nodes) == 2:
@@ -169,8 +173,8 @@ class _Search:
     def _across(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
         """Search between two parts, each fast by itself, for those halves of both that are slow with each other.
 
-        Keeps what was found, and as unfinished what was not measured yet. ``is_sure``: whether others that are alike
-        were much faster, so that size and uplinks do not explain it.
+        ``one`` and ``other`` are hosts. Keeps what was found, and as unfinished what was not measured yet.
+        ``is_sure``: whether others that are alike were much faster, so that size and uplinks do not explain it.
         """
         if len(one) == len(other) == 1:
             self._found(one, other, is_sure=is_sure)
@@ -194,13 +198,13 @@ class _Search:
         self._found(one, other, is_sure=is_sure)
 
     def _found(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
-        """Append two parts of the fleet that are slow together to what the search found."""
+        """Append two parts of the fleet that are slow together to what the search found, as a ``Crossing``."""
         self.found.append(Crossing(tuple(one), tuple(other), is_sure))
 
     def _know(self, parts: Sequence[Sequence[str]]) -> bool:
-        """Return whether each of ``parts`` has been measured; a single node needs no measurement.
+        """Return whether each of ``parts``, lists of hosts, has been measured; a single node needs no measurement.
 
-        All that have not are appended to the parts to measure next.
+        All that have not are appended to ``wanted``, the parts to measure next.
         """
         unknown = [list(part) for part in parts if len(part) > 1 and frozenset(part) not in self._figures]
         self.wanted += unknown
@@ -244,8 +248,8 @@ class _Search:
 def _slow_path(crossing: Crossing, search: _Search) -> FabricFinding:
     """Return the warning that the path between two parts of the fleet is slow, where other paths like it are fast.
 
-    It is about the nodes, in its ``hosts``, only where both parts together are no larger than a group; its text names
-    them always.
+    ``search`` has the figures of the parts of ``crossing``. The warning is about the nodes, in its ``hosts``, only
+    where both parts together are no larger than a group; its text names them always. Its kind is ``slow-path``.
     """
     what = f"{_witnesses(crossing, search)}: the path between them"
     return new_finding("slow-path", "warn", _few(crossing, search), what)
@@ -254,9 +258,10 @@ def _slow_path(crossing: Crossing, search: _Search) -> FabricFinding:
 def _alike(crossings: Sequence[Crossing], search: _Search) -> FabricFinding:
     """Return one finding for all parts of the fleet that are slow together, where nothing like them is fast.
 
-    It is a note, as uplinks that are fewer by design explain it; a warning of a slow path where both together give less
-    than a tenth of what either gives by itself and of the slowest group. The text quotes the slowest of ``crossings``,
-    which must not be empty, and counts the others.
+    ``search`` has the figures of their parts. The finding is a note, as uplinks that are fewer by design explain it; a
+    warning of a slow path where both together give less than a tenth of what either gives by itself and of the slowest
+    group. The text quotes the slowest of ``crossings``, which must not be empty, and counts the others. The kind is
+    ``halves`` for the note, ``slow-path`` for the warning.
     """
     lowest = min(crossings, key=lambda crossing: search.of(crossing.nodes))
     witnesses = _witnesses(lowest, search)
@@ -270,15 +275,18 @@ def _alike(crossings: Sequence[Crossing], search: _Search) -> FabricFinding:
 
 
 def _few(crossing: Crossing, search: _Search) -> tuple[str, ...]:
-    """Return the hosts of both parts for a finding to name; empty where together they are more than a group has."""
+    """Return the hosts of both parts for a finding to name; empty where together they are more than a group has.
+
+    ``search`` tells how large the fleet is, and so a group.
+    """
     return crossing.nodes if len(crossing.nodes) <= group_size(len(search.whole)) else ()
 
 
 def _unfinished(part: Sequence[str], search: _Search) -> FabricFinding:
     """Return the finding that the nodes in ``part`` are slow together, and that no time was left to ask which.
 
-    It warns below a tenth of what the slowest group gave, else it is a note. Its ``hosts`` are empty, so that no node
-    is marked.
+    ``search`` has the figures; ``part`` must have been measured. The finding warns below a tenth of what the slowest
+    group gave, else it is a note. Its ``hosts`` are empty, so that no node is marked. Its kind is ``unfinished``.
     """
     level: Level = "warn" if search.of(part) < BY_DESIGN * search.slowest else "note"
     what = f"all-reduce within {nodes_text(part)} {_gave(part, search)}, in groups at least"
@@ -288,7 +296,10 @@ def _unfinished(part: Sequence[str], search: _Search) -> FabricFinding:
 
 
 def _smooth(search: _Search) -> FabricFinding:
-    """Return the note that all nodes together are slow, but no part of the fleet is slower than its like."""
+    """Return the note that all nodes together are slow, but no part of the fleet is slower than its like.
+
+    All nodes must have been measured together. Its kind is ``halves``, and it is about no node.
+    """
     together = f"all {len(search.whole)} nodes together gave {_gave(search.whole, search)}"
     what = f"{together}, and no part of them is slower than its like: it falls with the number of nodes"
     return new_finding("halves", "note", (), what)
@@ -299,7 +310,7 @@ def _witnesses(crossing: Crossing, search: _Search) -> str:
 
     Such as ``all-reduce within n[1-4] 300 GB/s, within n[5-8] 310 GB/s, across both 20 GB/s``, without punctuation at
     its end. A single node has no bandwidth by itself, which is left out; of two single nodes there is that of both
-    together, and the slowest group's to hold it against.
+    together, and the slowest group's to hold it against. ``search`` has the figures of the parts of ``crossing``.
     """
     both = _gave(crossing.nodes, search)
     sides = [part for part in (crossing.one, crossing.other) if len(part) > 1]
@@ -315,7 +326,7 @@ def _witnesses(crossing: Crossing, search: _Search) -> str:
 def _gave(nodes: Sequence[str], search: _Search) -> str:
     """Return the bus bandwidth of some nodes together as text, ``300 GB/s``, or ``no figure``.
 
-    They must have been measured together.
+    They must have been measured together. ``search`` has the figures.
     """
     value = search.of(nodes)
     return figure(value, "GB/s") if value else "no figure"

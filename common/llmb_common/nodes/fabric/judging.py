@@ -63,11 +63,10 @@ def judge(
 
 
 def with_findings(verdict: FabricVerdict, findings: Sequence[FabricFinding]) -> FabricVerdict:
-    """Return a copy of the verdict with ``findings`` instead of its own, and with level and answer to match; the
-    rest stays.
+    """Return a copy of the verdict with ``findings`` instead of its own, and with level and answer to match.
 
-    At least one of the findings must warn or fail, which is not checked. They may be in any order, and come out worst
-    first.
+    The rest stays. At least one of the findings must warn or fail, which is not checked. They may be in any order, and
+    come out worst first.
     """
     ordered = _worst_first(findings)
     level: Answer = "fail" if ordered[0].level == "fail" else "warn"
@@ -75,14 +74,17 @@ def with_findings(verdict: FabricVerdict, findings: Sequence[FabricFinding]) -> 
 
 
 def _worst_first(findings: Sequence[FabricFinding]) -> list[FabricFinding]:
-    """Return the findings with those that fail first, then warnings, then notes, each in their former order."""
+    """Return the findings with those that fail first, then warnings, then notes, each in their former order.
+
+    A new list; ``findings`` is not changed.
+    """
     return sorted(findings, key=lambda finding: _ORDER.index(finding.level))  # stable
 
 
 def _without_hung_by_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
     """Return ``findings`` without those of hung nodes that are missing, too, in the same order.
 
-    Of a node that died it is enough to say that it is missing.
+    ``measured`` tells which are missing. Of a node that died it is enough to say that it is missing.
     """
     return [
         finding
@@ -94,7 +96,8 @@ def _without_hung_by_missing(findings: Sequence[FabricFinding], measured: Fabric
 def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
     """Return a failure for each node that did not take part in the check to the end, with the reason.
 
-    The reason is cut to 200 characters. Empty: there are none.
+    The reason is cut to 200 characters. Empty: there are none. In the order of ``measured.missing``. The kind is
+    ``missing``.
     """
     return [
         new_finding("missing", "fail", (host,), f"{host} did not take part, or not to the end: {printable(why)[:200]}")
@@ -105,8 +108,9 @@ def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
 def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
     """Return a failure for each GPU, and each node measured by itself, that reports an error; empty: there are none.
 
-    One more, of no node, says where all nodes together were measured and gave no figure. Errors of groups are not among
-    them.
+    One more, of no node, says where all nodes together were measured and gave no figure. Errors of groups are not
+    among them. GPUs come first, then nodes, each in the order of ``measured``. The kind is ``no-figure``, of all nodes
+    together ``whole-fleet``.
     """
     found = [
         new_finding("no-figure", "fail", (node.host,), f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}")
@@ -148,7 +152,10 @@ def _all_nodes_measures(measured: FabricMeasurement, expected: Expectation) -> l
 
 
 def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
-    """Return a failure, of no node, for each measure whose median is below what the site accepts; empty: none is."""
+    """Return a failure, of no node, for each measure whose median is below what the site accepts; empty: none is.
+
+    In the order of ``measures``. The kind is ``below-expectation``.
+    """
     return [
         new_finding(
             "below-expectation",
@@ -203,10 +210,10 @@ def _answer_line(
 
 
 def _of_worst(level: Answer, findings: Sequence[FabricFinding]) -> str:
-    """Return the line of a verdict that warns or fails: its ``level``, a colon, and the first two findings of that
-    level.
+    """Return the line of a verdict that warns or fails: its ``level``, a colon, and two findings of that level.
 
-    A semicolon is between the two; further ones are only counted, ``and 3 more``.
+    They are the first two. A semicolon is between the two; further ones are only counted, ``and 3 more``. No full
+    stop.
     """
     worst = [finding.said for finding in findings if finding.level == level]
     return f"{level}: {first_few(worst, 2, '; ')}"
@@ -215,7 +222,8 @@ def _of_worst(level: Answer, findings: Sequence[FabricFinding]) -> str:
 def _bandwidths_text(of_groups: Sequence[Measure], of_all_nodes: Sequence[Measure]) -> str:
     """Return the bus bandwidths of groups and of all nodes as the rest of a sentence; each part begins with ``; ``.
 
-    Empty where neither was measured. Of the groups only the commonest kind is told, which comes first in ``of_groups``.
+    No full stop. Empty where neither was measured. Of the groups only the commonest kind is told, which comes first in
+    ``of_groups``.
     """
     parts = []
     if of_groups:
@@ -227,8 +235,7 @@ def _bandwidths_text(of_groups: Sequence[Measure], of_all_nodes: Sequence[Measur
 
 
 def _coarseness_text(of_groups: Sequence[Measure], device: str) -> str:
-    """Return how slow a node must be for the measured groups to show it, in whole sentences with periods, for the
-    report.
+    """Return how slow a node must be for the measured groups to show it, in whole sentences with periods.
 
     ``of_groups`` are the summaries of groups, the commonest kind first, which alone counts; ``device`` is ``cuda`` or
     ``cpu``. Where groups are too few to compare, that is said instead.

@@ -16,9 +16,10 @@ SCHEMA = 1
 class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """The measurement of one collective operation, at one message size, among the GPUs of some nodes.
 
-    ``ranks`` is the number of GPUs (on CPUs of processes) that took part, ``hung_nodes`` has the hosts of
-    ``hung_ranks``; ``algbw_gbps`` and ``busbw_gbps`` are the algorithm and the bus bandwidth in 10^9 bytes/s, None
-    where there is no time or an error.
+    ``nodes`` are the names of the hosts, in the order of ranks. Four properties: ``ranks`` is the number of GPUs (on
+    CPUs of processes) that took part, ``hung_nodes`` the list of hosts of ``hung_ranks``, each once; ``algbw_gbps``
+    and ``busbw_gbps`` are the algorithm and the bus bandwidth in 10^9 bytes/s, None where there is no time or an
+    error, the latter also for a single rank.
     """
 
     nodes: tuple[str, ...]
@@ -30,7 +31,7 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """The message size as nccl-tests count it: of one rank's buffer; in all_gather, reduce_scatter and alltoall of all
     ranks' parts together."""
     seconds: float | None = None
-    """Median time of one operation, on CPUs the shortest; None: it gave no figure."""
+    """Median time of one operation, on CPUs the shortest, in seconds; None: it gave no figure."""
     error: str = ""
     """Why there is no figure, or why it is worth nothing: a rank hung, a sum was wrong. Empty: no error."""
     hung_ranks: tuple[int, ...] = ()
@@ -93,7 +94,10 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures that one GPU gave by itself, without the network; on CPUs, one process. None: not measured."""
+    """The figures that one GPU gave by itself, without the network; on CPUs, one process. None: not measured.
+
+    ``host`` is the node's name.
+    """
 
     host: str
     gpu: int
@@ -111,12 +115,12 @@ class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures that one check of the fabric measured, as they are stored: of single GPUs, then of ever more
-    nodes.
+    """All figures that one check of the fabric measured, as they are stored: of single GPUs, then of ever more nodes.
 
     A field is empty where nothing was measured; a measurement that was tried and gave no figure is there, with its
-    error. Only ``all_reduce`` is measured, but for ``sizes``, which may have any collective. ``hosts`` has every host
-    that was measured, each once.
+    error. Only ``all_reduce`` is measured, but for ``sizes``, which may have any collective. The property ``hosts`` is
+    a list of every host that was measured by itself, in a round or with all others, each once.
+    ``measurement_from_json`` reads it.
     """
 
     schema: int = SCHEMA
@@ -143,7 +147,7 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
         """Every host that was measured by itself, in a round or with all others, figure or not.
 
         They come in the order of first occurrence. Hosts that are only in ``missing`` are not among them; ``rails``,
-        ``halves`` and ``sizes`` are not looked at.
+        ``halves`` and ``sizes`` are not looked at. Empty where nothing was measured.
         """
         groups = [*self.within, *chain.from_iterable(self.rounds)]
         if self.whole is not None:

@@ -40,7 +40,7 @@ def group_findings(
 def _hung_finding(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
     """Return the failure that the node ``host`` hung in an all-reduce, with the group in which it first did.
 
-    One of ``groups`` must have it among its hung nodes, else there is a StopIteration.
+    One of ``groups`` must have it among its hung nodes, else there is a StopIteration. Its kind is ``hung``.
     """
     group = next(group for group in groups if host in group.hung)
     return new_finding(
@@ -55,10 +55,11 @@ def _hung_finding(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
 def _node_findings(found: Blame, known: Witnesses, expected: Expectation) -> list[FabricFinding]:
     """Return the findings on nodes that are slow with every partner, or never gave a figure; empty: there are none.
 
-    A node that fails by what is ``expected``, or gave no figure, has a finding of its own. Where the other slow nodes
-    are too many to be single faults, they share one note that there are two kinds of nodes. Where they are not, those
-    that are at least five deviations slower, or whose spread is not known, get a warning each, and only the rest share
-    that note.
+    ``found`` tells which nodes are slow, ``known`` what was measured of them. A node that fails by what is
+    ``expected``, or gave no figure, has a finding of its own. Where the other slow nodes are too many to be single
+    faults, they share one note that there are two kinds of nodes. Where they are not, those that are at least five
+    deviations slower, or whose spread is not known, get a warning each, and only the rest share that note. Those
+    without a figure come first, then slow nodes, then the note.
     """
     findings: list[FabricFinding] = []
     slow: dict[str, GroupSpeed] = {}
@@ -88,7 +89,7 @@ def _node_findings(found: Blame, known: Witnesses, expected: Expectation) -> lis
 
 
 def _mean_group(groups: Sequence[GroupSpeed]) -> GroupSpeed:
-    """Return the first of ``groups`` with the mean bandwidth, share and deviations of all in place of its own.
+    """Return a copy of the first of ``groups`` with the mean bandwidth, share and deviations of all.
 
     They are the groups in which one node was asked, and must not be empty. Deviations are the mean of those that are
     known, None without any; a missing bandwidth or share counts as 0.
@@ -127,7 +128,8 @@ def _usual_bandwidth(group: GroupSpeed) -> float:
 def _slow_node_finding(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
     """Return the finding that ``host`` slows down every partner, with the mean bandwidth in ``group``.
 
-    ``witnesses`` are the groups whose other nodes it quotes as the partners.
+    ``witnesses`` are the groups whose other nodes it quotes as the partners; ``level`` is its level. Its kind is
+    ``slow-node``.
     """
     return new_finding(
         "slow-node",
@@ -141,7 +143,7 @@ def _slow_node_finding(host: str, group: GroupSpeed, witnesses: Sequence[GroupSp
 def _failing_node_finding(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
     """Return the failure that no group with ``host`` gave a figure, with the first group's reason.
 
-    ``witnesses`` are these groups; there must be at least one.
+    ``witnesses`` are these groups; there must be at least one. Its kind is ``no-figure``.
     """
     return new_finding(
         "no-figure",
@@ -152,7 +154,10 @@ def _failing_node_finding(host: str, witnesses: Sequence[GroupSpeed]) -> FabricF
 
 
 def _partners_text(host: str, witnesses: Sequence[GroupSpeed]) -> str:
-    """Return the partners that ``host`` had in each group, as text: ``n[1-3], and with n[4-6]``."""
+    """Return the partners that ``host`` had in each group, as text: ``n[1-3], and with n[4-6]``.
+
+    ``witnesses`` are these groups. Empty without groups.
+    """
     return ", and with ".join(_other_nodes_text(host, group) for group in witnesses)
 
 
@@ -164,7 +169,8 @@ def _other_nodes_text(host: str, group: GroupSpeed) -> str:
 def _domain_finding(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
     """Return the finding that the switch or segment ``domain`` is slow, about its slow nodes ``hosts``.
 
-    It warns, and quotes the median of their groups; it fails where none of these gave a figure.
+    It warns, and quotes the median of their groups, as ``known`` has them; it fails where none of these gave a figure.
+    Its kind is ``slow-switch``.
     """
     against = chain.from_iterable(known.groups_against(host) for host in hosts)
     groups = [group for group in against if group.busbw_gbps is not None]
@@ -180,9 +186,10 @@ def _domain_finding(domain: str, hosts: Sequence[str], known: Witnesses) -> Fabr
 def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation) -> list[FabricFinding]:
     """Return the findings on groups that are slow though each of their nodes is fast with others; empty: none.
 
-    Several such groups within one switch are one warning of that switch, with the nodes of all; each other group is one
-    finding on the path between its nodes, which fails or warns by what is ``expected``. Hosts that ``topology`` lacks
-    are on no switch.
+    ``found`` has these groups (``together``). Several such groups within one switch are one warning of that switch,
+    with the nodes of all; each other group is one finding on the path between its nodes, which fails or warns by what
+    is ``expected``. Hosts that ``topology`` lacks are on no switch. Findings come in the order of the groups, those of
+    one switch together.
     """
     shared: dict[str, list[GroupSpeed]] = {}
     for group in found.together:
@@ -213,7 +220,7 @@ def _bandwidth_text(group: GroupSpeed) -> str:
 def _path_finding(group: GroupSpeed, expected: Expectation) -> FabricFinding:
     """Return the finding that the path between the nodes of ``group`` is slow: each of them is fast with others.
 
-    Its level follows from ``group`` and ``expected``; the latter is not in its text.
+    Its level follows from ``group`` and ``expected``; the latter is not in its text. Its kind is ``slow-path``.
     """
     return new_finding(
         "slow-path",
@@ -228,7 +235,8 @@ def _path_finding(group: GroupSpeed, expected: Expectation) -> FabricFinding:
 def _slow_group_level(group: GroupSpeed, expected: Expectation) -> Level:
     """Return how much a slow group counts: ``fail`` or ``warn``.
 
-    It fails without a figure, and below what the site expects while the usual bandwidth of its like is not.
+    ``expected`` is what the site expects. The group fails without a figure, and below what the site expects while the
+    usual bandwidth of its like is not.
     """
     if group.busbw_gbps is None:
         return "fail"
@@ -237,7 +245,10 @@ def _slow_group_level(group: GroupSpeed, expected: Expectation) -> Level:
 
 
 def _slow_once_note(group: GroupSpeed) -> FabricFinding:
-    """Return the note that a group was slow in one measurement and fast in another; it quotes the slow one."""
+    """Return the note that a group was slow in one measurement and fast in another; it quotes the slow one.
+
+    It is about all nodes of the group; its kind is ``slow-once``.
+    """
     return new_finding(
         "slow-once",
         "note",
@@ -251,7 +262,7 @@ def _unknown_node_finding(group: GroupSpeed, known: Witnesses, expected: Expecta
     """Return the finding that a node of ``group``, or a path between them, is slow, and that it is open which.
 
     It fails or warns by the group's speed and what is ``expected``, and is about all its nodes; its text names those
-    that are out of the question, because they are fast with others, as ``known`` tells.
+    that are out of the question, because they are fast with others, as ``known`` tells. Its kind is ``unknown``.
     """
     fast = [host for host in group.nodes if host in known.cleared]
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""

@@ -19,7 +19,7 @@ from llmb_common.nodes.fabric.measurement import GroupMeasurement, bus_factor
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one message size in an output of nccl-tests, either out of place or in place.
 
-    Bandwidths are in 10^9 bytes/s, ``seconds`` is the time of one operation.
+    Bandwidths are in 10^9 bytes/s, ``seconds``, above 0, is the time of one operation.
     """
 
     seconds: float
@@ -32,8 +32,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
     """One row of an output of nccl-tests: the figures of one message size, out of place, in place or both.
 
-    A column of None: the program did not run it. ``columns`` has those that are there, ``best`` is the one with the
-    larger bus bandwidth.
+    A column of None: the program did not run it. The property ``columns`` is a list of those that are there, out of
+    place first; the property ``best`` is the one with the larger bus bandwidth, None where there is neither.
     """
 
     bytes: int
@@ -62,11 +62,13 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
 class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
     """What the output of one run of a program of nccl-tests, such as all_reduce_perf, says.
 
-    ``sizes`` has one entry for each row of the table that can be read, also two of the same message size. ``ranks`` and
-    ``gpus_per_node`` are numbers, 0 where they are not known; ``nodes`` are the hosts, each once. ``largest`` is the
-    row of the largest message, ``wrong`` has the rows with wrong values, and ``checked`` says whether values were
-    compared at all. ``good`` says whether the test ended with figures and without problems; ``measurements`` gives its
-    rows as measurements of one group.
+    ``parse_nccl_tests`` makes it. ``sizes`` has one entry for each row of the table that can be read, also two of the
+    same message size. All but ``measurements`` are properties: ``ranks`` and ``gpus_per_node`` are numbers, 0 where
+    they are not known (the latter, too, where nodes differ); ``nodes`` is a tuple of the hosts, each once. ``largest``
+    is the row of the largest message (None: no row has figures), ``wrong`` a list of the rows with wrong values, and
+    ``checked`` says whether values were compared at all. ``good`` says whether the test ended with figures and without
+    problems. ``measurements`` returns its rows as measurements of one group; empty where hosts or collective are not
+    known.
     """
 
     collective: str = ""
@@ -206,8 +208,10 @@ def parse_nccl_tests(text: str) -> list[NcclTest]:
 class _Reader:
     """The reader of one test's output of nccl-tests: ``take`` each line, then ask for the ``result``.
 
-    It is made without arguments. Ask ``is_over`` before each line: where it says so, the line is for a new reader.
-    ``is_test`` is False as long as no line of a test was seen.
+    It is made without arguments; lines come without line breaks and without labels of ``mpirun`` or ``srun``. Ask
+    ``is_over`` before each: where it returns True, the line is for a new reader. ``result`` returns the test of all
+    lines so far, with ``problems`` for what is unclear, and never raises. ``is_test`` is False as long as no line of a
+    test was seen.
     """
 
     def __init__(self) -> None:
@@ -237,7 +241,7 @@ class _Reader:
         return bool(is_first) and (self._ended or bool(self._sizes))
 
     def take(self, line: str) -> None:
-        """Take in one line of a test's output; lines that say nothing of the test change nothing."""
+        """Take in one line of a test's output, without a label; lines that say nothing of the test change nothing."""
         if _BEGINS.match(line):
             self.is_test = True
             self._begun += 1
@@ -339,8 +343,8 @@ _DIGITS = 18
 def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
     """Return the figures of one row of a table of nccl-tests; None: its words do not fit ``columns``, the headings.
 
-    None, too, where one of them is no number. ``unit`` is the unit of the table's times in seconds, 1e-6 for
-    microseconds.
+    None, too, where one of them is no number, or a time is not above 0. The first word must be digits. ``unit`` is the
+    unit of the table's times in seconds, 1e-6 for microseconds.
     """
     first = next((at for at, name in enumerate(columns) if name in ("time", "cputime")), 0)
     if not first or len(words) < first + 4 or len(words[0]) > _DIGITS:
@@ -376,9 +380,9 @@ def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> S
 def _result_column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column | None:
     """Return the figures in one half (out of place or in place) of a row; None where a word is missing or no number.
 
-    ``values`` are its words: time in ``unit`` (so many seconds), algorithm and bus bandwidth, errors. ``names`` are the
-    headings of both halves. Older releases print the largest error, not a count of wrong values: ``wrong`` is then
-    None.
+    None, too, for a time of 0. ``values`` are its words: time in ``unit`` (so many seconds), algorithm and bus
+    bandwidth, errors. ``names`` are the headings of both halves. Older releases print the largest error, not a count
+    of wrong values: ``wrong`` is then None.
     """
     if len(values) < 4 or len(names) < 4:
         return None
@@ -419,8 +423,9 @@ _TOLD_APART = 0.02
 def _collective_by_bandwidth(sizes: Iterable[SizeResult], ranks: int) -> str:
     """Return ``all_reduce`` if all bus bandwidths have its proportion to the algorithm bandwidths.
 
-    Else an empty text, also for fewer than three ranks, where other collectives have the same proportion. Only rows
-    above 10^9 bytes/s, whose digits tell it, and with a reduction count; without any the text is empty.
+    Else an empty text, also for fewer than three ranks, where other collectives have the same proportion. Rows without
+    a reduction, and rows of at most 10^9 bytes/s, which have too few digits to tell, are left out; without any other
+    the text is empty. ``sizes`` are the rows of a test of ``ranks`` ranks.
     """
     best = [size.best for size in sizes if size.redop not in ("none", "")]
     large = [column for column in best if column is not None and column.algbw_gbps > 1]

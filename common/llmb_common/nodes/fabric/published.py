@@ -14,7 +14,8 @@ from llmb_common.base.structs import read_generated
 class PublishedBandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One bus bandwidth that somebody published for a number of GPUs and nodes, as its source has it.
 
-    ``collective`` is in the words of nccl-tests, ``all_reduce``; ``network`` is free text for people.
+    ``published_bandwidths`` returns it. ``nodes`` and ``gpus`` are numbers; ``collective`` is in the words of
+    nccl-tests, ``all_reduce``; ``network`` is free text for people.
     """
 
     gpu: str
@@ -37,7 +38,10 @@ class PublishedBandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of ``published.json``: the published bandwidths, and the day on which they were looked up."""
+    """The content of ``published.json``: the published bandwidths, and the day on which they were looked up.
+
+    ``_published_file`` reads it; other fields are refused when it is decoded.
+    """
 
     looked_up: str
     """The day, ``YYYY-MM-DD``."""
@@ -46,7 +50,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @lru_cache
 def _published_file() -> _File:
-    """Return the content of this release's ``published.json``, which is read once and then kept.
+    """Return the content of this release's ``published.json``, which is read once and then kept; after an error, again.
 
     Raises:
         RecipeError: the file cannot be read, or is damaged

@@ -32,10 +32,10 @@ _Rails = dict[int, GroupMeasurement]
 def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
     """Return disjoint groups of hosts to measure again by rail: GPU i of each node by itself, for each i.
 
-    They are slow groups that gave a figure, with at least one node that a warning or failure is about; those of late
-    rounds come first, of one round the slowest, at most 16. Where there are none, but a measure is below what the site
-    expects, the first four groups of the first round with a figure serve. Groups with missing nodes are left out.
-    Empty: there is nothing to ask.
+    ``judged`` is the verdict on ``measured``. The groups are slow ones that gave a figure, with at least one node that
+    a warning or failure is about; those of late rounds come first, of one round the slowest, at most 16. Where there
+    are none, but a measure is below what the site expects, the first four groups of the first round with a figure
+    serve. Groups with missing nodes are left out. Empty: there is nothing to ask.
     """
     weighty = [finding for finding in judged.findings if finding.level != "note"]
     blamed = set(chain.from_iterable(finding.hosts for finding in weighty))
@@ -60,13 +60,13 @@ def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list
 def with_rails(
     findings: Sequence[FabricFinding], measured: FabricMeasurement, expected: Expectation
 ) -> list[FabricFinding]:
-    """Return ``findings``, each with the rails named that are slow in all measured groups with its nodes.
+    """Return copies of ``findings``, each with the rails named that are slow in all measured groups with its nodes.
 
     Notes stay as they are. A rail is the way of one GPU number to the network, the same on all nodes. Three or more
     warnings of slow nodes or paths with the same slow rail are replaced by one finding on that rail, and one is added
-    for a rail that is slow in all groups, if no finding names it; both come at the end. Unchanged where no rails were
-    measured. ``expected`` only says below which share of the median a rail is slow, on CPUs and where too few were
-    measured to know their spread.
+    for a rail that is slow in all groups, at least two, if no finding names it; both come at the end. Unchanged where
+    no rails were measured. ``expected`` only says below which share of the median a rail is slow, on CPUs and where
+    too few were measured to know their spread.
     """
     slow = _slow_rails(measured, expected)
     rails = [_rails_of(finding, slow) for finding in findings]
@@ -91,9 +91,10 @@ def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tupl
     """Return the slow rails of each group that was measured by rail, by the group's nodes.
 
     Each is by the GPU's number, with its measurement. Slow is what is below the limit for all rails of groups of that
-    size; on CPUs, and for fewer than six rails, ``expected`` has that limit as a share of the median. Empty for a group
-    where half of the rails or more are slow, as then no rail stands out, or where too few were measured to say what is
-    usual. Rails without a figure do not count.
+    size; on CPUs, and for fewer than six rails, ``expected`` has that limit as a share of the median. Empty for a
+    group where half of the rails or more are slow, as then no rail stands out, or where too few were measured to say
+    what is usual. Rails without a figure do not count. ``measured`` has the figures. Empty where no rails were
+    measured.
     """
     by_nodes: dict[tuple[str, ...], _Rails] = {}
     by_size: dict[int, list[float]] = {}
@@ -141,7 +142,7 @@ def _rails_in_all(groups: Sequence[_Rails]) -> _Rails:
 def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
     """Return a copy of ``finding`` that names the slow ``rails`` in its text and has their numbers.
 
-    Without rails, and for a note, it is ``finding`` itself.
+    ``rails`` are measurements by GPU number. Without any, and for a note, it is ``finding`` itself.
     """
     if not rails or finding.level == "note":
         return finding
@@ -165,7 +166,7 @@ def _rail_text(number: int, rails: Sequence[GroupMeasurement]) -> str:
 def _rail_finding(number: int, hosts: Sequence[str], slow: Mapping[tuple[str, ...], _Rails]) -> FabricFinding:
     """Return the warning that rail ``number`` is slow on ``hosts``; empty hosts: in all groups measured by rail.
 
-    ``slow`` has the slow rails of each group; at least one must have this rail.
+    ``slow`` has the slow rails of each group; at least one must have this rail. Its kind is ``slow-rail``.
     """
     of_groups = [rails[number] for rails in slow.values() if number in rails]
     where = nodes_text(hosts) if hosts else f"all {counted(len(of_groups), 'group')} that were measured by rail"

@@ -24,7 +24,10 @@ from where on they are slow again, then, with each partner. Healthy ones seldom 
 
 
 class _Kind(NamedTuple):
-    """What groups must have in common to be compared: their number of nodes, and whether they span switches."""
+    """What groups must have in common to be compared: their number of nodes, and whether they span switches.
+
+    They do where their nodes are on more than one, as far as that is known.
+    """
 
     size: int
     """Number of nodes."""
@@ -51,7 +54,10 @@ def group_speeds(
 
 
 def _kind(group: GroupMeasurement, topology: Mapping[str, str]) -> _Kind:
-    """Return the kind of a group, by which it is compared: its number of nodes, and whether they span switches."""
+    """Return the kind of a group, by which it is compared: its number of nodes, and whether they span switches.
+
+    ``topology`` has the switch of each host.
+    """
     return _Kind(len(group.nodes), spans(group.nodes, topology))
 
 
@@ -92,8 +98,10 @@ def _hung_nodes(group: GroupMeasurement) -> tuple[str, ...]:
 class _References:
     """What is usual of each kind of group in a measurement: the bus bandwidths that each group is compared with.
 
-    It is made from a measurement, the switch of each host and the site's expectation. ``usual_of`` judges every round,
-    ``remeasure_limit`` the first, and ``measures`` summarizes that one.
+    It is made from a measurement, the switch of each host and the site's expectation. ``usual_of`` returns what is
+    usual of a kind, for every round (None: too few groups to say); ``remeasure_limit`` the bus bandwidth in 10^9
+    bytes/s below which a group of the first round is slow (None: there is no such limit); ``measures`` a summary of
+    each kind in the first round, the commonest first.
     """
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
@@ -117,7 +125,10 @@ class _References:
                 self._usual[kind] = self._usual_in_later_rounds(kind)
 
     def _by_kind(self, rounds: Sequence[Sequence[GroupMeasurement]]) -> dict[_Kind, list[GroupMeasurement]]:
-        """Return the groups of some rounds that gave a figure, by kind; empty: none gave any."""
+        """Return the groups of some rounds that gave a figure, by kind; empty: none gave any.
+
+        ``rounds`` are lists of groups. Kinds and groups come in their order.
+        """
         found: dict[_Kind, list[GroupMeasurement]] = {}
         for groups in rounds:
             for group in groups:
@@ -143,7 +154,7 @@ class _References:
     def measures(self) -> list[Measure]:
         """Return a summary of the bandwidths of each kind of group in the first round, the commonest kind first.
 
-        Groups without a figure do not count; a kind without any is left out.
+        Groups without a figure do not count; a kind without any is left out. Empty where no group gave one.
         """
         ordered = sorted(self._first.items(), key=lambda item: -len(item[1]))
         return [
@@ -177,8 +188,9 @@ class _References:
     ) -> Usual | None:
         """Return what bus bandwidth is usual of a kind, by its groups of the first round and ``later`` ones.
 
-        None: they are too few. ``sure``: whether a spread that is small by chance must be widened; it need not be where
-        slow groups are only measured again.
+        ``groups`` are those of ``kind`` in the first round, ``later`` those of later rounds that count. None: they are
+        too few. ``sure``: whether a spread that is small by chance must be widened; it need not be where slow groups
+        are only measured again.
         """
         own = usual(
             _figures([*groups, *later]),
@@ -192,7 +204,7 @@ class _References:
     def _as_expected(self, kind: _Kind, own: Usual | None) -> Usual | None:
         """Return ``own`` with the site's expectation as its limit, if that lies above its limit and below its median.
 
-        Else ``own`` itself, also None: the limit is never lowered.
+        Else ``own`` itself, also None: the limit is never lowered. ``own`` is what is usual of ``kind``.
         """
         least = self._expected.least("groups", kind.size)
         if own is None or least is None or not own.limit < least < own.median:
@@ -202,7 +214,7 @@ class _References:
     def _fast_groups(self, kind: _Kind) -> list[GroupMeasurement]:
         """Return the groups of a kind in the first round that are fast enough not to be measured again.
 
-        Empty, too, where this kind has no such limit.
+        The first round must have the kind, or there is a KeyError. Empty, too, where this kind has no such limit.
         """
         limit = self._asked_from[kind]
         return [] if limit is None else [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]
@@ -210,8 +222,8 @@ class _References:
     def _usual_in_first_round(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> Usual | None:
         """Return what bus bandwidth is usual of a kind that the first round has; None: too few groups to say.
 
-        Groups of later rounds count, too, if all their nodes were fast at first: they show better how much healthy ones
-        differ.
+        ``groups`` are those of the kind in the first round. Groups of later rounds count, too, if all their nodes were
+        fast at first: they show better how much healthy ones differ.
         """
         if self._few_nodes:
             values = _figures([*groups, *self._later.get(kind, ())])
@@ -221,8 +233,9 @@ class _References:
     def _usual_in_later_rounds(self, kind: _Kind) -> Usual | None:
         """Return what bus bandwidth is usual of a kind that only later rounds say; None: too few groups to say.
 
-        Such groups span switches, as suspects found no partners on their own. It is the median of groups whose nodes
-        were all fast at first; without any, that of the faster half. Their spread is taken from the first round.
+        The kinds of the first round must be known by then. Such groups span switches, as suspects found no partners on
+        their own. It is the median of groups whose nodes were all fast at first; without any, that of the faster half.
+        Their spread is taken from the first round.
         """
         values = sorted(_figures(self._later[kind]), reverse=True)
         known = [own for own in self._usual.values() if own is not None]

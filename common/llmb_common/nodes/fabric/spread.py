@@ -24,9 +24,11 @@ RATIO_FROM, SPREAD_FROM = 3, 6
 class Usual(msgspec.Struct, frozen=True):
     """What is usual among the figures that GPUs, nodes or groups gave of the same work, where more is better.
 
-    ``usual`` makes it. ``count`` is the number of all figures, also where only the faster kind counts for the median.
-    ``excess`` tells how far a figure is below the median as a multiple of the limit's distance (more than 1: slow),
-    ``deviations`` how many robust deviations.
+    ``usual`` makes it. Of two clearly different kinds of figures, ``median``, ``deviation`` and ``seen`` are of the
+    faster kind alone, unless that has fewer than four in ten; ``count`` is always of all. ``excess`` returns how
+    far a figure is below the median as a multiple of the limit's distance (0: at the median, 1: at the limit, more:
+    slow, negative: above the median). ``deviations`` returns how many robust deviations a figure is below the
+    median, negative above it; None where ``deviation`` is None.
     """
 
     median: float
@@ -41,20 +43,20 @@ class Usual(msgspec.Struct, frozen=True):
     seen: float | None = None
     """The robust standard deviation as it is, neither widened nor with a least value; None: too few to say."""
     lower: tuple[int, float] | None = None
-    """(number, median) of the figures that are clearly of a slower kind; None: all are of one kind."""
+    """(number, median) of the figures of a clearly slower kind; None: all are of one kind, or nobody looked for two."""
 
     def excess(self, value: float) -> float:
         """Return how far below the median ``value`` is, as a multiple of the limit's distance from it.
 
-        0 is at the median, 1 at the limit, more than 1 is slow; negative above the median. The limit must not be the
-        median.
+        0 is at the median, 1 at the limit, more than 1 is slow; negative above the median. ``limit`` must not equal
+        ``median``, else there is a ZeroDivisionError.
         """
         return (self.median - value) / (self.median - self.limit)
 
     def deviations(self, value: float) -> float | None:
-        """Return how many robust deviations below the median ``value`` is, negative above it.
+        """Return how many robust deviations (``deviation``) below the median ``value`` is, negative above it.
 
-        None: the spread is not known.
+        None: ``deviation`` is not known. It must not be 0, else there is a ZeroDivisionError.
         """
         if self.deviation is None:
             return None
@@ -66,10 +68,12 @@ def usual(
 ) -> Usual | None:
     """Return the median of ``values``, in any order, and the limit below which one of them is slow.
 
-    None for fewer than three values. From six values on the limit is ``times`` robust deviations below the median; for
-    fewer, or ``by_ratio``, it is ``ratio`` of the median. Where six values or more are clearly of two kinds, only the
-    faster one counts as usual, if four in ten or more are of it, and all of the other are slow. ``sure``: widen a
-    spread that may be small by chance, so that healthy ones do not count as slow.
+    None for fewer than three values. From six values on the limit is ``times`` robust deviations below the median;
+    for fewer, or ``by_ratio``, it is ``ratio`` (0.9: nine tenths) of the median, and no deviation is given. Where
+    six values or more are clearly of two kinds, the median and the deviation are of the faster kind alone, and the
+    limit is raised so that all of the slower kind are below it; but if fewer than four in ten are of the faster
+    kind, they are of all values. ``sure``: widen a deviation that may be small by chance, as few values have it, so
+    that healthy ones do not count as slow.
     """
     if len(values) < RATIO_FROM:
         return None
@@ -91,10 +95,11 @@ def usual(
 
 
 def _few_values_factor(count: int) -> float:
-    """Return the factor by which the robust deviation of ``count`` values is widened: the fewer, the larger it is.
+    """Return the factor by which the robust deviation of ``count`` values is widened: 1.8 for 10, near 1 for many.
 
-    That of few values is often far too small by chance. Chosen by simulation (docs/fabric.md), so that the same number
-    of deviations is as rare among 6 values as among 500.
+    The fewer the values, the larger it is, as their deviation is often far too small by chance. Chosen by
+    simulation (docs/fabric.md), so that the same number of deviations is as rare among 6 values as among 500.
+    ``count`` must not be 0.
     """
     return 1 + 80 / count**2
 
@@ -106,10 +111,10 @@ _NOISE = 0.0015
 
 
 def _split_by_kind(values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return (faster values, slower values) where ``values`` are clearly of two kinds; else (all values, none).
+    """Return (faster values, slower values) where ``values`` are clearly of two kinds; else (all values, []).
 
-    Both are sorted from the fastest down. Each kind has at least three values and about a fifth of all. ``values`` must
-    not be empty.
+    Both are sorted, the largest value first. Each kind has at least three values and about a fifth of all, so that
+    fewer than six values are always of one kind. ``values`` must not be empty.
     """
     ordered = sorted(values, reverse=True)
     count = len(ordered)
@@ -132,7 +137,8 @@ def _split_by_kind(values: Sequence[float]) -> tuple[list[float], list[float]]:
 def _running_sums(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """Return (running sums of the values, running sums of their squares).
 
-    Element n is the sum of the first n values, so that each list is one longer than ``values``.
+    Element n of either list is the sum over the first n values, and element 0 is 0.0, so that each list is one
+    longer than ``values``.
     """
     sums, squares = [0.0], [0.0]
     for value in values:

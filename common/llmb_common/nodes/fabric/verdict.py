@@ -23,32 +23,33 @@ NAMED = ("slow-node", "no-figure", "hung", "slow-gpu", "slow-within")
 class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a check of the fabric found about nodes, a switch, a path or all nodes, and how much it counts.
 
-    ``level`` is ``fail`` (a job would stop, or give less than the site expects), ``warn`` (slower than the others) or
-    ``note`` (worth knowing). ``said`` is its text for people, ``what`` with ``training`` behind it. ``new_finding``
-    makes one with its remedy.
+    ``level`` is ``fail`` (a job would stop, or give less than the site expects), ``warn`` (slower than the others)
+    or ``note`` (worth knowing). The property ``said`` is its text for people: ``what``, with "; " and ``training``
+    behind it unless that is empty. ``new_finding`` makes one with its remedy; all fields are given by keyword.
     """
 
     kind: str
-    """Such as ``slow-node``; it chooses the remedy."""
+    """A key of ``REMEDIES``, such as ``slow-node``; it chooses the remedy."""
     level: Level
     hosts: tuple[str, ...] = ()
-    """The nodes that it is about; empty: it is about all."""
+    """Names of the nodes that it is about; empty: it is about all."""
     what: str
     """What was measured, as a sentence without a period."""
     deviations: float | None = None
-    """How far below the median, in robust deviations; None where no spread is known."""
+    """How far below the median, in robust deviations; None where no spread is known or nothing was compared."""
     rails: tuple[int, ...] = ()
     """Numbers of the GPUs of a node whose way to the network is slow; empty: all alike, or not asked."""
     training: str = ""
     """What training runs say of the node, a clause; empty: nothing, or they were not asked."""
     remedy: str = ""
-    """What to do about it; empty: nothing is known."""
+    """What to do about it, one line; empty: nothing is known."""
 
     @property
     def said(self) -> str:
-        """The text of this finding for people: what was measured, and what training runs say of the node, if anything.
+        """The text of this finding for people: ``what``, and behind "; " what training runs say of the node, if
+        anything.
 
-        A semicolon is between the two.
+        Like ``what``, it has no period.
         """
         return f"{self.what}; {self.training}" if self.training else self.what
 
@@ -64,7 +65,9 @@ def new_finding(
 ) -> FabricFinding:
     """Return a finding about ``hosts`` (empty: about all nodes), with the remedy for its ``kind`` filled in.
 
-    ``what`` is what was measured, a sentence without a period. The remedy stays empty for a kind that has none.
+    ``kind`` is a key of ``REMEDIES``; for any other the remedy stays empty. ``what`` is what was measured, a
+    sentence without a period. ``level``, ``deviations`` and ``rails`` are as in ``FabricFinding``; ``training``
+    stays empty.
     """
     return FabricFinding(
         kind=kind,
@@ -78,7 +81,11 @@ def new_finding(
 
 
 class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast one group of nodes was in one round, compared with what is usual for groups like it."""
+    """How fast one group of nodes was in one round, compared with what is usual for groups like it.
+
+    ``nodes`` are the hosts of the group. Without a figure, ``busbw_gbps``, ``share``, ``deviations`` and ``excess``
+    are None and ``slow`` is True.
+    """
 
     nodes: tuple[str, ...]
     round: int
@@ -93,8 +100,8 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """How far below what is usual: 0 as usual, 1 at the limit for slow ones. None: no figure, or nothing to compare it
     with."""
     slow: bool | None = None
-    """Whether to ask again about its nodes (first round), or slow again (later ones); one alone proves nothing. True
-    without a figure. None: there is nothing to compare it with."""
+    """True: in round 0 its nodes are to be asked again, in later rounds it was slow again (one slow round proves
+    nothing), or it gave no figure. None: there is nothing to compare it with."""
     why: str = ""
     """Why there is no figure; empty: there is one."""
     hung: tuple[str, ...] = ()
@@ -104,12 +111,14 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of one measurement, such as the matrix product, over all GPUs, nodes or groups that gave a figure.
 
-    Its figures are in its ``unit``. ``count`` and ``lowest`` are of all figures, also those of a slower kind of nodes.
+    ``judge`` makes it. ``median``, ``lowest``, ``deviation``, ``limit`` and ``least`` are in ``unit``, and more is
+    better. ``count`` and ``lowest`` are of all figures, also those of a slower kind of nodes. ``name`` is a key of
+    ``MEASURES``.
     """
 
     name: MeasureName
     word: str
-    """What people call it."""
+    """What people call it, such as "matrix product"."""
     unit: Unit
     nodes: int
     """Number of nodes in a group; 1 for GPUs and single nodes."""
@@ -119,7 +128,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """Of those that count as usual; of all where these are too few to say."""
     lowest: float
     deviation: float | None = None
-    """A robust standard deviation, as measured; None: too few figures."""
+    """A robust standard deviation, not widened for few figures; None: too few figures."""
     limit: float | None = None
     """A figure below it is slow; None where nothing is judged."""
     least: float | None = None
@@ -127,11 +136,13 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on a fabric, with the findings that lead to it and the figures that they rest on.
+    """The verdict on a fabric, with the findings that lead to it and the figures that they rest on; ``judge`` makes it.
 
-    ``judge`` makes it. ``level`` is ``ok``, ``warn``, ``fail`` or ``not judged``, and begins ``answer``, too.
-    ``excludable`` names the nodes to keep jobs off, as each is itself the cause of a failure; ``suspects`` are the
-    warnings that training runs may confirm, ``faults_of_all`` the failures that name no node.
+    ``level`` is ``ok``, ``warn``, ``fail`` or ``not judged``, and ``answer`` begins with it. Three properties
+    choose from the findings, in their order, and are empty where there are none: ``excludable`` lists the host
+    names, each once, to keep jobs off, as each is itself the cause of a failure (kinds ``NAMED``); ``suspects``
+    lists the findings of level ``warn`` of the same kinds, which training runs may confirm; ``faults_of_all`` lists
+    the findings of level ``fail`` that name no node.
     """
 
     level: Answer
@@ -141,12 +152,12 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[FabricFinding, ...] = ()
     """The worst first."""
     coarseness: str = ""
-    """What this number of groups can show, and what it cannot."""
+    """What this number of groups can show, and what it cannot, a text for people; empty: nothing to say."""
     measures: tuple[Measure, ...] = ()
     groups: tuple[GroupSpeed, ...] = ()
     """Of all rounds."""
     topology: dict[str, str] = {}  # msgspec copies it
-    """The switch of each host, as far as groups follow switches; empty: they do not."""
+    """Host name to the name of its switch, as far as groups follow switches; empty: they do not."""
 
     @property
     def faults_of_all(self) -> list[FabricFinding]:

@@ -15,9 +15,10 @@ Unit = Literal["TFLOPS", "GB/s"]
 class MeasureWord(NamedTuple):
     """How one measure is called and judged.
 
-    ``word`` is its name for people. ``slow`` is the share of the median below which a figure is slow where no spread is
-    known. ``fails`` is the share of what the site expects below which a figure fails, where the site sets no tolerance
-    of its own; ``setting`` names this expectation in its ``health`` (empty: none under one name).
+    ``word`` is its name for people, ``unit`` that of its figures. ``slow`` is a share of the median (0.95): where
+    no spread is known, a figure below it is slow. ``fails`` is a share of what the site expects: where the site
+    sets no tolerance of its own, a figure below it fails. ``setting`` is the key of this expectation in the site's
+    ``health`` section; empty: the measure has no single key.
     """
 
     word: str
@@ -61,29 +62,34 @@ REMEDIES = {
 
 
 def nodes_text(hosts: Sequence[str]) -> str:
-    """Return ``hosts`` as a host list, ``n[1-4]``, made printable; empty without hosts.
+    """Return ``hosts`` as a compressed host list, ``n[1-4]``, made printable; empty text without hosts.
 
-    It is cut off after 200 characters, without a mark, so that it is for people only.
+    It is cut off after 200 characters, without a mark, so that a long one is for people only, not for commands.
     """
     return printable(compress(hosts))[:200]
 
 
 def remedy(kind: str, hosts: Sequence[str] = ()) -> str:
-    """Return what to do about a kind of finding, one line with commands for ``hosts`` that can be pasted.
+    """Return what to do about a kind of finding, one line in which commands name ``hosts`` as ``nodes_text`` writes
+    them.
 
-    Empty for a kind without a remedy. Without ``hosts`` their place in a command stays empty.
+    Empty text for a kind that is no key of ``REMEDIES``. Without ``hosts`` their place in a command stays empty; of
+    very many, the list is cut off.
     """
     return REMEDIES.get(kind, "").format(hosts=nodes_text(hosts))
 
 
 def figure(value: float, unit: str) -> str:
-    """Return a value with four significant digits and its unit: ``332.7 GB/s``; from 10,000 on with an exponent."""
+    """Return a value with up to four significant digits, a blank and ``unit``: ``332.7 GB/s``, ``40 GB/s``.
+
+    From 10,000 on it has an exponent: ``1.235e+04 GB/s``.
+    """
     return f"{value:.4g} {unit}"
 
 
 def slower(value: float, median: float) -> str:
-    """Return how far ``value`` is below ``median``, as a share of it with one decimal: ``3.9 % below 332.7``.
+    """Return how far ``value`` is below ``median``, in percent of it, and the median: ``3.9 % below 332.7``.
 
-    The share is negative for a value above it. ``median`` must not be 0.
+    The percentage is negative for a value above the median, which must not be 0. No unit is said.
     """
     return f"{percent(1 - value / median)} below {median:.4g}"

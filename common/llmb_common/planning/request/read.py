@@ -61,11 +61,11 @@ _SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_S
 def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:
     """Raise if a name of ``variables`` is probably a misspelling of one of ``documented``; values are not looked at.
 
-    Names of fewer than five letters, secrets, Slurm's own, and those that are known to mean something else are passed
-    over; a documented name in other letters' case is a misspelling.
+    Names of fewer than five letters, secrets, Slurm's own, and those that are known to mean something else are
+    passed over; a documented name in other letters' case is a misspelling.
 
     Raises:
-        RequestError: code ``unknown-variable``: one is; the first in order of the alphabet is named
+        RequestError: code ``unknown-variable``: one is; the alphabetically first such name is in the message
     """
     # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
     candidates = tuple(name for name in documented if len(name) >= 5)
@@ -86,7 +86,7 @@ def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> N
 def _misspelt_name(name: str, candidates: tuple[str, ...]) -> str:
     """Return the nearest of ``candidates`` that ``name`` is a likely misspelling of; empty: there is none.
 
-    Candidates are in capital letters, and the case of ``name`` does not matter.
+    ``candidates`` must be in capital letters; the case of ``name`` does not matter.
     """
     cutoff, name = 0.85 if len(name) > 7 else 0.79, name.upper()
     letters = set(name)
@@ -108,15 +108,19 @@ def _misspelt_name(name: str, candidates: tuple[str, ...]) -> str:
 
 @functools.cache
 def _with_letters(names: tuple[str, ...]) -> list[tuple[str, set[str]]]:
-    """Return (name, set of its letters) for each of ``names``, so that comparing them with others is quick."""
+    """Return (name, set of its letters) for each of ``names``, so that comparing them with others is quick.
+
+    The answer is kept: do not change it.
+    """
     return [(name, set(name)) for name in names]
 
 
 def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> dict[str, tuple[str, str]]:
     """Return the (name, value) that was probably set instead of a documented variable, by that variable's name.
 
-    Such as ``{"ENABLE_PROFILE": ("PROFILE", "true")}``. The documented one must not be set, and the value must look
-    like one of its. These are only reported, and not read. Empty: there are none.
+    Such as ``{"ENABLE_PROFILE": ("PROFILE", "true")}``. ``variables`` are values by name, ``documented`` names. The
+    documented one must not be set, or be blank, and the value must look like one of its. These are only reported,
+    and not read. Empty: there are none.
     """
     known = {name: (meant, _SYNONYM_VALUES.get(meant, _TRUE)) for name, meant in _SYNONYMS.items()}
     for meant in documented:
@@ -149,33 +153,45 @@ _HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One job as the user asks for it; None: not said, so that the recipe or the site decides.
 
-    ``read_request`` makes it of variables; values are checked one by one there, not against recipe and site.
-    ``checks_engine`` says whether settings are compared with the release that the job's image holds.
+    ``read_request`` makes it of variables; values are checked one by one there, not against recipe and site. The
+    property ``checks_engine`` is False where LLMB_ENGINE_CHECK is ``off``: settings are not compared with the
+    release of Megatron-Bridge in the job's image.
     """
 
     gpus: int | None = None
     """In all; on CPUs the number of ranks."""
     gpu_type: str | None = None
+    """In small letters, such as ``h100``, or ``cpu``; any name is taken here."""
     model_size: str | None = None
+    """The name of a model of the recipe (``70b``), in small letters."""
     dtype: str | None = None
+    """``bf16``, ``fp8`` or ``nvfp4``, in small letters; any name is taken here."""
     fp8_recipe: str | None = None
+    """The FP8 scaling, ``cs``, ``ds``, ``mx`` or ``sc``."""
     variant: str | None = None
+    """The name of a variant of the recipe, in small letters."""
     gpus_per_node: int | None = None
+    """GPUs that a node has."""
     max_steps: int | None = None
+    """Steps to train."""
     time_limit: str | None = None
     """As Slurm writes it, such as ``01:30:00``."""
     columns: Mapping[str, int | bool | None] = msgspec.field(default_factory=dict)
     """Layout columns to change, by name; None as a value: not used (``NA``)."""
     megatron: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Settings of the framework, by section and field."""
+    """Settings of the framework, from ``section.field`` to text."""
     scheduler: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Variables that only schedulers read, by name."""
+    """Variables that only schedulers read, values by name."""
     engine: str | None = None
-    """A release of Megatron-Bridge."""
+    """A release of Megatron-Bridge, ``0.6`` or ``0.6.2``."""
     image: str | None = None
+    """A container image: a file's path or a registry's name."""
     mounts: tuple[str, ...] = ()
+    """Container mounts beside the site's, ``SOURCE:TARGET[:ro]``."""
     profile: bool = False
+    """Whether to profile the job."""
     profile_start: int | None = None
+    """The first profiled step."""
     profile_stop: int | None = None
     """The step just before which profiling ends."""
     profile_ranks: str | None = None
@@ -183,11 +199,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     profile_trace: str | None = None
     """What nsys traces, such as ``nvtx,cuda``."""
     gpu_metrics: bool = False
+    """Whether nsys samples the GPU's hardware counters."""
     nccl_trace: bool = False
+    """Whether NCCL logs its collectives."""
     checkpoint: bool = False
     """Whether to save checkpoints."""
     checkpoint_interval: int | None = None
+    """Steps between two checkpoints."""
     checkpoint_dir: Path | None = None
+    """The folder to write checkpoints to."""
     load_checkpoint: Path | None = None
     """The folder of checkpoints to resume from, or with adapters the model's."""
     vboost: bool = False
@@ -207,13 +227,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     preflight: str | None = None
     """``default``, ``strict``, ``warn`` or ``off``: what a job that may not fit in memory leads to."""
     cluster_type: ClusterType | None = None
+    """How jobs run, such as ``slurm`` or ``local``."""
     dry_run: str | None = None
     """``script`` or ``json``: what to print instead of starting the job."""
     install: Path | None = None
+    """The folder of the installation."""
     workload: Path | None = None
     """The folder below which its runs are made."""
     tuning: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Variables of the caller that change how a job runs, by name."""
+    """Variables of the caller that change how a job runs (``NCCL_...`` and the like), values by name."""
     ignored: tuple[str, ...] = ()
     """``SBATCH_*`` variables that were set for other jobs: sbatch never sees them, because they would override the
     script."""
@@ -232,13 +254,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES) -> Request:
-    """Return the request that ``variables``, usually ``os.environ``, make; an empty value counts as not set.
+    """Return the request that ``variables``, usually ``os.environ``, make; a blank value counts as not set.
 
     Variables that LLMB does not know are ignored, unless they look like a misspelling. ``say`` has the front end's
-    names for messages.
+    names for messages. Nothing is looked up in recipe or site, and no file is read.
 
     Raises:
-        RequestError: a value is wrong, two contradict each other, a variable is misspelled, or ``STAGE_PATH`` is set
+        RequestError: a value is wrong, two contradict each other, a variable is misspelled, or ``STAGE_PATH`` is
+            set
     """
     if variables.get("STAGE_PATH"):
         raise RequestError(
@@ -280,7 +303,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
 
 
 def _refuse_contradictions(request: Request) -> None:
-    """Raise if variables of a request contradict each other, or need one that is not set.
+    """Raise if variables of a request contradict each other, or need one that is not set; return None otherwise.
 
     Profile and trace of NCCL exclude each other; details of profiles and of checkpoints need these switched on.
 

@@ -17,13 +17,18 @@ _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:0
 
 
 class Reader:
-    """The reader of a request's variables, by a method for each type of value, which takes the variable's name.
+    """The reader of a request's variables, by a method for each type of value, which is called with the variable's
+    name.
 
-    It is made from the variables and the front end's names for messages, and changes neither. A variable that is
-    missing, empty or blank counts as not set: then the methods return None, but ``count`` 0, ``switch`` the documented
-    default, and ``mounts`` and ``settings`` something empty. ``lower``, ``choice`` and ``way`` give lower-case text,
-    ``name`` and ``duration`` what Slurm takes as a name and as a time limit, ``dry_run`` what to print. ``one_line``
-    checks a value that is passed to it. A wrong value raises RequestError. Names are case-sensitive.
+    It is made from the variables, values by name, and the front end's names for messages (``say``); it changes
+    neither. A variable that is missing, empty or blank counts as not set: then methods return None, but ``count``
+    0, ``switch`` its documented default, ``mounts`` () and ``settings`` {}. Text: ``text`` as written, ``lower`` in
+    lower case, ``choice`` and ``way`` one of some lower-case words, ``name`` a name that Slurm takes, ``duration``
+    a time limit as Slurm writes it (``01:30:00``), ``image`` a file's absolute path or a registry's name. ``path``
+    gives an absolute Path; ``positive`` a number from 1, ``size_or_none`` one from 1 or None for ``NA``, ``count``
+    one from 0; ``switch`` True or False; ``dry_run`` ``script``, ``json`` or None. ``one_line`` returns the value
+    that it is called with. A wrong value raises RequestError. Names are case-sensitive; ``name``, ``choice`` and
+    ``switch`` take only names of ``VARIABLES``.
     """
 
     def __init__(self, variables: Mapping[str, str], say: FieldNames) -> None:
@@ -31,15 +36,16 @@ class Reader:
         self._say = say
 
     def _value_error(self, name: str, value: str, problem: str, *, remedy: str) -> RequestError:
-        """Return a RequestError, to be raised, that the variable ``name`` is wrong.
+        """Return a RequestError, for the caller to raise, that ``value`` is wrong for the variable ``name``.
 
-        ``problem`` is the rest of the sentence behind ``NAME=value``, with its leading blank or colon; ``remedy`` says
-        what to do.
+        ``problem`` is the rest of the sentence behind ``NAME=value``, with its leading blank or colon; ``remedy``
+        says what to do.
         """
         return RequestError(f"{self._say(name, value)}{problem}", remedy=remedy, field=name)
 
     def one_line(self, name: str, value: str) -> str:
-        """Return ``value`` of the variable ``name`` as it is, blanks included, if it is one line of valid text.
+        """Return ``value`` as it is, blanks included, if it is one line of valid text; the variable ``name`` is for
+        the message.
 
         Raises:
             RequestError: it has several lines or a control character, such as a tab, or is not valid text
@@ -113,7 +119,8 @@ class Reader:
     def positive(self, name: str, *, remedy: str = "a whole number, at least 1") -> int | None:
         """Return the whole number, from 1 to 999999999, in the variable ``name``; None where it is not set or empty.
 
-        ``remedy`` is what the error advises for variables that have none of their own.
+        ``name`` need not be one of ``VARIABLES``; ``remedy`` is what the error advises where these have no advice
+        for it.
 
         Raises:
             RequestError: it is no such number; a sign, a blank within or a point is none
@@ -122,10 +129,10 @@ class Reader:
         return self._number(name, 1, known.remedy if known and known.remedy else remedy)
 
     def size_or_none(self, name: str) -> int | None:
-        """Return the whole number, from 1 to 999999999, in the variable ``name``.
+        """Return the whole number, from 1 to 999999999, in the variable ``name``; None where it is not set or
+        empty, or says ``NA``.
 
-        None where it is not set or empty, or says ``NA``. ``none`` and ``null`` mean the same as ``NA``, in any case of
-        letters.
+        ``none`` and ``null`` mean the same as ``NA``, in any case of letters.
 
         Raises:
             RequestError: it is neither
@@ -162,7 +169,8 @@ class Reader:
     def choice(self, name: str, choices: Sequence[str] = ()) -> str | None:
         """Return the text of the variable ``name`` in lower case, which must be one of ``choices``, lower-case words.
 
-        Without ``choices`` those that the variable is documented with count. None where it is not set or empty.
+        Without ``choices`` it must be one of those documented for the variable, which must then be one of
+        ``VARIABLES``. None where it is not set or empty.
 
         Raises:
             RequestError: it is none of them, or not one line of valid text
@@ -180,15 +188,16 @@ class Reader:
         None where it is not set or empty.
 
         Raises:
-            RequestError: there is no such way
+            RequestError: there is no such way, or it is not one line of valid text
         """
         return self.choice(name, names())
 
     def switch(self, name: str, other: str = "") -> bool:
-        """Return whether the variable ``name`` says true, 1, yes or on, and not false, 0, no or off.
+        """Return True where the variable ``name`` says true, 1, yes or on, False where it says false, 0, no or off.
 
-        The case of letters does not matter. Its documented default where it is not set or empty. ``other`` is a further
-        value that the caller has dealt with; it is only named in the message, and is no value here.
+        The case of letters does not matter. Where it is not set or empty, it is the variable's documented default;
+        ``name`` must be one of ``VARIABLES``. ``other`` is a further value that the caller has dealt with
+        (``json``): it is only named in the message, and is no value here.
 
         Raises:
             RequestError: it is none of these
@@ -204,10 +213,11 @@ class Reader:
         raise self._value_error(name, value, " is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
 
     def duration(self, name: str) -> str | None:
-        """Return the time limit in the variable ``name`` as Slurm reads it, such as ``01:30:00``.
+        """Return the time limit in the variable ``name`` as Slurm reads it, such as ``01:30:00``; None where it is
+        not set or empty.
 
-        None where it is not set or empty. ``90m``, ``8h`` or ``2d`` and a plain number, which is minutes, become hours,
-        minutes and seconds; a limit with colons comes back as it is written.
+        ``90m``, ``8h`` or ``2d`` and a plain number, which is minutes, become hours, minutes and seconds; a limit
+        with colons comes back as it is written.
 
         Raises:
             RequestError: it is no time limit, zero or unlimited
@@ -245,8 +255,8 @@ class Reader:
     def mounts(self, name: str) -> tuple[str, ...]:
         """Return the container mounts in the variable ``name``, which has commas between them, in its order.
 
-        Empty where it is not set. Each is ``/source[:/target[:flags]]``, as written, without blanks around it. Repeated
-        ones stay.
+        () where it is not set. Each is ``/source[:/target[:flags]]``, as written, without blanks around it.
+        Repeated ones stay.
 
         Raises:
             RequestError: one is not a mount, or is empty, as behind a comma at the end
@@ -259,9 +269,10 @@ class Reader:
         return mounts
 
     def settings(self, name: str) -> dict[str, str]:
-        """Return the framework's settings in the variable ``name``, from ``section.field`` to text.
+        """Return the framework's settings in the variable ``name``, from ``section.field`` to its value as text.
 
-        The variable has semicolons between them. Empty where it is not set.
+        The variable has semicolons between them: ``model.attention_dropout=0;optimizer.lr=1e-4``. Empty where it is
+        not set.
 
         Raises:
             RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice
@@ -270,7 +281,7 @@ class Reader:
 
 
 def refuse_disagreement(one: tuple[str, int | None], other: tuple[str, int | None]) -> None:
-    """Raise if two variables that mean the same, each given as (name, value), have different values.
+    """Raise if two variables that mean the same, each given as (name, value), have different values; else return None.
 
     None as a value, not set, agrees with any.
 
@@ -301,10 +312,11 @@ def gres_count(value: str | None) -> int | None:
 
 
 def gres_type(value: str | None) -> str | None:
-    """Return the GPU type in Slurm's ``h100:8`` or ``gpu:h100:8``; None where it has only a number, is empty, or is
-    None.
+    """Return the GPU type in Slurm's ``h100:8`` or ``gpu:h100:8``; None where ``value`` has only a number, is
+    empty, or None.
 
-    It comes back as it is written. A text of another form is not refused: what is before its last colon counts.
+    It comes back as it is written. A text of another form is not refused: what is before its last colon counts,
+    less ``gpu:``.
     """
     kind = (value or "").rpartition(":")[0]
     return (kind.removeprefix("gpu:") if kind != "gpu" else "") or None
@@ -324,7 +336,8 @@ _EXAMPLE = "model.moe_token_dispatcher_type=flex"
 
 
 def is_setting(name: str) -> bool:
-    """Return whether ``name`` has the form of a setting of the framework, ``model.attention_dropout``, with one dot.
+    """Return whether ``name`` has the form of a setting of the framework, ``model.attention_dropout``: a section, a
+    dot, a field.
 
     The section is in lower case. Whether there is such a setting is not looked at.
     """
@@ -341,14 +354,15 @@ def name_value_pairs(
     empty: bool = False,
     code: str = "",
 ) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) for each text ``NAME=VALUE``, in order; repeated names are all yielded.
+    """Yield (name, value) for each of ``texts``, ``NAME=VALUE`` each, in order; repeated names are all yielded.
 
-    The first ``=`` divides. ``origin`` is where the texts come from, and begins messages; ``form`` and ``example`` are
-    for messages, too. ``fits`` says whether a name is right; by default it must not be empty. Blanks around a name are
-    removed, and around a value unless ``empty`` allows empty values.
+    The first ``=`` divides. ``origin`` is where the texts come from, and begins messages; ``form`` and ``example``
+    are for messages, too. ``fits`` is called with a name and is true if that is right; by default it must not be
+    empty. Blanks around a name are removed, and around a value unless ``empty``, which allows empty values.
 
     Raises:
-        RequestError: with ``code``, once it is reached: a text has another form, a name that does not fit, or no value
+        RequestError: with ``code``, once it is reached: a text has another form, a name that does not fit, or no
+            value
     """
     for text in texts:
         found = assigned(text)
@@ -376,10 +390,11 @@ def refuse_twice(name: str, value: str, found: Mapping[str, str], origin: str, c
 
 
 def settings_of(parts: Iterable[str], origin: str) -> dict[str, str]:
-    """Return the framework's settings in texts ``section.field=value``, from ``section.field`` to text, in order.
+    """Return the framework's settings in ``parts``, ``section.field=value`` each, from ``section.field`` to text,
+    in order.
 
-    The first ``=`` divides; blanks around both sides are removed. ``origin`` is where the texts come from, and begins
-    messages. Empty without any.
+    The first ``=`` divides; blanks around both sides are removed. ``origin`` is where the texts come from, and
+    begins messages. Empty without any.
 
     Raises:
         RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice

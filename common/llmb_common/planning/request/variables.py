@@ -54,7 +54,10 @@ PATIENCE = {
 
 
 def _gpus_per_node_text() -> str:
-    """Return how many GPUs a node has by type, for help texts: ``1 for r100, 4 for gb300 and gb200, else 8``."""
+    """Return how many GPUs a node has by type, for help texts: ``1 for r100, 4 for gb300 and gb200, else 8``.
+
+    The numbers ascend, types are in the order of ``GPUS``.
+    """
     few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
     parts = []
     for count in few:
@@ -65,7 +68,7 @@ def _gpus_per_node_text() -> str:
 
 
 def _read_variables() -> dict[str, Variable]:
-    """Return every documented variable by its name, from the content of ``variables.json``.
+    """Return every documented variable by its name, in the order of ``variables.json``, from whose content it is made.
 
     Filled in is what only other tables know: GPU types, ways of running jobs, layout columns.
     """
@@ -97,12 +100,14 @@ VARIABLES = _read_variables()
 class FieldNames(NamedTuple):
     """What a front end calls the variables of a request in its messages: command-line options, or their own names.
 
-    An instance is called with a variable and, if need be, its value: ``GPU_TYPE=h100``, or ``--gpu-type h100`` where
-    there is an option, which stands alone for the value ``true``.
+    An instance is called with a variable's name and, if need be, its value, and returns text: ``GPU_TYPE=h100``
+    (``GPU_TYPE`` without a value), or ``--gpu-type h100`` where there is an option. For the text ``true`` or no
+    value the option stands alone.
     """
 
     options: Mapping[str, str] = MappingProxyType({})
-    """The option of the front end for a variable, by the variable; those without one are called by their own names."""
+    """The option of the front end by the variable, ``{"GPU_TYPE": "--gpu-type"}``; those without one are called by
+    their own names."""
 
     def __call__(self, variable: str, value: object = None) -> str:
         """``JOB_TOTAL_GPUS=128`` or ``--scale 128``; a switch that is on is its option alone."""

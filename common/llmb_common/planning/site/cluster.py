@@ -29,7 +29,8 @@ single NFS server. A site that writes slower says so, or a job that is told to s
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where jobs train outside a container: the Python of an environment that has Megatron-Bridge, for each release.
 
-    ``of_release`` gives that of one release.
+    It is the section ``engine`` of ``cluster_config.yaml``; paths must be absolute. ``of_release`` returns the path
+    of that of one minor release; None: there is none.
     """
 
     python: str | None = None
@@ -38,17 +39,22 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Other releases that recipes need, and the Python that has each: ``{"0.6": /opt/engine-0.6/bin/python}``."""
 
     def of_release(self, release: str) -> str | None:
-        """Return the Python of this site that has the minor release ``release`` of Megatron-Bridge, such as ``0.6``.
+        """Return the path of this site's Python that has the minor release ``release`` of Megatron-Bridge, such as
+        ``0.6``.
 
-        For 0.3 it is ``python``, for others that in ``releases``, which count by their first two numbers; of several
-        patches of one minor release the last wins. None: there is none.
+        For 0.3 it is ``python``, for others that in ``releases``, whose keys count by their first two numbers; of
+        several patches of one minor release the last wins. None: there is none.
         """
         others = {minor(name): python for name, python in self.releases.items()}
         return self.python if release == DEFAULT_ENGINE else others.get(release)
 
 
 class SiteRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A release of Megatron-Bridge that the site has entered itself: its image, and the files made in that image."""
+    """A release of Megatron-Bridge that the site has entered itself: its image, and the files made in that image.
+
+    It is an item of ``releases`` in ``cluster_config.yaml``. None: the site names none. Files must be absolute
+    paths.
+    """
 
     image: str | None = None
     """The image with this release: a path, or a name as recipes give it."""
@@ -64,7 +70,8 @@ Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What healthy nodes of this site give under load: ``llmb-run health --fabric`` fails nodes that give less.
 
-    A figure of None is not expected of any node. GB/s are 10^9 bytes/s.
+    It is the section ``health`` of ``cluster_config.yaml``. A figure of None is not expected of any node; others
+    are above 0. GB/s are 10^9 bytes/s.
     """
 
     matrix_tflops: Rate = None
@@ -91,8 +98,10 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A site's configuration: a whole ``cluster_config.yaml`` but for schedulers' own sections (``config_type``).
 
-    ``scheduler`` gives the section for a way of running jobs, ``image_file`` the file of a container image here.
-    Docstrings of fields, here and above, are printed in docs/reference.md.
+    ``load_cluster_config`` reads it and refuses unknown keys and wrong values, ``cluster_config`` makes one of
+    values. None: not said. ``scheduler`` returns the section for a way of running jobs (ValueError: there is no
+    such way), ``image_file`` the path of a container image's file here, as text. Docstrings of fields, here and
+    above, are printed in docs/reference.md.
     """
 
     schema: Literal[1] = 1
@@ -135,7 +144,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def scheduler(self, kind: str) -> Any:
         """Return the section of this configuration for a way of running jobs such as ``slurm``: its settings.
 
-        They are of a class derived from ``SchedulerSettings``; where the file has no such section, the defaults.
+        They are of a class derived from ``SchedulerSettings``, or of that itself; where the file has no such
+        section, the defaults.
 
         Raises:
             ValueError: there is no way of running jobs called ``kind``
@@ -143,9 +153,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return getattr(self, kind, None) or traits_of(kind).settings_type()
 
     def image_file(self, install: Path, image: str) -> str:
-        """Return the file to which the installer imports a registry's image here; a path comes back as it is.
+        """Return the file, as text, to which the installer imports a registry's image here; a path comes back as it is.
 
-        A path begins with a slash. ``install`` is the installation's folder. Whether the file exists is not looked at.
+        ``image`` is a path if it begins with a slash. ``install`` is the installation's folder; the file is in
+        ``image_folder``, or else in ``images`` there. Whether it exists is not looked at.
         """
         folder = Path(self.image_folder) if self.image_folder else install / "images"
         return image if image.startswith("/") else str(folder / image_file_name(image))
@@ -154,7 +165,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def cluster_config(**values: Any) -> ClusterConfig:
     """Return a site's configuration with these ``values`` by key, schedulers' sections among them; no file is read.
 
-    They are not checked, but for keys that do not exist, which are a TypeError.
+    Such as ``gpu_type="h100"``; sections are instances of their classes. They are not checked, but for keys that do
+    not exist, which are a TypeError.
     """
     return config_type(names())(**values)
 
@@ -163,7 +175,8 @@ def cluster_config(**values: Any) -> ClusterConfig:
 def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
     """Return the class of ``cluster_config.yaml`` with a section for each of these ways of running jobs.
 
-    Those without settings have none. The same class comes back for the same ways. ``kinds`` is a tuple of names.
+    ``kinds`` is a tuple of names (``slurm``). Those without settings have no section. The same class comes back for
+    the same ways.
 
     Raises:
         ValueError: there is no such way of running jobs
@@ -179,12 +192,13 @@ def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
 def load_cluster_config(install: Path | None, note: Callable[[str], None] | None = None) -> ClusterConfig:
     """Return the site's configuration in the installation ``install``; the defaults where it has none, or for None.
 
-    Keys of earlier releases have no effect; ``note``, if given, gets a sentence on each, with file and line. Other
-    unknown keys are refused.
+    Keys of earlier releases have no effect; ``note``, if given, is called with a sentence on each, with file and
+    line. Other unknown keys are refused.
 
     Raises:
-        ConfigError: the file is wrong, cannot be read, was written by somebody who is not trusted, or is of NVIDIA's
-            own llmb-run; the message names file and line
+        ConfigError: the file is wrong, cannot be read, was written by somebody who is not trusted, or is of
+            NVIDIA's own llmb-run (code ``nvidias-config``); the message names the file and, if what it says is
+            wrong, the line
     """
     if install is None:
         return cluster_config()
@@ -220,6 +234,8 @@ NVIDIAS_KEYS = ("schema_version", "launcher")
 def _refuse_nvidia_config(path: Path, data: Any) -> None:
     """Raise if ``data``, read from ``path``, is the configuration of NVIDIA's own llmb-run, which has the same name.
 
+    Otherwise None is returned, also where ``data`` is no mapping.
+
     Raises:
         ConfigError: code ``nvidias-config``: it is
     """
@@ -233,10 +249,10 @@ def _refuse_nvidia_config(path: Path, data: Any) -> None:
 
 
 def _drop_removed(data: Any) -> list[str]:
-    """Remove keys that only earlier releases had from ``data``, and return those that were there: ``currency``.
+    """Remove keys that only earlier releases had from ``data``, and return those that were there: ``["currency"]``.
 
-    ``data`` itself is changed; a key in a section is returned with it, as section, dot and key. Other data than a
-    mapping is left alone.
+    ``data`` itself is changed; a key in a section is returned as section, dot and key. Other data than a mapping is
+    left alone. Empty: there were none.
     """
     found = []
     for key in CONFIG_KEYS:
@@ -251,8 +267,9 @@ def _drop_removed(data: Any) -> list[str]:
 def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
     """Yield (key, problem, remedy) for what is wrong in the configuration beyond the types; nothing for a right one.
 
-    The problem is the rest of a sentence that begins with the key. Values are checked because they reach scripts and
-    command lines. Nothing is looked up: a path need not exist.
+    The problem is the rest of a sentence that begins with the key, with its leading blank or colon. A key in a
+    section is ``slurm.account``. Values are checked because they reach scripts and command lines. Nothing is looked
+    up: a path need not exist.
     """
     for key, value, known in (
         ("cluster_type", config.cluster_type, names()),
@@ -294,7 +311,8 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Yield (key, text) for every text in the configuration and its sections; a key is such as ``slurm.account``.
 
-    Texts of a list have one key. Of mappings, the Pythons of engines are among them, and variables are not.
+    Texts of a list have one key. Of mappings, the Pythons of engines and the files of releases are among them, and
+    the variables of ``environment`` are not.
     """
     for release, python in (config.engine or Engine()).releases.items():
         yield f"engine.releases.{release}", python

@@ -22,7 +22,8 @@ NEWEST = (9999, 0)
 class Machine(NamedTuple):
     """The machine that a plan is for: its way of running jobs, its GPUs and its programs.
 
-    ``detect_machine`` makes it. ``traits`` says what its way of running jobs can do.
+    ``detect_machine`` makes it. The property ``traits`` says what its way of running jobs can do (ValueError: there
+    is no such way).
     """
 
     cluster_type: ClusterType
@@ -37,8 +38,8 @@ class Machine(NamedTuple):
     """First two numbers of the release of the scheduler's program; (0, 0): it does not say; ``NEWEST``: there is none
     to ask."""
     mpi_types: Callable[[], tuple[str, ...]] = tuple
-    """Asks how the scheduler can start ranks (``none``, ``pmix``), for plans that need to know; an empty answer: nobody
-    says."""
+    """Called without arguments, it asks how the scheduler can start ranks (``none``, ``pmix``), for plans that need
+    to know; an empty answer: nobody says."""
 
     @property
     def traits(self) -> Traits:
@@ -88,7 +89,8 @@ def _gpus_for_plans() -> list[str]:
 
 
 def detect_cluster_type() -> ClusterType:
-    """Return how jobs run where nobody says it: by the scheduler whose program is on PATH, else on this machine.
+    """Return how jobs run where nobody says it: by the scheduler whose program is on PATH, else on this machine
+    (``local``).
 
     Of several schedulers it is the first that LLMB knows. The program is not started.
     """
@@ -98,11 +100,11 @@ def detect_cluster_type() -> ClusterType:
 
 
 def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
-    """Return what planning needs to know of this machine; asks nvidia-smi, or the scheduler's program.
+    """Return what planning needs to know of this machine; asks nvidia-smi, or the scheduler's program for its release.
 
-    How jobs run is what the request or else the site says; where neither does, it is detected. A dry run for GPUs then
-    plans for a scheduler even where there is none. Where a scheduler runs jobs, this machine's GPUs are not looked for.
-    What does not answer counts as not there.
+    How jobs run is what the request or else the site says; where neither does, it is detected. A dry run for GPUs
+    then plans for a scheduler even where there is none. Where a scheduler runs jobs, or the request or the site
+    says ``cpu``, this machine's GPUs are not looked for. What does not answer counts as not there.
 
     Raises:
         ValueError: the site or the request names no known way of running jobs
@@ -147,9 +149,10 @@ def _mpi_types(traits: Traits) -> tuple[str, ...]:
 
 
 def _release(program: str) -> tuple[int, int]:
-    """Return the first two numbers of the release that ``program --version`` prints.
+    """Return the first two numbers of the release that ``program --version`` prints: (25, 11).
 
-    (0, 0) where it prints none or is not there. ``program`` is a path: it is not looked for in PATH.
+    (0, 0) where it prints none, does not answer in time, or is not there. ``program`` is a path: it is not looked
+    for in PATH.
     """
     try:
         return _query_release(program, Path(program).stat().st_mtime_ns)
@@ -159,9 +162,10 @@ def _release(program: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def _query_release(program: str, changed: int) -> tuple[int, int]:
-    """Return the first two numbers of the release that ``program --version`` prints; (0, 0): it prints none.
+    """Return the first two numbers of the release that ``program --version`` prints: (25, 11).
 
-    It is asked once for many plans, and again with another ``changed``: the program file's time in nanoseconds.
+    (0, 0) where it prints none, or does not answer in time. It is asked once for many plans, and again with another
+    ``changed``: the program file's time in nanoseconds. ``program`` is a path.
     """
     found = re.search(r"([0-9]+)\.([0-9]+)", run_program([program, "--version"], _SECONDS).output)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -45,7 +45,10 @@ _TABLE = (
 
 
 class DamagedIndex(Exception):
-    """The index's file is missing, damaged, or of another version, so that it must be built anew."""
+    """The index's file is missing, damaged, or of another version, so that it must be built anew.
+
+    ``read_index`` and ``open_index`` raise it, also for what the caller's block finds out.
+    """
 
 
 def index_file(install: Path) -> Path:
@@ -130,7 +133,7 @@ def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, in
 
     Args:
         install: the installation
-        fill: writes the rows into the new, empty table
+        fill: gets a connection to the new database, and writes the rows into its empty table; it does not commit
         instead_of: the inode of a file that cannot be used: where another one has taken its place, that stays, and
             nothing is built; None: the index is built in any case
 
@@ -165,6 +168,8 @@ def inode_of(file: Path) -> int:
 def make_table(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], None]) -> None:
     """Create the index's table in the empty database behind ``connection``, let ``fill`` write rows, and commit.
 
+    ``fill`` gets the connection. What it raises passes, and nothing is committed then.
+
     Raises:
         sqlite3.Error: the database cannot be written
     """
@@ -190,10 +195,11 @@ class LogFigures(NamedTuple):
     """What reading a run's log gave, as the index keeps it.
 
     ``folder`` is the run's, as the index names it. ``stamp`` is the caller's mark of the log's version: where the log
-    has another one now, the figures are out of date. ``configuration`` is equal for repeats. ``step_seconds`` is the
-    mean step time of a run that says how fast its configuration is; None for any other. ``figures`` is what tables of
-    many runs need, ``timing`` the rest, both as the caller has encoded them. What is read from the index has the first
-    five fields alone.
+    has another one now, the figures are out of date. ``configuration`` is the text of ``configuration_of``, equal for
+    repeats. ``step_seconds`` is the mean step time of a run that says how fast its configuration is; None for any
+    other. ``figures`` is what tables of many runs need, ``timing`` the rest, both as the caller has encoded them. What
+    is read from the index has the first five fields alone, and defaults in the others. ``kept_figures`` reads it,
+    ``keep_figures`` writes it.
     """
 
     folder: str
@@ -203,9 +209,12 @@ class LogFigures(NamedTuple):
     timing: bytes
     step_seconds: float | None = None
     memory_key: str = ""
-    """Kind of job and software that ``memory_ratio`` is of; empty where memory was not predicted or not measured."""
+    """Kind of job and software that ``memory_ratio`` is of, by the function ``memory_key``.
+
+    Empty where memory was not predicted or not measured.
+    """
     memory_ratio: float | None = None
-    """Peak of memory over the predicted one."""
+    """Measured peak of memory over the predicted one; None: not known."""
 
 
 class Reason(NamedTuple):
@@ -213,6 +222,7 @@ class Reason(NamedTuple):
 
     ``folder`` is the run's, as the index names it. ``stamp`` is the caller's mark of the log's version: where the log
     has another one now, the reason is out of date. ``content`` is the reason as the caller has encoded it.
+    ``kept_reasons`` reads it, ``keep_reasons`` writes it.
     """
 
     folder: str
@@ -221,7 +231,10 @@ class Reason(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The stored ``figures`` of a run that says how fast its ``configuration`` is, as the caller encoded them."""
+    """The stored ``figures`` of a run that says how fast its ``configuration`` is, as the caller encoded them.
+
+    ``configuration`` is the text of ``configuration_of``. ``past_figures`` reads it.
+    """
 
     configuration: str
     run_id: str
@@ -229,7 +242,10 @@ class Past(NamedTuple):
 
 
 class PastTime(NamedTuple):
-    """The mean step time, in seconds, of a run that says how fast its ``configuration`` is."""
+    """The mean step time, in seconds, of a run that says how fast its ``configuration`` is.
+
+    ``configuration`` is the text of ``configuration_of``: key, blank, software. ``past_times`` reads it.
+    """
 
     configuration: str
     step_seconds: float
@@ -265,7 +281,8 @@ def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
 def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
     """Return the rows that ``query`` gives for the runs in ``folders``, each made into a ``kind``, by folder.
 
-    For more than 200 folders it returns those of all runs. Empty where the index cannot be read or trusted.
+    ``query`` is SQL that ends in a condition, to which another is added; ``kind`` is called with a row's columns. For
+    more than 200 folders it returns those of all runs. Empty where the index cannot be read or trusted.
     """
     if len(folders) > _AT_ONCE:
         return {row.folder: row for row in _ask(install, query, (), kind)}
@@ -298,7 +315,10 @@ def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
 
 
 def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[Reason]) -> bool:
-    """Execute the SQL ``statement`` in the installation's index with each of ``items``; return whether that worked."""
+    """Execute the SQL ``statement`` in the installation's index with each of ``items``; return whether that worked.
+
+    It has the items' fields as named parameters (``:stamp``). A failure is not raised, and nothing is written then.
+    """
     from llmb_common.base.errors import RecordError  # dry runs keep nothing
 
     try:
@@ -322,8 +342,8 @@ def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
 def past_times(install: Path, configuration: str) -> list[PastTime]:
     """Return the step times of the newest runs whose configuration begins with ``configuration``, the newest first.
 
-    At most 200, and only of runs that say how fast their configuration is. Empty: there are none, or the index cannot
-    be read or trusted.
+    Configurations are texts of ``configuration_of``, and case counts. At most 200, and only of runs that say how fast
+    their configuration is. Empty: there are none, or the index cannot be read or trusted.
     """
     query = (
         "SELECT configuration, step_seconds FROM runs WHERE configuration >= ? AND configuration < ?"
@@ -346,7 +366,8 @@ def past_memory(install: Path, key: str) -> list[float]:
 def past_figures(install: Path, stamp: str) -> list[Past]:
     """Return figures of the newest runs that say how fast their configuration is, the newest first; at most 2000.
 
-    Only those whose stamp begins with ``stamp``. Empty: there are none, or the index cannot be read or trusted.
+    Only those whose ``stamp`` (``LogFigures``) begins with this text. Empty: there are none, or the index cannot be
+    read or trusted.
     """
     query = (
         "SELECT configuration, run_id, figures FROM runs WHERE step_seconds IS NOT NULL"
@@ -358,8 +379,8 @@ def past_figures(install: Path, stamp: str) -> list[Past]:
 def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[..., Item]) -> list[Item]:
     """Return the rows that ``query`` with ``values`` gives in the installation's index, each made into a ``kind``.
 
-    Empty where there is no index, it cannot be read, or somebody who is not trusted may have written it: figures decide
-    verdicts.
+    ``kind`` is called with a row's columns. Empty where there is no index, it cannot be read, or somebody who is not
+    trusted may have written it: figures decide verdicts. Trusted are this user, root and the installation's owner.
     """
     try:
         # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.

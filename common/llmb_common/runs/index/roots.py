@@ -23,11 +23,11 @@ def real(path: str | Path) -> str:
 def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     """Return the experiments folders of an installation: those inside, those listed outside it, and ``more``.
 
-    They are in this order. The key is a folder's real path, the value the path under which the index knows it: of
-    several names of one folder, the first. They need not exist.
+    They are in this order, those inside in no particular one. The key is a folder's real path, the value the path under
+    which the index knows it: of several names of one folder, the first. They need not exist.
 
     Raises:
-        RecordError: the list of those outside cannot be read
+        RecordError: the list of those outside cannot be read, or is damaged
     """
     own = [f"{workload}/experiments" for workload in subfolders(f"{real(install)}/workloads")]
     found: dict[str, str] = {}
@@ -40,12 +40,12 @@ def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
 def remember(install: Path, folders: Iterable[str | Path]) -> None:
     """Add those of ``folders`` to the installation's list of experiments folders that exist and are not known yet.
 
-    They are added by their real paths. Folders inside the installation are known. The file is written only if there is
-    something to add.
+    They are added by their real paths. Folders inside the installation are known. The file is written, and made if it
+    is missing, only if there is something to add.
 
     Raises:
-        RecordError: the list cannot be read or written
-        OSError: the list cannot be locked
+        RecordError: the list cannot be read or written, is damaged, or another process does not finish its own change
+        OSError: the list cannot be locked for another reason
     """
     known = roots(install)
     paths = map(real, folders)

@@ -26,8 +26,10 @@ class RunRow(msgspec.Struct, frozen=True):
 
     ``name`` is that of the run and of its folder. ``state_time`` is since when the run is in ``state``, ``detail``
     explains the state, ``created`` is when the run was recorded first. ``executor`` is the kind of cluster.
-    ``fp8_recipe`` None: not in FP8. ``job_id`` None: no job is known yet. ``log``, a property, is the path of the
-    training log. A run whose record cannot be read has state ``UNREADABLE`` and few other fields.
+    ``fp8_recipe`` None: not in FP8. ``job_id`` None: no job is known yet. The properties ``folder`` and ``log`` are the
+    paths of its folder and its training log, whether they exist or not. A run whose record cannot be read has state
+    ``UNREADABLE``, the reason as ``detail``, names taken from its folder, the time of run.json for both times, and
+    defaults in the other fields. ``row_of`` makes it of a record, ``rows_from`` of what a query gives.
     """
 
     name: str
@@ -97,9 +99,10 @@ def row_of(record: RunRecord) -> RunRow:
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on runs, all of which must hold. An empty tuple or None is no condition.
 
-    Of a tuple, any entry may fit. Texts are compared exactly, with case. ``chain`` is the run ID of a chain's first
-    run, ``key`` the caller's name for a submission; ``round`` fits the keys that go on with a colon right behind it. A
-    run whose record cannot be read counts as ended. ``limit``: at most so many runs, the newest.
+    Of a tuple, any entry may fit. Texts are compared exactly, with case, with the fields of ``RunRow`` of the same
+    name. ``chain`` is the run ID of a chain's first run, ``key`` the caller's name for a submission; ``round`` fits the
+    keys that go on with a colon right behind it. A run whose record cannot be read counts as ended. ``limit``: at most
+    so many runs, the newest.
     """
 
     workloads: tuple[str, ...] = ()
@@ -118,7 +121,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     """Created at or after this Unix time."""
     fits: Callable[[RunRow], bool] | None = None
-    """What only the run's folder tells: asked of the newest runs until ``limit`` fit."""
+    """What only the run's folder tells: returns whether a run counts, asked of the newest runs until ``limit`` fit."""
     limit: int | None = None
 
 
@@ -161,7 +164,7 @@ def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> 
     """Write the present state of the run that ``record`` describes into the index, in place of the former one.
 
     ``install`` is the installation of the index behind ``connection``. No stamp is written with it, so unless the run
-    has ended the next query reads its run.json again.
+    has ended the next query reads its run.json again. The caller commits.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -173,9 +176,9 @@ def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> 
 
 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
-    """Write ``row`` with ``stamp``, the mark of the run.json that was read, into the index.
+    """Write ``row`` with ``stamp``, the mark of the run.json that was read, into the index; the caller commits.
 
-    What the index keeps of the run's log stays.
+    What the index keeps of the run's log stays. An empty ``stamp``: the next query reads run.json again.
 
     Raises:
         sqlite3.Error: the index cannot be written
@@ -186,7 +189,7 @@ def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
 def rows_from(found: Iterable[Sequence[Any]]) -> list[RunRow]:
     """Return the runs that ``found``, the rows of a query for all ``FIELDS`` in their order, describe, in that order.
 
-    Equal texts become one object: thousands of runs share few words.
+    Equal texts become one object: thousands of runs share few words. A row has as many values as there are fields.
     """
     known: dict[str, str] = {}
     share = known.setdefault
@@ -200,8 +203,9 @@ def rows_from(found: Iterable[Sequence[Any]]) -> list[RunRow]:
 def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[str, str]:
     """Return the run folders that the index must read again: by folder, the stamp of its run.json now.
 
-    They are of the index and of ``present``, the folders that there are now. The stamp is empty where the run is gone.
-    Runs that have ended for good are not looked at again while their folder is there. Nothing is written.
+    They are of the index and of ``present``, the paths of all folders that may be a run's now. The stamp is empty where
+    the run is gone. Runs that have ended for good are not looked at again while their folder is there. Nothing is
+    written.
 
     Raises:
         sqlite3.Error: the index cannot be read
@@ -234,6 +238,8 @@ def _stamp(folder: str) -> str:
 def update(connection: sqlite3.Connection, changed: Mapping[str, str]) -> None:
     """Read the runs in ``changed``, an answer of ``changed_folders``, into the index again; remove those gone.
 
+    Those with an empty stamp are gone. The caller commits.
+
     Raises:
         sqlite3.Error: the index cannot be written
     """
@@ -245,9 +251,10 @@ def update(connection: sqlite3.Connection, changed: Mapping[str, str]) -> None:
 
 
 def _read_run(connection: sqlite3.Connection, folder: Path, stamp: str) -> None:
-    """Write the run in ``folder`` into the index, as its run.json says, with the file's ``stamp``.
+    """Write the run in ``folder`` into the index, as its run.json says, with the file's ``stamp``; the caller commits.
 
-    A run whose run.json is damaged, or names another folder, gets the state ``UNREADABLE``: it is shown, not hidden.
+    ``stamp`` is not empty. A run whose run.json is damaged, or names another folder, gets the state ``UNREADABLE``: it
+    is shown, not hidden.
 
     Raises:
         sqlite3.Error: the index cannot be written

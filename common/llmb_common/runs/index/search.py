@@ -45,7 +45,7 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
 
     The index is brought up to date with the run folders first, or built anew; where it cannot be written, the answer is
     the same, and slower. ``roots`` are experiments folders outside the installation that may not be on its list yet,
-    and are added to it: whoever submitted the first run there may have been killed before that.
+    and are added to it where they exist: whoever submitted the first run there may have been killed before that.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -101,7 +101,7 @@ def find_run(install: Path, word: str) -> RunRow:
 def _rows_where(install: Path, column: str, value: str) -> list[RunRow]:
     """Return the runs of ``install`` whose ``column`` in the index is exactly ``value``, the newest first.
 
-    At most 100; empty where there are none.
+    ``column`` becomes part of the query as it is. At most 100; empty where there are none.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -178,7 +178,9 @@ def _build(install: Path, instead_of: int | None = None) -> None:
     remember(install, _roots_of_earlier_release(install))
 
     def fill(connection: sqlite3.Connection) -> None:
-        """Write all runs that the installation's run folders hold into the empty index behind ``connection``.
+        """Write all runs in the run folders of ``install`` into the empty index behind ``connection``.
+
+        ``install`` is the enclosing function's.
 
         Raises:
             RecordError: the list of folders outside the installation cannot be read
@@ -230,8 +232,8 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
 def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:
     """Return the runs that ``query`` finds in the index, after bringing it up to date with the run folders.
 
-    Folders in ``roots`` count too. An index that is damaged is built anew; one that cannot be used at all is done
-    without, which is slower.
+    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. Experiments folders in ``roots``
+    count, too. An index that is damaged is built anew; one that cannot be used at all is done without, which is slower.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -252,7 +254,8 @@ def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[P
 def _query_index_file(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
     """Return the runs that ``query`` finds in the index's file, brought up to date with the run folders ``present``.
 
-    The file is written only if something has changed.
+    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. The file is written only if something
+    has changed.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
@@ -271,7 +274,8 @@ def _query_index_file(install: Path, query: str, values: list[Any], present: set
 def _query_in_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
     """Return the runs that ``query`` finds among the run folders ``present``, without changing the index's file.
 
-    It uses a copy of the file in memory, or the folders alone where that cannot be read: slow, and always possible.
+    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. It uses a copy of the file in memory,
+    or the folders alone where that cannot be read: slow, and always possible.
     """
     # With what the file has, if it can be read, only what has changed since is read from the folders.
     with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory_database() as connection:
@@ -293,7 +297,8 @@ def _rows(
 ) -> list[RunRow]:
     """Return the runs that ``query`` finds, after the index was brought up to date with ``changed``.
 
-    ``changed``, an answer of ``changed_folders``, is None where it is up to date already.
+    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. ``changed``, an answer of
+    ``changed_folders``, is None where the index is up to date already; else the caller commits.
 
     Raises:
         sqlite3.Error: the index cannot be read or written

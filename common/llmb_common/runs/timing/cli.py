@@ -33,7 +33,11 @@ Exit status: 0 no run is Failed or Incomplete; 1 some are; 2 the request is wron
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser of command lines that reports mistakes as RequestError, which the command layer prints."""
+    """A parser of command lines that reports mistakes as RequestError, which the command layer prints.
+
+    It is made like argparse's own. Its ``error`` always raises RequestError with the message that it gets, in place of
+    ending the process.
+    """
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's ``message`` as an error of LLMB, instead of ending the process.
@@ -47,6 +51,8 @@ class _Parser(argparse.ArgumentParser):
 def _output_format(text: str) -> str:
     """Return the output format that ``--format`` names, in lower case: ``table``, ``csv`` or ``json``.
 
+    ``text`` may be in upper or lower case.
+
     Raises:
         RequestError: it is none of these
     """
@@ -56,7 +62,11 @@ def _output_format(text: str) -> str:
 
 
 def _parser(style: Style, program: str) -> argparse.ArgumentParser:
-    """Return the parser for the options of ``program``; ``style`` gives the window and the unit for its help."""
+    """Return the parser for the options of ``program``; ``style`` gives the window and the unit for its help.
+
+    It gives ``folder`` (a list of paths), ``format``, ``version``, ``full_names`` and ``window``. Its mistakes are
+    raised as RequestError, but at ``--help`` it ends the process, so callers handle that themselves.
+    """
     parser = _Parser(
         prog=program,
         usage="%(prog)s [FOLDER] [options]",
@@ -95,7 +105,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     """Print the table of the runs in a folder, and on stderr why some are no success; return the exit status.
 
-    0 where no run is Failed or Incomplete, and after ``--help`` and ``--version``; 1 where one is.
+    ``arguments`` are those of ``main``. The status is 0 where no run is Failed or Incomplete, and after ``--help`` and
+    ``--version``; 1 where one is.
 
     Raises:
         RequestError: an argument is wrong, or there is no run
@@ -127,9 +138,10 @@ def _run(arguments: list[str]) -> int:
     complaints: list[str] = []
 
     def judged() -> Iterator[RunTiming]:
-        """Yield each run with its status, one at a time, and collect its state and complaints on the way.
+        """Yield each of the enclosing function's ``runs`` with its status, one at a time.
 
-        One at a time, as the steps of thousands of runs take more memory than all the rest.
+        Its state is added to ``states``, its complaints to ``complaints``. One at a time, as the steps of thousands of
+        runs take more memory than all the rest.
         """
         for files in runs:
             timing = analyse(files, asked.window)
@@ -149,7 +161,8 @@ def _run(arguments: list[str]) -> int:
 def _complaints(timing: RunTiming) -> list[str]:
     """Return lines for stderr about a run: why it is not a Success, then the notices on its log.
 
-    Empty where there is nothing to say.
+    They are ``NAME: STATE: REASON: MESSAGE`` and ``NAME: note: NOTICE``, without line breaks. Empty where there is
+    nothing to say.
     """
     status, name = timing.status, printable(timing.files.name)
     lines = [f"{name}: note: {printable(notice)}" for notice in timing.notices]

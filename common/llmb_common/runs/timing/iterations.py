@@ -52,22 +52,24 @@ class RecordSequence:
     """The iterations of a log while it is read: those that stand so far (``kept``), and what became of the others.
 
     ``kept`` are (offset in the file, iteration), in the order of iterations. It begins empty; ``add`` takes the log's
-    records in the order in which they are printed.
+    records in the order in which they are printed, each with its offset in the file. It returns nothing, and changes
+    the fields.
     """
 
     kept: list[tuple[int, Iteration]] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
-    """Iterations at which a later attempt set in."""
+    """Numbers of the iterations at which a later attempt set in, in the order of the log."""
     replaced: list[Iteration] = field(default_factory=list)
-    """Records of an earlier attempt that a later one printed again, or lost."""
+    """Records of an earlier attempt that a later one printed again, or lost; of each restart the last one first."""
     doubled: int = 0
     """Lines that were printed twice, to the last digit."""
 
     def add(self, offset: int, record: Iteration) -> None:
         """Add the log's next ``record``, found at ``offset`` in the file, and tell from its number what it is.
 
-        It is the next iteration; a line that is printed twice, which is only counted; one that is at most two lines
-        late, which is put in order; or a restart, which replaces all from its number on.
+        It is the next iteration, which is kept; a line that is printed twice, which is only counted (``doubled``); one
+        that is at most two lines late, which is put in order; or a restart, which goes to ``restarts`` and is kept,
+        while all from its number on go to ``replaced``.
         """
         kept = self.kept
         if not kept or record.index > kept[-1][1].index:
@@ -95,7 +97,7 @@ _GIB = {b"GB": 1e9 / 2**30, b"MB": 2**-10}
 class MemoryPrints(NamedTuple):
     """The peak GPU memory in GiB that Megatron printed, of the ``rank`` that had most ``allocated``.
 
-    ``reserved`` None: not printed. ``ranks`` is how many ranks printed theirs.
+    ``reserved`` None: not printed. ``ranks`` is how many ranks printed theirs. ``memory_prints`` makes it.
     """
 
     allocated: float
@@ -107,7 +109,8 @@ class MemoryPrints(NamedTuple):
 def memory_prints(text: bytes) -> MemoryPrints | None:
     """Return the peak GPU memory that Megatron printed in the log ``text``, of the rank that had most allocated.
 
-    The last print of each rank counts; of equals the rank that printed first. None where there is none.
+    ``text`` may be a part of a log. The last print of each rank counts; of equals the rank that printed first. None
+    where there is none.
     """
     last: dict[int, tuple[float, float | None]] = {}
     for rank, _, unit, rest in _PRINT.findall(text):
@@ -138,7 +141,7 @@ _MOST_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Ending:
-    """How a log ends, as far as it matters for a run that was told to end.
+    """How a log ends, as far as it matters for a run that was told to end; ``read_ending`` makes it.
 
     ``told_to_end``: the log says that Megatron ended because it was told to, or the caller knew it. ``saved`` is then
     the iteration of the newest finished checkpoint; None: there is none, or it was not told to end.
@@ -149,7 +152,7 @@ class Ending:
 
 
 class LogContent(NamedTuple):
-    """What a training log tells: its iterations, and what is wrong with it.
+    """What a training log tells: its iterations, and what is wrong with it; ``read_log`` makes it.
 
     ``iterations`` are those that stand, in order of their numbers: a restart replaces those that it repeats.
     ``log_format`` is the engine's (``mbridge`` or ``nemo``). ``memory`` None: nothing was printed.
@@ -159,11 +162,11 @@ class LogContent(NamedTuple):
     """None: no iteration at all."""
     iterations: tuple[Iteration, ...]
     replaced: tuple[Iteration, ...] = ()
-    """Records that a later attempt replaced, in order."""
+    """Records that a later attempt replaced, in the order of their numbers."""
     doubled: int = 0
     """Lines that were printed twice; they count once."""
     restarts: tuple[int, ...] = ()
-    """Iterations at which a later attempt set in."""
+    """Numbers of the iterations at which a later attempt set in, in the order of the log."""
     damaged: int = 0
     """Records that were cut or garbled, and are left out."""
     memory: MemoryPrints | None = None
@@ -175,14 +178,14 @@ class LogContent(NamedTuple):
     interval: int = 1
     """How many steps a record is the mean of."""
     end: int = 0
-    """The offset of the last record, whole or not; 0 where there is none."""
+    """The offset in the file of the last record's marker, whether the record is whole or not; 0 where there is none."""
 
 
 class IterationsOnDisk(Sequence[Iteration]):
     """The iterations of a log that was read before: number and last are known, the others are read when asked for.
 
     It is made from the log's path, the number of iterations and the last one; ``len`` and the index -1 read nothing.
-    Any other access reads all of them at once, which are then kept.
+    Any other access reads all of them at once, which are then kept; that they are as many as was said is not checked.
 
     Raises:
         OSError: on access to the others, if the log cannot be read any more
@@ -224,8 +227,9 @@ _READER = RecordReader()
 def read_log(file: FileIO) -> LogContent:
     """Return what a training log tells: its iterations, and what is wrong with it.
 
-    ``file`` is open in binary mode and unbuffered; it is read from its beginning, and stays open. Where it has no whole
-    record of an iteration, ``iterations`` is empty, or has those of which rank 0 printed the time.
+    ``file`` is open in binary mode and unbuffered (``open_log``); it is read from its beginning, and stays open, at
+    another position. Where it has no whole record of an iteration, ``iterations`` is empty, or has those of which rank
+    0 printed the time.
 
     Raises:
         OSError: the file cannot be read
@@ -286,9 +290,9 @@ def interval_of(iterations: Sequence[Iteration]) -> int:
 def _without_records(file: FileIO, damaged: int) -> LogContent:
     """Return what a log without a whole record tells: that nothing was left to train, or rank 0's step times.
 
-    These times are left out where there are ``damaged`` records: it is the last rank's log, too, and they are not all
-    that it should have. They are left out, too, where they are not more than ``_LATE``: the first lines of a log that
-    was cut there may be rank 0's.
+    These times are left out where there are ``damaged`` records (their number): it is the last rank's log, too, and
+    they are not all that it should have. They are left out, too, where they are not more than ``_LATE`` (2): the first
+    lines of a log that was cut there may be rank 0's.
 
     Raises:
         OSError: the file cannot be read
@@ -335,8 +339,8 @@ def _printed(text: bytes) -> tuple[float, float] | None:
 def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints | None:
     """Return the peak GPU memory that is printed among the first iterations of a log; None where there is none.
 
-    ``records`` are its iterations with their offsets. At most 16 MiB are read: a log with traces of every collective
-    has much between iterations.
+    ``records`` are its iterations with their offsets, as (offset, iteration); None without any. At most 16 MiB are
+    read: a log with traces of every collective has much between iterations.
 
     Raises:
         OSError: the file cannot be read
@@ -373,7 +377,8 @@ def read_ending(file: FileIO, after: int = 0, *, was_signalled: bool = False) ->
 def _saved(file: FileIO, start: int, end: int | None) -> int | None:
     """Return the iteration of the last checkpoint that a log reports as saved from offset ``start`` to ``end``.
 
-    None where it reports none there; ``end`` None: to the end of the log.
+    ``file`` is the log, open in binary mode and unbuffered. None where it reports none there; ``end`` None: to the end
+    of the log.
 
     Raises:
         OSError: the file cannot be read
@@ -388,8 +393,9 @@ def _saved(file: FileIO, start: int, end: int | None) -> int | None:
 def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:
     """Return ``records`` with the TFLOP/s of rank 0's ``Step Time`` prints, for releases with no other.
 
-    Both ranks print in order, but the two lines of a step may swap. A print belongs to a record if it lies between the
-    record's neighbors and shows the same time, rounded; each serves once. A record without one stays as it is.
+    ``records`` are (offset in ``file``, iteration), in order, and stay as they are. Both ranks print in order, but the
+    two lines of a step may swap. A print belongs to a record if it lies between the record's neighbors and shows the
+    same time, rounded; each serves once. A record without one, or with TFLOP/s of its own, is returned unchanged.
 
     Raises:
         OSError: the file cannot be read

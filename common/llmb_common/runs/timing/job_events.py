@@ -20,7 +20,8 @@ _FULL = 28
 class Start:
     """One start of a job by its own events: on which nodes, as a host list, and when (Unix time; None: not known).
 
-    ``nodes`` empty: not known. ``unfit`` empty: the nodes passed that check, or it was not made.
+    ``nodes`` empty: not known. ``unfit`` empty: the nodes passed that check, or it was not made. It is an entry of
+    ``JobEvents.earlier``.
     """
 
     nodes: str
@@ -33,12 +34,13 @@ class Start:
 
 @dataclass(frozen=True)
 class JobEvents:
-    """What a job recorded of its last start in events.jsonl, without any accounting database.
+    """What a job recorded of its last start in events.jsonl, without any accounting database; ``read_events`` makes it.
 
-    ``started`` and ``ended`` are Unix times, ``nodes`` is a host list (empty: not known). ``exit_code`` None: it has
-    not ended. ``restarts``: how often its scheduler had started it before. ``problem`` says what went wrong, as a
-    clause; empty: nothing did. ``job_id`` is Slurm's; for a local run it is None, and ``pid`` is the script's process.
-    ``left_out``, a property, are the nodes that failed the check before an earlier start.
+    ``started`` and ``ended`` are Unix times (None: not known), ``nodes`` is a host list (empty: not known).
+    ``exit_code`` None: it has not ended. ``restarts``: how often its scheduler had started it before. ``problem`` says
+    what went wrong, as a clause; empty: nothing did. ``job_id`` is Slurm's; for a local run it is None, and ``pid`` is
+    the script's process. The property ``left_out`` has a host list for each earlier start whose nodes failed the check
+    before training.
     """
 
     job_id: str | None = None
@@ -57,7 +59,10 @@ class JobEvents:
     log_from: int = 0
     """The first byte of the training log that is of the last start, from 1; 0 where that is not recorded."""
     batch_from: int = 0
-    """The events in the batch log, which keeps what Slurm printed about earlier starts."""
+    """The first byte of the batch log that is of the last start, from 1; 0 where that is not recorded.
+
+    That log keeps what Slurm printed about earlier starts.
+    """
     over: bool = False
     """In a series: its turn has ended, and the job has gone on."""
     cancelled: bool = False
@@ -65,14 +70,17 @@ class JobEvents:
     timed_out: bool = False
     """In a series: it was ended at its own time limit."""
     preempted: bool = False
-    """Its scheduler was about to take the nodes away, and to queue it again or not: it has not ended by itself."""
+    """Its scheduler was about to take the nodes away, whether to queue it again or not: it has not ended by itself."""
     checking: bool = False
     """Its nodes are being checked; it does not train yet."""
     unfit: str | None = None
-    """The nodes that failed that check, as a host list, empty where it is no node's fault; it did not train."""
+    """The nodes that failed that check, as a host list, empty where it is no node's fault; it did not train.
+
+    None: no check failed.
+    """
     problem: str = ""
     earlier: tuple[Start, ...] = ()
-    """The starts before the last, of a job that its scheduler queued again."""
+    """The starts before the last, the oldest first, of a job that its scheduler queued again."""
 
     @property
     def left_out(self) -> list[str]:

@@ -42,7 +42,9 @@ class _Layout(NamedTuple):
 
     The pattern's groups are index, total, and some figures. What hardly ever changes is literal text in it, because
     turning text into numbers takes time: the counts of skipped and of NaN steps are 0, and the loss scale is ``scale``,
-    that of the record before (None: not printed). ``names`` are all figures' names; ``marker`` tells the engine.
+    that of the record before (None: not printed). ``names`` are all figures' names; ``marker``, a key of ``MARKERS``,
+    tells the engine. ``records`` returns the iterations that the groups of matches stand for, with None for an
+    impossible step time.
     """
 
     marker: bytes
@@ -52,10 +54,17 @@ class _Layout(NamedTuple):
     time: int
     """The group of the time, counted from 0."""
     figures: tuple[int | None, ...]
-    """Those of TFLOP/s, loss, gradient norm, learning rate and MTP loss; None: the layout does not have it."""
+    """The groups, counted from 0, of TFLOP/s, loss, gradient norm, learning rate and MTP loss.
+
+    None: the layout does not have it.
+    """
 
     def records(self, rows: Sequence[tuple[bytes, ...]]) -> list[Iteration | None]:
-        """Return the iterations in ``rows``, the groups of matches of ``pattern``; None for an impossible step time."""
+        """Return the iterations in ``rows``, the groups of matches of ``pattern``; None for an impossible step time.
+
+        That is one that is not above 0, or not below ``LONGEST`` (10^7 s). The order is that of ``rows``; empty for
+        none.
+        """
         if not rows:
             return []
         columns = list(zip(*rows, strict=True))
@@ -85,7 +94,8 @@ class RecordReader:
     """Reads records of iterations from a log's text, and remembers how that log lays them out, to be faster.
 
     One may read any number of logs, one after the other: what it remembers changes no result. ``read`` takes a piece of
-    text and where the records in it are.
+    text and where the markers of the records in it are, and returns the ``Iteration`` of each in that order, None for a
+    record of which any part that matters is missing or cut.
     """
 
     def __init__(self) -> None:
@@ -127,9 +137,9 @@ class RecordReader:
 class _Field(NamedTuple):
     """One figure of a log's record, as text.
 
-    ``head`` is what stands before its value, without the blanks that align it; ``fixed`` is the value, if the next
-    record will have the same, else empty; ``exponent``: the value has one; ``tail``: the blanks behind it. The
-    properties: ``name`` is the figure's, and ``pattern`` a regular expression for its next value.
+    ``head`` is what stands before its value, colon included, without the blanks that align it; ``fixed`` is the value,
+    if the next record will have the same, else empty; ``exponent``: the value has one; ``tail``: the blanks behind it.
+    The properties, both bytes: ``name`` is the figure's name, and ``pattern`` a regular expression for its next value.
     """
 
     head: bytes
@@ -156,7 +166,7 @@ class _Field(NamedTuple):
 def _layout_of(line: bytes) -> _Layout | None:
     """Return the layout of a record's ``line``, given from its header on, to read the next records with.
 
-    None where the line is not plain enough to expect others like it.
+    ``line`` has no line break. None where it is not plain enough to expect others like it.
     """
     _, *parts = line.split(b"|")
     barred = bool(parts) and not parts[-1].strip()

@@ -79,7 +79,9 @@ def open_log(log: Path) -> Iterator[FileIO]:
 
 
 def _unpack_gzip(log: Path, text: IO[bytes]) -> None:
-    """Write the unpacked content of the gzip file ``log`` into ``text``.
+    """Write the unpacked content of the gzip file ``log`` into ``text``, an empty file open for writing.
+
+    An error leaves a part of the content there.
 
     Raises:
         OSError: it cannot be read, is damaged, or larger than 64 GiB unpacked
@@ -98,6 +100,8 @@ def _unpack_gzip(log: Path, text: IO[bytes]) -> None:
 
 def _unpack_zstd(log: Path, text: IO[bytes]) -> None:
     """Write the unpacked content of the Zstandard file ``log`` into ``text``, by the program ``zstd``.
+
+    ``text`` is an empty file open for writing; an error leaves a part of the content there.
 
     Raises:
         OSError: there is no such program, or it cannot unpack the file; or that is larger than 64 GiB unpacked
@@ -145,6 +149,7 @@ class Piece(NamedTuple):
     """A part of a file in which markers were found.
 
     ``text`` begins at the offset ``start`` of the file. ``found`` are (position in ``text``, marker), in order.
+    ``find_pieces`` makes it.
     """
 
     start: int
@@ -157,8 +162,9 @@ def find_markers(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (offset in ``file``, marker) for each place where one of ``markers`` is, in the order of the file.
 
-    Only those wholly between the offsets ``start`` and ``end`` (None: the end of the file) count. Markers of iterations
-    that belong to no whole record may be left out, as in ``find_pieces``.
+    ``file`` is open in binary mode and unbuffered. Only those wholly between the offsets ``start`` and ``end`` (None:
+    the end of the file) count. Markers of iterations that belong to no whole record may be left out, as in
+    ``find_pieces``.
 
     Raises:
         OSError: the file cannot be read
@@ -171,10 +177,11 @@ def find_markers(
 def find_pieces(file: FileIO, markers: Sequence[bytes], start: int = 0, end: int | None = None) -> Iterator[Piece]:
     """Yield the parts of ``file`` in which ``markers`` (at least one) are, in the order of the file, with text around.
 
-    All markers of a block of about ``BLOCK`` bytes are in one part. Only those wholly between the offsets ``start`` and
-    ``end`` (None: the end of the file) count, and no text from outside them is in a part. The text has ``REACH`` bytes
-    before each marker and ``RECORD_BYTES`` from its beginning on, where there are so many between these offsets. Texts
-    of successive parts may overlap; each marker is told of once.
+    ``file`` is open in binary mode and unbuffered. All markers of a block of about ``BLOCK`` bytes are in one part.
+    Only those wholly between the offsets ``start`` and ``end`` (None: the end of the file) count, and no text from
+    outside them is in a part. The text has ``REACH`` bytes before each marker and ``RECORD_BYTES`` from its beginning
+    on, where there are so many between these offsets. Texts of successive parts may overlap; each marker is told of
+    once.
 
     A marker in ``RECORD_HAS`` may be left out if the text around it lacks some of the bytes listed there: it belongs to
     no whole record. A file that grows is read up to its length at the start. ``markers`` is looked at anew for every
@@ -252,8 +259,9 @@ _STAMP = re.compile(r"[0-9]+(-[0-9]{4})?")
 class RunFiles:
     """Where the files of one run are.
 
-    ``name`` is the run folder's, or a longer one where several runs share that. ``log`` is the training log; None: the
-    folder has none. ``folder`` None: a log outside a run folder.
+    ``name`` is the run folder's name, or a longer one where several runs share that: ``FOLDER/STEM`` for several logs
+    of one folder, else the path below the folder that was searched. ``log`` is the path of the training log; None: the
+    folder has none. ``folder`` is that of the run; None: a log outside a run folder. ``find_runs`` makes it.
     """
 
     name: str
@@ -265,9 +273,9 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
     """Return every run at or below ``folder``, sorted by path, each with a name of its own; empty: there is none.
 
     ``folder`` may also be a log, which is then the only run, even if it does not exist. A run folder without a log is a
-    run, and a folder that cannot be listed appears as a run with that folder as its log. Hidden folders, links to
-    folders, and folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not searched. ``looked`` is called
-    after each folder that was searched, such as to show progress.
+    run, and so is each log outside the run folders. A folder that cannot be listed appears as a run with that folder as
+    its log. Hidden folders, links to folders, and folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not
+    searched. ``looked`` is called after each folder that was searched, such as to show progress.
     """
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]
@@ -282,7 +290,10 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
 
 
 def _named_by_path(run: RunFiles, folder: Path) -> RunFiles:
-    """Return ``run`` with its path relative to ``folder``, which it is in, as its name."""
+    """Return a copy of ``run`` whose name is the path of its log, else of its folder, relative to ``folder``.
+
+    ``folder`` must contain it.
+    """
     path = run.log or run.folder or folder
     return RunFiles(str(path.relative_to(folder)), run.folder, run.log)
 
@@ -290,7 +301,8 @@ def _named_by_path(run: RunFiles, folder: Path) -> RunFiles:
 def _search_folder(path: str, found: list[RunFiles]) -> list[str]:
     """Add the runs directly in the folder ``path`` to ``found``; return the paths of its folders to search next.
 
-    There are none in a run's folder, nor in one that cannot be listed, which is added as an unreadable run.
+    Those are the runs of a run folder, or else each log in it. There are no folders to search in a run's folder, nor in
+    one that cannot be listed, which is added as an unreadable run.
     """
     try:
         files, folders = _folder_entries(path)
@@ -312,8 +324,8 @@ def _search_folder(path: str, found: list[RunFiles]) -> list[str]:
 def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[RunFiles]:
     """Return a run for each training log in the run folder ``path`` and its subfolders, or one without a log.
 
-    ``names`` is everything in the folder, ``folders`` its subfolders. A subfolder that cannot be listed counts as
-    empty.
+    ``names`` are the names of everything in the folder, ``folders`` those of its subfolders. A subfolder that cannot be
+    listed counts as empty. Packed copies of a log that is there as text are left out.
     """
     logs = [join(path, name) for name in names if is_log_name(name)]
     for folder in folders:
@@ -327,15 +339,18 @@ def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[Ru
 
 
 def _without_packed_copies(logs: list[str]) -> list[str]:
-    """Return ``logs`` without packed copies of logs that are there as text, too.
+    """Return ``logs``, names or paths, without packed copies of logs that are there as text, too.
 
-    ``gzip --keep`` leaves such copies, and so does packing that is under way.
+    Those are the ones with ``.gz`` or ``.zst`` behind another entry. ``gzip --keep`` leaves such copies, and so does
+    packing that is under way.
     """
     return [log for log in logs if log.endswith(".out") or log.rpartition(".")[0] not in logs]
 
 
 def _folder_entries(path: str) -> tuple[list[str], dict[str, bool]]:
     """Return (names of the files, names of the folders with whether each is a symbolic link) in the folder ``path``.
+
+    What is no folder counts as a file; links are followed. Hidden names count, and there is no order to rely on.
 
     Raises:
         OSError: it cannot be listed
@@ -355,9 +370,10 @@ def _folder_entries(path: str) -> tuple[list[str], dict[str, bool]]:
 
 
 def _is_run_folder(path: str, files: Collection[str]) -> bool:
-    """Return whether the folder ``path``, which holds ``files``, is a run's: by its record, or by its name.
+    """Return whether the folder ``path`` is a run's: by its record (job.json or run.json), or by its name.
 
-    The name ``<experiment>/<experiment>_<timestamp>`` tells it where another launcher wrote no record.
+    ``files`` are the names of the files in it. The name ``<experiment>/<experiment>_<timestamp>`` tells it where
+    another launcher wrote no record.
     """
     # By its record; by its name where another launcher wrote no record.
     if any(name in files and isfile(join(path, name)) for name in RECORDS):

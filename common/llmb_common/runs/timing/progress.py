@@ -20,9 +20,10 @@ _RECENT = 10
 class Progress:
     """How far a run has come, by its training log; ``look`` brings it up to date. Times are in seconds.
 
-    It is made from ``log`` and ``steps``, the number of steps of the run, and knows nothing until the first ``look``.
-    ``step`` is the last step that is done, ``step_seconds`` and ``tflops`` (TFLOP/s per GPU) are the last printed;
-    None: none yet. ``seconds_left``, a property, is the time that the other steps will take.
+    It is made from ``log`` (a path) and ``steps``, the number of steps of the run, and knows nothing until the first
+    ``look``, which returns nothing and raises nothing. ``step`` is the last step that is done, ``step_seconds`` and
+    ``tflops`` (TFLOP/s per GPU) are the last printed; None: none yet. The property ``seconds_left`` is the time that
+    the other steps will take; None before the first step was seen.
     """
 
     log: Path
@@ -66,6 +67,9 @@ class Progress:
 
     def _last(self, begin: int, end: int) -> tuple[list[Iteration], int]:
         """Return (latest iterations, offset behind the last whole line) of the log between two offsets.
+
+        There are at most ten iterations (``_RECENT``), in order. The offset is of the file; ``begin`` where there is no
+        whole line.
 
         Raises:
             OSError: the log cannot be read

@@ -73,8 +73,8 @@ class Iteration(NamedTuple):
 
     ``index`` and ``total`` are as printed: NeMo's first index is 0, and its total the last index. The properties
     ``step``, counted from 1, and ``steps``, the number of steps in all, are the same for both engines. ``seconds`` is
-    the step time. ``loss`` and ``grad_norm`` may be NaN or infinite; other figures that are None: not printed, or not
-    finite (see ``not_finite``).
+    the step time. ``loss`` and ``grad_norm`` may be NaN or infinite, and are None where they are not printed; other
+    figures that are None: not printed, or not finite (see ``not_finite``). ``iteration`` makes it.
     """
 
     index: int  # type: ignore[assignment]  # tuples have a method of that name
@@ -127,7 +127,7 @@ def iterations_in(text: bytes) -> list[Iteration]:
 def last_iterations(text: bytes, most: int) -> list[Iteration]:
     """Return the last whole records of iterations in ``text``, at most ``most``, in the order of the text.
 
-    ``text`` ends with a line break. The others are not parsed. Empty where there is none.
+    ``text`` is one log's, and ends with a line break. The others are not parsed. Empty where there is none.
     """
     found: list[Iteration] = []
     marker = max(MARKERS, key=text.rfind)  # a log is one engine's
@@ -143,8 +143,9 @@ def last_iterations(text: bytes, most: int) -> list[Iteration]:
 def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     """Return the iteration recorded around ``marker``, the offset in ``text`` of the name of its step time.
 
-    ``kind`` is the engine whose layout it has. None if any part that matters is missing or cut. Only ``REACH`` bytes
-    before the marker and ``RECORD_BYTES`` from it on are looked at.
+    ``text`` is a log's, and ``kind`` the engine whose layout it has (``mbridge`` or ``nemo``). None if any part that
+    matters is missing or cut, or the step time is impossible. Only ``REACH`` bytes before the marker and
+    ``RECORD_BYTES`` from it on are looked at.
     """
     before = STEP_TIME.sub(b"", ANSI.sub(b"", text[max(0, marker - REACH) : marker]))
     after = STEP_TIME.sub(b"", ANSI.sub(b"", text[marker : marker + RECORD_BYTES]))
@@ -174,9 +175,10 @@ def iteration(
 ) -> Iteration | None:
     """Return the iteration that has these ``numbers`` as printed: index, total, step time, and those of ``FIGURES``.
 
-    ``kind`` is the engine, which decides the unit of the step time. ``figures`` names everything in the record; ``odd``
-    what in it is not finite, except TFLOP/s, loss and gradient norm; ``negative`` is that of ``Iteration``. None for an
-    impossible step time, or without index or total.
+    Any of them may be None: not printed. ``kind`` is the engine, which decides the unit of the step time. ``figures``
+    names everything in the record; ``odd`` what in it is not finite, except TFLOP/s, loss and gradient norm;
+    ``negative`` is that of ``Iteration``. None for an impossible step time (not above 0, or not below ``LONGEST``), or
+    without index or total.
     """
     index, total, seconds, tflops, loss, grad_norm, skipped, nan, rate, mtp_loss, scale = numbers
     seconds = (seconds or math.nan) / SECONDS[kind][1]
@@ -238,13 +240,19 @@ def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
 
 
 def _negative(fields: dict[bytes, bytes]) -> tuple[tuple[str, float], ...]:
-    """Return (name, value) of each loss in a record that is below 0, except those in ``WANTED``; empty: none is."""
+    """Return (name, value) of each loss in a record that is below 0, except those in ``WANTED``; empty: none is.
+
+    ``fields`` are value by name, as text. Losses that are no number do not count.
+    """
     losses = {name: value for name, value in fields.items() if is_loss(name) and NUMBER.fullmatch(value)}
     return tuple((readable(name), float(value)) for name, value in losses.items() if float(value) < 0)
 
 
 def is_loss(name: bytes) -> bool:
-    """Return whether the figure ``name`` is a loss beside the training loss itself: of balancing or another head."""
+    """Return whether the figure ``name`` is a loss beside the training loss itself: of balancing or another head.
+
+    It is one if ``name`` ends with ``loss``; ``lm loss`` and ``reduced_train_loss`` are the training loss.
+    """
     return name.endswith(b"loss") and name not in WANTED
 
 

@@ -72,10 +72,12 @@ _FIGURES = attrgetter("figures")
 class Status:
     """How a run ended by its log: its state, with a ``reason`` for programs and a ``message``, a clause, for people.
 
-    The states are Success, Trained (every step, but the run ended badly afterwards), Failed, Incomplete (healthy, but
-    not all measured iterations are there) and Running; a reason is one word such as ``nan_loss``. ``reason`` and
-    ``message`` are empty for a Success. ``iteration`` is where it shows; None: it is about none. The properties:
-    ``measured`` tells whether the figures count (Success or Trained), ``not_finite`` whether NaN or infinity was met.
+    ``state`` is ``Success``, ``Trained`` (every step, but the run ended badly afterwards), ``Failed``,
+    ``Incomplete`` (healthy, but not all measured iterations are there) or ``Running``. ``reason`` is one word such
+    as ``nan_loss`` (the module's table has all). ``reason`` and ``message`` are empty for ``Success``.
+    ``iteration`` is the number of the iteration that the reason is about; None: it is about none. The properties
+    ``measured`` and ``not_finite`` are bools: whether the figures count (Success or Trained), and whether NaN or
+    infinity is the reason.
     """
 
     state: State
@@ -85,30 +87,32 @@ class Status:
 
     @property
     def measured(self) -> bool:
-        """Whether the run's figures count: it succeeded, or only what came after its last step did not."""
+        """Whether the run's figures count: its state is Success or Trained (after its last step something failed)."""
         return self.state in MEASURED
 
     @property
     def not_finite(self) -> bool:
-        """Whether the run met NaN or an infinite value, printed or not: whatever it did, it was not training."""
+        """Whether the reason is NaN or an infinite value, printed or not: whatever the run did, it was not training."""
         return self.reason.startswith(("nan_", "inf_"))
 
 
 class Planned(NamedTuple):
-    """What the files in a run's folder say of its plan and its end. The defaults stand for: they do not say.
+    """What the files in a run's folder say of its plan and its end. The defaults mean that they do not say.
 
-    ``steps`` is the number of steps that the run was to train, counted from the start of training.
+    ``steps`` is the number of the run's last step, which counts from the start of training, whatever run trained
+    the steps before.
     """
 
     steps: int | None = None
     exit_after: int | None = None
-    """The run ends after that many steps from where it starts."""
+    """The run ends after that many steps from where it starts; None: it trains to ``steps``."""
     alive: bool = False
     """The record says that the run waits or runs, and the job has not written that it ended."""
     waits: bool = False
-    """It is alive, and has no nodes at the moment."""
+    """It is alive, and waits for nodes, as in a queue."""
     failure: str = ""
-    """How the run ended, in words, where that was not well: its state, and the exit code where it is known."""
+    """How the run ended, where that was not well, as ``TIMEOUT``, ``FAILED, exit code 1`` or ``exit code 1``; else
+    ""."""
     told_to_end: bool = False
     """It was told to end: its state says so, or it ended well after a signal."""
     resumes: bool = False
@@ -120,9 +124,12 @@ def judge(
 ) -> Status:
     """Return the status of a run with a readable log: the first thing that speaks against a success, else Success.
 
-    NaN and the like come first, also for a run that is alive; else that is Running. ``window`` are the measured
-    iterations. ``planned`` is what the run's files say of its plan and end. ``ending`` reads how the log ends, and is
-    called only where that matters. Why there is no log, or an empty one, is for the caller to say.
+    NaN and the like come first and give Failed, also for a run that is alive; any other run that is alive is
+    Running (from rank 0's log, which has no losses, in any case). ``window`` are the measured iterations.
+    ``planned`` is what the run's files say of its plan and end. ``ending`` is called without arguments, to read how
+    the log ends, and only where the log stops before the last step of a run that is not alive; by default it says
+    nothing. A log without iterations gives ``no_iterations`` (``nothing_left`` where an earlier job had trained
+    them all); that it is empty is for the caller to say.
 
     Raises:
         OSError: ``ending`` cannot read the log
@@ -170,12 +177,15 @@ def judge(
 
 
 def _end_clause(planned: Planned) -> str:
-    """Return how a run that trained all its steps ended, as a clause that begins with ``; ``; empty: well."""
+    """Return how a run that trained all its steps ended, as a clause that begins with ``; ``; "" if it ended well."""
     return f"; after the last one, the run ended as {planned.failure}" if planned.failure else ""
 
 
 def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
-    """Return the status of a run of whose logs only rank 0's is there, with a step or more: never a Success."""
+    """Return the status of a run of whose logs only rank 0's is there: Running, Failed or Incomplete, never Success.
+
+    ``iterations`` are those of the log, in order, at least one. The reason is ``rank_0_only``, but for a live run.
+    """
     last = iterations[-1].index
     message = (
         f"this is rank 0's log, with {counted(len(iterations), 'step')} by their 'Step Time' lines, to 0.01 s:"
@@ -187,9 +197,10 @@ def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
 
 
 def _averaged_sentence(content: LogContent, window: Window) -> str:
-    """Return a clause on a window whose iterations have no record of their own, as each record is the mean of several.
+    """Return a clause, without a period, that says that each record of the log is the mean of several steps.
 
-    It has the mean step time of the records that cover the window, where there are any.
+    So the iterations of ``window`` have no record of their own. The clause ends with the mean step time in seconds
+    of the records of ``content`` that cover the window, where there are any.
     """
     every = content.interval
     over = [item for item in content.iterations if window.first <= item.index < window.last + every]
@@ -203,7 +214,9 @@ def _averaged_sentence(content: LogContent, window: Window) -> str:
 def _ended_by_signal(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
     """Return the status of a run that was told to end and has saved a checkpoint to continue from; None for any other.
 
-    ``last`` is its last iteration, ``final`` the one that it was to reach.
+    The status is Incomplete, with the reason ``told_to_end`` and the saved iteration. ``ending`` is how its log
+    ends, ``last`` the number of its last iteration, ``final`` of the one that it was to reach; both are for the
+    message.
     """
     if ending.saved is None or not (planned.told_to_end or ending.told_to_end):
         return None
@@ -216,9 +229,11 @@ def _ended_by_signal(ending: Ending, planned: Planned, last: int, final: int) ->
 
 
 def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
-    """Return the status Failed with ``reason`` and ``message``, to which is added how the run ended.
+    """Return the status Failed with ``reason``, ``iteration`` and ``message``, to which is added how the run ended.
 
-    For a run that is still alive it is Running, with a message of its own.
+    That is in parentheses: `` (TIMEOUT)``; nothing where it ended well or nobody knows. For a run that is alive
+    return Running instead, with a reason and a message of its own and ``iteration``, its last one (None: it has
+    none yet).
     """
     if planned.alive:
         if planned.waits:
@@ -231,8 +246,9 @@ def _unless_alive(planned: Planned, reason: str, iteration: int | None, message:
 def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
     """Return the status Failed for the first iteration with NaN, infinity, a missing figure or a skipped step.
 
-    None: all are sound. All iterations of ``content`` count, but a skipped step only inside ``window``, and a missing
-    loss only where the log should print one.
+    None: all are sound. All iterations of ``content`` count, but a skipped step only inside ``window``; a window
+    from 1 to 0 has none. A missing loss counts where the engine is Megatron-Bridge, or the log has the loss of
+    another iteration. Of figures without a name of their own only those that are not about speed count.
     """
     # Megatron prints no loss where it is NaN (its test is `loss > 0`), so there a missing one is a NaN. NeMo always
     # prints it, but a version that prints none at all is no reason to fail.
@@ -270,10 +286,11 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
 
 
 def _may_vanish(content: LogContent) -> frozenset[str]:
-    """Return the names of averages and norms that some records of a log have and others lack.
+    """Return the names of those averages and norms whose lack in a record may mean NaN, which Megatron does not print.
 
-    Megatron does not print a figure that is NaN, so a lack may be one. Empty for NeMo, which prints NaN as such. What
-    only a single record has may be another rank's print, unless that is the first record.
+    They are the figures whose name has ``loss``, ``norm`` or ``logit``, but for the loss scale, that the first
+    record or two others have. Empty where all records have the same figures, and for NeMo, which prints NaN as
+    such. What only a single later record has may be another rank's print. ``content`` has an iteration.
     """
     if content.log_format != "mbridge" or len({*map(_FIGURES, content.iterations)}) == 1:
         return frozenset()
@@ -284,9 +301,11 @@ def _may_vanish(content: LogContent) -> frozenset[str]:
 
 
 def _final_index(content: LogContent, planned: Planned) -> int:
-    """Return the number that the last iteration must have, where log and plan may disagree: the larger one counts.
+    """Return the number, as the log counts, that the last iteration must have.
 
-    A planned earlier exit lowers it.
+    Where the log's total and the plan's number of steps differ, the larger one counts. A planned earlier exit
+    (``exit_after``, from the last restart or else the log's first iteration) lowers it, and it is rounded down to a
+    step of which the log has a record. ``content`` has an iteration.
     """
     last = content.iterations[-1]
     final = max(last.total, planned.steps - last.zero_based) if planned.steps is not None else last.total
@@ -298,12 +317,14 @@ def _final_index(content: LogContent, planned: Planned) -> int:
 
 @dataclass(frozen=True)
 class RunTiming:
-    """What one run's log gives: its status, its iterations, and summaries over the measured window.
+    """What one run's log gives: status, iterations, and summaries over the measured window; made by ``analyse``.
 
-    ``window`` is the one that was measured. ``seconds`` sums up step times, stalls included, ``tflops`` TFLOP/s per
-    GPU; None unless every iteration of the window has the figure. ``log_format`` None: there is no iteration.
-    ``notices`` are clauses for people. ``iterations`` may be read from the log only when they are asked for, and then
-    raise OSError if that fails; ``last``, a property, is the last of them or None.
+    ``files`` are the run's log and folder. ``window`` is the one that was measured. ``seconds`` sums up the seconds
+    of its steps, stalls included, ``tflops`` the TFLOP/s per GPU; either is None unless every iteration of the
+    window has the figure. ``log_format`` (``mbridge`` or ``nemo``) is None where there is no iteration. ``notices``
+    are clauses for people, without a period. ``iterations`` are in the order of the log; of a result that was kept
+    (``IterationsOnDisk``) all but their number and the last one are read from the log only when they are asked for,
+    and OSError is raised then if that fails. The property ``last`` is the last of them; None: there is none.
     """
 
     files: RunFiles
@@ -315,36 +336,36 @@ class RunTiming:
     tflops: Summary | None = None
     notices: tuple[str, ...] = ()
     memory: MemoryPrints | None = None
-    """What the log says of memory."""
+    """What the log says of memory; None: no log was read."""
     restarts: tuple[int, ...] = ()
-    """Iterations at which a later attempt set in."""
+    """Numbers of the iterations with which a later attempt of the job set in, where that printed iterations again."""
 
     @property
     def last(self) -> Iteration | None:
-        """The last step in the run's log, whose time the older documents state; None where the log has none."""
+        """The last iteration in the run's log; None where it has none. It is not read from the log now."""
         return self.iterations[-1] if self.iterations else None
 
 
 class RecordedState(NamedTuple):
-    """The state of a run in LLMB's or Slurm's word (``TIMEOUT``), and what more is known of it.
+    """The state of a run in LLMB's or Slurm's word, in capitals (``TIMEOUT``), and what more is known of it.
 
-    ``state`` is in capitals. ``detail`` empty: nothing more is known.
+    ``detail`` is a clause on it, such as ``exit code 1``; empty: nothing more is known.
     """
 
     state: str
     detail: str = ""
     max_steps: int | None = None
-    """As planned; None: the run.json is to be asked, for this and ``resumes``."""
+    """Planned number of steps; None: ``analyse`` takes this and ``resumes`` from the run's run.json."""
     resumes: bool = False
     """It was planned to go on from a checkpoint."""
 
 
 @contextlib.contextmanager
 def no_garbage() -> Iterator[None]:
-    """Switch off Python's search for cyclic garbage until the context ends, for reading many runs.
+    """Switch off Python's search for cyclic garbage until the context ends, for reading many runs; it yields None.
 
-    Nothing there is cyclic, and the search takes as long as all the rest. What was made meanwhile is exempt from it
-    later, too. Where the search is off already, it stays so.
+    Afterwards, also after an error, the search is on again, but all objects that live then are exempt from it for
+    good: use it where nothing cyclic is made. Where the search is off already, nothing is changed.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -361,10 +382,11 @@ def analyse(
 ) -> RunTiming:
     """Return what one run's log gives: its status, iterations and times. No file of the run makes it raise.
 
-    A log that is missing or cannot be read gives the status Failed, for a missing one of a live run Running. ``window``
-    are the iterations to measure. ``ended_as`` is what is known of the run's state; None: what its run.json says.
-    ``own_steps``: the window of a run that goes on from a checkpoint counts from there, not from the first step of
-    training; the answer has the window moved.
+    A log that is missing or cannot be read gives the status Failed; a missing one of a live run gives Running.
+    ``files`` are the run's log and folder, each perhaps None. ``window`` are the iterations to measure.
+    ``ended_as`` is the run's state where the caller knows it; None: run.json says it. ``own_steps``: the window of
+    a run that goes on from a checkpoint counts from there, not from the first step of training; the answer's
+    ``window`` is moved so. Nothing is written.
     """
     events = read_events(files.folder / "events.jsonl") if files.folder else JobEvents()
     planned, notices = _planned(files.folder, ended_as, events)
@@ -408,7 +430,7 @@ def analyse(
 
 
 def _summary_of_all(values: Sequence[float | None]) -> Summary | None:
-    """Return a summary of ``values``, one for each step of the window; None where one is missing or not finite."""
+    """Return a summary of ``values``, one per step of the window; None for none, or if one is missing or not finite."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     return summarize(known) if len(known) == len(values) else None
 
@@ -416,8 +438,9 @@ def _summary_of_all(values: Sequence[float | None]) -> Summary | None:
 def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEvents) -> tuple[Planned, tuple[str, ...]]:
     """Return (what job.json, run.json and events.jsonl say of a run, notices about those that cannot be read).
 
-    ``ended_as`` is the run's state where the caller knows it; None: that in run.json. A missing file, or ``folder``
-    None, says nothing.
+    ``folder`` is the run's; None, or a missing file, says nothing. ``events`` is the content of its events.jsonl.
+    ``ended_as`` is the run's state where the caller knows it; None: that in run.json. The number of steps is
+    job.json's, else ``ended_as``'s, else run.json's. Notices are clauses that begin with the file's path.
     """
     if folder is None:
         return Planned(), ()
@@ -443,7 +466,11 @@ def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEve
 
 
 def _read_document(file: Path, notices: list[str]) -> dict[str, Any]:
-    """Return the JSON object in ``file``; empty where there is none, with a notice where it cannot be read."""
+    """Return the JSON object in ``file``; empty where there is no file or no object.
+
+    Where the file cannot be read or is no JSON, the answer is empty and a clause that says so is added to
+    ``notices``.
+    """
     try:
         with open_plain(file) as stream:
             document = json.loads(stream.read())
@@ -456,7 +483,11 @@ def _read_document(file: Path, notices: list[str]) -> dict[str, Any]:
 
 
 def _recorded_state(record: dict[str, Any]) -> RecordedState:
-    """Return what a run.json says of its run, as far as it can be understood."""
+    """Return what the content of a run.json says of its run, as far as it can be understood.
+
+    What is missing or of another form counts as not said; a missing state becomes ``NONE``, which is no known
+    state.
+    """
     plan = record.get("plan")
     (max_steps,) = _integers(plan, "max_steps")
     resumes = _goes_on(plan.get("checkpoint")) if isinstance(plan, dict) else False
@@ -468,7 +499,10 @@ def _recorded_state(record: dict[str, Any]) -> RecordedState:
 
 
 def _goes_on(checkpoint: object) -> bool:
-    """Whether this section of a job.json or a plan says that the run goes on from a checkpoint."""
+    """Return whether a ``checkpoint`` section, of a job.json or a plan, says that the run goes on from a checkpoint.
+
+    That is a mapping with a ``load`` or ``resume`` that is not empty; anything else, None included, gives False.
+    """
     return isinstance(checkpoint, dict) and bool(checkpoint.get("load") or checkpoint.get("resume"))
 
 
@@ -479,8 +513,9 @@ _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
 def _how_it_ended(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
     """Return (whether the run is alive, how it ended as a clause, whether it was told to end).
 
-    The clause is empty where it is alive or ended well. Where the record has no end, the job's own ``events`` count:
-    nobody may have looked since.
+    The clause, as ``TIMEOUT``, ``FAILED, exit code 1`` or ``exit code 1``, is empty where the run is alive, ended
+    well, or nothing is known of its end. Where the record has no end, the exit code in the job's own ``events``
+    counts: nobody may have asked since.
     """
     if recorded.state in ENDED_STATES - {"COMPLETED"}:
         words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state
@@ -494,14 +529,20 @@ def _how_it_ended(recorded: RecordedState, events: JobEvents) -> tuple[bool, str
 def _integers(section: object, *names: str) -> tuple[int | None, ...]:
     """Return the values of the keys ``names`` in the mapping ``section``, in that order.
 
-    None for each that is missing or no positive integer, and for all where ``section`` is no mapping.
+    None for each that is missing or no positive integer (``true`` passes), and for all where ``section`` is no
+    mapping.
     """
     values = [section.get(name) if isinstance(section, dict) else None for name in names]
     return tuple(value if isinstance(value, int) and value > 0 else None for value in values)
 
 
 def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[str, ...]:
-    """Return clauses on what a reader must know of a log, such as restarts and records left out; empty: nothing."""
+    """Return clauses, without periods, on what a reader must know of a log; empty: nothing.
+
+    They are about restarts, lines printed twice, figures that are not finite, damaged records, and records that are
+    means of several steps. ``window`` are the measured iterations, ``events`` the content of the run's
+    events.jsonl.
+    """
     remarks = []
     if content.replaced:
         again = (
@@ -532,5 +573,8 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
 
 
 def _count_with_verb(count: int, what: str) -> str:
-    """Return a number with its noun and verb: ``1 line is``, ``2 lines are``."""
+    """Return a number with its noun and verb: ``1 line is``, ``2 lines are``.
+
+    ``what`` is the noun in the singular.
+    """
     return f"{counted(count, what)} {'is' if count == 1 else 'are'}"

@@ -26,7 +26,8 @@ _NO_FIGURE = "N/A"
 class Style:
     """One of the two documented analyses of logs: its heading, unit of time, and usual window of iterations.
 
-    ``per_second`` is how many units make a second (1000 for ``ms``).
+    ``heading`` is text without the window. ``per_second`` is by what seconds are multiplied to get the unit: 1000
+    for ``ms``, 1 for ``s``. The two are in ``STYLES``, by log format (``mbridge``, ``nemo``).
     """
 
     heading: str
@@ -44,10 +45,15 @@ STYLES = {
 def render(timings: Iterable[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
     """Return the table of all runs, in their order, as text in the format ``output``, with a final newline.
 
-    The format is ``table``, ``csv`` or ``json``. ``timings`` is taken one by one, and no run is kept when the next one
-    comes; without any the table has headings alone. ``style`` gives heading and unit. ``window`` is named in the
-    heading, and stands in the JSON, but not in CSV; each run's figures are over its own window. ``full_names`` matters
-    to the format ``table`` alone, which else shortens names.
+    The format is ``table``, ``csv`` or ``json``. ``timings`` is taken one by one, and no run is kept when the next
+    one comes; without any the table and the CSV have headings alone, and the JSON an empty list. ``style`` gives
+    heading and unit. ``window`` is named in the heading, and stands in the JSON, but not in CSV; each run's figures
+    are over its own window. ``full_names`` matters to the format ``table`` alone: where it is False, names are cut
+    to 90 characters.
+
+    Raises:
+        OSError: JSON asks for iterations that are read from a log only now, and that fails
+        Exception: what ``timings`` raises
     """
     if output == "json":
         return _json(timings, style, window)
@@ -68,7 +74,12 @@ def shorten(name: str, width: int = _NAME_WIDTH) -> str:
 
 
 def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
-    """Return the documented table of runs as aligned text, with a final newline."""
+    """Return the documented table of runs as aligned text, with a final newline; without runs it has headings alone.
+
+    A line each for the heading with ``window``, a rule, the columns' names and a second rule, then one for each run
+    with its name, status and figures (``N/A`` where one is missing). Names longer than 90 characters are shortened,
+    unless ``full_names``, which widens the column instead.
+    """
     rows = [
         (printable(timing.files.name), [timing.status.state, *_figures(timing, style, _NO_FIGURE)])
         for timing in timings
@@ -88,14 +99,17 @@ def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_n
 
 
 def _table_line(name: str, cells: Sequence[str], width: int) -> str:
-    """Return a line of the table: ``name`` padded to ``width`` characters, then ``cells`` aligned on the right."""
+    """Return a line of the table: ``name`` padded to ``width`` characters, then five ``cells`` aligned on the right.
+
+    Without a newline. What is too long is not cut. Another number of cells is a ValueError.
+    """
     return " ".join([f"{name:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, _WIDTHS, strict=True))])
 
 
 def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
     """Return four texts: step time (mean, deviation) in the style's unit and TFLOP/s per GPU (mean, deviation).
 
-    ``absent`` is the text for a figure that is missing.
+    Times have three decimals, TFLOP/s two. ``absent`` is the text for a figure that is missing.
     """
     seconds, tflops = timing.seconds, timing.tflops
     return [
@@ -107,9 +121,11 @@ def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
 
 
 def _csv(timings: Iterable[RunTiming], style: Style) -> str:
-    """Return the runs as CSV with a line of headings; a figure that is missing is empty.
+    """Return the runs as CSV with a line of headings and a line for each run; a figure that is missing is empty.
 
-    The columns are experiment, status, mean and deviation of step time and TFLOP/s, reason and iteration.
+    The columns are ``experiment``, ``status``, ``time_mean_ms`` and ``time_std_ms`` (or the same with the unit
+    ``s``, as the style has it), ``tflops_per_gpu_mean``, ``tflops_per_gpu_std``, ``reason`` and ``iteration``.
+    Lines end with a newline, the last one, too.
     """
     import csv
 
@@ -126,9 +142,13 @@ def _csv(timings: Iterable[RunTiming], style: Style) -> str:
 
 
 def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
-    """Return the runs as the text of one JSON object: ``schema``, ``analysis`` (the heading), ``window`` and ``runs``.
+    """Return the runs as the text of one JSON object, indented, with a final newline.
 
-    A figure that is missing is null.
+    Its keys are ``schema`` (1), ``analysis`` (the heading with the window), ``window`` (``first`` and ``last``) and
+    ``runs``, a list of what ``_json_run`` gives for each run. A figure that is missing is null.
+
+    Raises:
+        OSError: iterations of a run are read from its log only now, and that fails
     """
     import json
 
@@ -145,9 +165,13 @@ def _json_run(timing: RunTiming, style: Style) -> dict[str, object]:
     """Return one run as its entry under ``runs`` in the JSON.
 
     The keys: ``experiment``, ``log``, ``log_format``, ``status``, ``reason``, ``iteration``, ``message``,
-    ``iterations`` and ``window_iterations`` (their numbers), mean, standard deviation, median and last of the step time
-    with the style's unit in the key, mean and standard deviation of the TFLOP/s per GPU, and ``notices``. A figure that
-    is missing is None.
+    ``iterations`` and ``window_iterations`` (how many iterations the log and the run's window have),
+    ``time_mean_ms``, ``time_std_ms``, ``time_median_ms`` and ``time_last_ms`` (or the same with the unit ``s``, as
+    the style has it), ``tflops_per_gpu_mean``, ``tflops_per_gpu_std``, and ``notices``, a list of texts. What is
+    missing or empty is None.
+
+    Raises:
+        OSError: iterations of the run are read from its log only now, and that fails
     """
     status, last = timing.status, timing.last
     run: dict[str, object] = {

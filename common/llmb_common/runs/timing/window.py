@@ -14,9 +14,11 @@ from llmb_common.runs.timing.records import Iteration
 class Window:
     """The iterations over which a run is measured, from ``first`` to ``last``, both included.
 
-    They are numbered as the log numbers them. ``len`` is how many they are, ``in`` takes the number of one, and as text
-    a window is ``35-44``. ``after`` gives the window moved to later iterations, ``select`` those of some iterations
-    that are in it, and ``missing`` the numbers that none of them has.
+    They are numbered as the log numbers them. ``len`` is how many they are, ``in`` takes the number of one, and as
+    text a window is ``35-44``. That ``first`` is not above ``last`` is not checked; a window from 1 to 0 is empty.
+    ``after(n)`` returns a window ``n`` iterations later. ``select`` returns, as a tuple in their order, those of
+    the given iterations that are in the window, and ``missing`` the numbers of the window, ascending, that none of
+    the given iterations has.
     """
 
     first: int
@@ -48,10 +50,10 @@ class Window:
 def read_window(text: str) -> Window:
     """Return the window that ``text`` names, as ``--window`` takes it: ``35-44``, both included.
 
-    The two numbers may be equal, and 0; blanks are not allowed.
+    The two numbers may be equal, and 0, and have at most 9 digits; blanks are not allowed.
 
     Raises:
-        RequestError: it is not a range of two numbers, or the first is above the last
+        RequestError: it is not a range of two such numbers, or the first is above the last
     """
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     if not match or int(match[1]) > int(match[2]):
