@@ -54,8 +54,8 @@ def corrected_command(arguments: Sequence[str]) -> str:
     # The whole line was quoted.
     if len(words) == 1 and " " in words[0].strip():
         words = words[0].split()
-    workspace = Workspace()
     try:
+        workspace = Workspace()
         words = _corrected(_with_command(words, workspace), workspace)
     except LLMBError:
         return ""

@@ -256,6 +256,13 @@ def test_what_does_not_answer_is_named(
         Sources(told("http://127.0.0.1:1/simple")).links("uv", uv.is_for_here, ["http://127.0.0.1:1/more"])
 
 
+@pytest.mark.parametrize("setting", ["PIP_FIND_LINKS", "PIP_INDEX_URL"])
+def test_the_home_of_an_unknown_user_is_a_folder_that_is_not_there(setting: str) -> None:
+    given = {**NONE, "PIP_NO_INDEX": "1" if setting == "PIP_FIND_LINKS" else "", setting: "~nosuchuser/wheels"}
+    with pytest.raises(Unavailable, match="~nosuchuser/wheels"):
+        Sources(read_index_settings(given)).links("uv", uv.is_for_here)
+
+
 @pytest.mark.usefixtures("locked")
 def test_a_host_that_did_not_answer_is_not_asked_twice(
     index: Index, monkeypatch: pytest.MonkeyPatch, texts: Texts

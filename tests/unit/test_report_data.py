@@ -422,6 +422,15 @@ def replaced(line: HostLine, **changes: Any) -> HostLine:
     return msgspec.structs.replace(line, **changes)
 
 
+def test_only_nodes_that_were_in_the_same_runs_are_one_of_them(texts: Texts) -> None:
+    """Of n7's companion, which is excluded already, and n9, which has nothing to do with either, nothing is said."""
+    line = HostLine(host="n7", runs=("1",), count=1, gpus="", ratio=1.1, problems=0, slower=0.1, together=("n8",))
+    other = replaced(line, host="n9", together=())
+    companion = replaced(line, host="n8", together=("n7",))
+    texts(answer_to(group("open"), hosts=(line, companion)).todo)
+    texts(answer_to(group("open"), hosts=(line, companion, other), excluded=["n8"]).todo)
+
+
 def test_the_answer_of_a_site_with_a_slow_node_names_it_and_its_cause(head_of: Report) -> None:
     answer = head_of.answer
     short = SLOW.partition(".")[0]

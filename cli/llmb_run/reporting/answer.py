@@ -390,7 +390,7 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
     reason = why_slow(first.host, first.findings, first.slower or 0.0)
     if len(slow) == 1:
         text = f"Take {names[0]} out: {reason}."
-    elif len(slow) == 1 + len(first.together):
+    elif {line.host for line in slow} == {first.host, *first.together}:
         text = f"Take {' and '.join(names)} out: one of them is slow; they were always in the same runs."
     else:
         text = f"Take {first_few(names)} out: runs with any of them are slower."

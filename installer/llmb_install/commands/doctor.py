@@ -225,7 +225,9 @@ def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     spread = "jobs may be spread over more racks than needed, which costs speed"
     if version < SEGMENT_SLURM:
         remedy = f"{spread}; Slurm 24.05 or newer keeps segments together"
-        yield DoctorCheck(name, "doubt", f"{facts.site.slurm_version} has no --segment", remedy)
+        known = facts.site.slurm_version
+        said = f"{known} has no --segment" if known else "Slurm does not say its version, so --segment is not used"
+        yield DoctorCheck(name, "doubt", said, remedy)
     elif blocks is None:
         remedy = f"{spread}; configure topology/block, a block for each rack"
         yield DoctorCheck(name, "doubt", "no topology/block: --segment has no effect", remedy)

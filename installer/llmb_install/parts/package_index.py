@@ -369,7 +369,8 @@ def _local_path(location: str) -> Optional[Path]:
     """
     if location.startswith("file:"):
         return Path(urllib.request.url2pathname(urllib.parse.urlsplit(location).path))
-    return None if re.match(r"[a-z]+://", location) else Path(location).expanduser()
+    # os.path leaves the home of an unknown user as it is, where pathlib raises.
+    return None if re.match(r"[a-z]+://", location) else Path(os.path.expanduser(location))  # noqa: PTH111
 
 
 def _host_and_port(page: str) -> str:

@@ -207,7 +207,7 @@ def _comparison_lines(found: FabricComparison) -> list[str]:
     only_in = {
         "slower": "slower: the second measurement has less than the first, see below",
         "faster": "faster: the second measurement has more than the first",
-        "no difference": "no difference: both measurements agree within 0.5 %, node by node",
+        "no difference": "no difference: each measure differs by less than 0.5 %, or by no more than chance",
         "nothing in common": "nothing in common: no node or group has the same work in both measurements",
     }
     lines = [only_in[found.answer]]
