@@ -16,6 +16,7 @@ import pytest
 
 from llmb_common.measured.measure import measure
 from llmb_common.planning.workspace import Workspace
+from llmb_common.results import paired
 from llmb_common.results.paired import LOOKS, ORDERS, Block, blocks_at_last_look, compare_blocks, look_schedule, order
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import Turn, load_record
@@ -114,6 +115,28 @@ def test_what_turns_do_is_no_difference_and_no_scatter() -> None:
         assert found is not None
         ends.append((found.low, found.high))
     assert ends[0] == pytest.approx(ends[1])
+
+
+def test_what_runs_scatter_is_what_blocks_a_drift_and_the_difference_leave() -> None:
+    """In blocks of ABBA levels, drift and difference are polynomials of the turn, to which a cubic one is orthogonal:
+    its squares are all that is left of twelve runs, of which three levels, a drift and a difference were estimated."""
+    cubic = [0.001 * value for value in (-1, 3, -3, 1)]
+    found = compare_blocks(blocks(cubic * 3, "ABBA", "ABBA", "ABBA"))
+    assert found is not None
+    assert (found.difference, found.drift) == (pytest.approx(0, abs=1e-12), pytest.approx(0, abs=1e-12))
+    squares = 3 * math.fsum(value**2 for value in cubic)
+    assert found.noise == pytest.approx(math.sqrt(2 * squares / (12 - 3 - 1 - 1)))
+
+
+def test_from_the_sixth_block_on_draws_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampled: list[int] = []
+    sample = paired._sample_draws
+    monkeypatch.setattr(
+        paired, "_sample_draws", lambda tables, rate: sampled.append(len(tables)) or sample(tables, rate)
+    )
+    for count in (3, 5, 6):
+        assert compare_blocks(scattered(0.02, *ORDERS[:count])) is not None
+    assert sampled == [6]
 
 
 def test_a_lost_run_takes_only_itself_away() -> None:

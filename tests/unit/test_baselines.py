@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 from dataclasses import replace
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.nodes.summary import NodeSummary
 from llmb_common.results.configuration import configuration, configuration_key, software_of
 from llmb_common.results.level import mean_error
 from llmb_common.results.references import (
@@ -20,6 +22,7 @@ from llmb_common.results.references import (
     baselines,
     remove_baselines,
     set_baselines,
+    unlike_site,
 )
 from llmb_common.results.scatter import PastRun, PastRuns
 from llmb_common.runs.record import RunRecord
@@ -112,6 +115,18 @@ def test_a_baseline_without_a_time_is_damage(tmp_path: Path, texts: Texts) -> No
         baselines(tmp_path)
 
 
+@pytest.mark.parametrize("of_a_run", [False, True])
+def test_a_field_that_no_baseline_has_is_damage(tmp_path: Path, of_a_run: bool, texts: Texts) -> None:
+    set_baselines(tmp_path, [(make_run(tmp_path), took(5.0))])
+    file = tmp_path / ".llmb" / "baselines.json"
+    content = json.loads(file.read_text())
+    (item,) = content["baselines"]
+    (item["runs"][0] if of_a_run else item)["of_later"] = 1
+    file.write_text(json.dumps(content))
+    with texts.raises(RecordError):
+        baselines(tmp_path)
+
+
 def test_what_a_run_is_compared_with_says_how_many_runs_and_when(tmp_path: Path, texts: Texts) -> None:
     first, second, third = (make_run(tmp_path, log=steady_log(5000)) for _ in range(3))
     known = set_baselines(tmp_path, [(first, took(5.0)), (second, took(5.2))])
@@ -126,6 +141,25 @@ def test_what_a_run_is_compared_with_says_how_many_runs_and_when(tmp_path: Path,
     found_two = baseline_references(third, other, PastRuns())
     assert [item.same_software for item in found_two] == [True, False], "that of its own software first"
     texts(found_two[0].source)
+
+
+@pytest.mark.parametrize(("key", "expected"), [("own", "2"), ("another", "3"), ("", "3")])
+def test_nodes_are_held_against_the_newest_of_their_configuration_else_of_any_with_their_gpus(
+    key: str, expected: str
+) -> None:
+    known = [
+        msgspec.structs.replace(baseline("a", 5.0), key=of, added=added, setup={"gpus": gpus, "driver": driver})
+        for of, added, gpus, driver in [
+            ("own", 1.0, "8 x one", "1"),
+            ("own", 2.0, "8 x one", "2"),
+            ("other", 4.0, "8 x one", "3"),
+            ("other", 3.0, "8 x one", "4"),
+            ("own", 5.0, "8 x two", "5"),
+        ]
+    ]
+    like = [driver for driver in "12345" if not unlike_site(NodeSummary(gpus="8 x one", driver=driver), known, key)]
+    assert like == [expected]
+    assert unlike_site(NodeSummary(gpus="8 x three", driver="9"), known, key) == []
 
 
 def replace_software(item: Baseline, software: str) -> Baseline:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from llmb_common.base.statistics import t_quantile
+from llmb_common.base.statistics import t_quantile, t_tail
 from llmb_common.results import history
 from llmb_common.results.history import ALARM_RATE, LEAST_DAYS, LevelChange, Prior, day_prior, level_changes, standing
 from llmb_common.results.level import ERROR_RATE
@@ -40,6 +40,40 @@ def test_a_change_to_the_digit() -> None:
     assert (found.at, found.shift) == (5, pytest.approx(0.05))
     assert found.reach == pytest.approx(t_quantile(ERROR_RATE, 22) * error)
     assert (found.earliest, found.latest) == (5, 5)
+
+
+CALM = [0.0, 0.002, -0.002, 0.001, -0.001, 0.0015, -0.0015]
+"""Days that alternate, so that nothing widens an interval."""
+
+
+def chance(days: list[float], at: int, degrees: float, deviation: float) -> float:
+    """Of a two-sample t as large as at ``at``, or larger, on either side, at any of the places with two days a side."""
+    sides = days[:at], days[at:]
+    squares = sum((value - statistics.fmean(side)) ** 2 for side in sides for value in side)
+    free = degrees + len(days) - 2
+    variance = (degrees * deviation**2 + squares) / free
+    error = math.sqrt(variance * (1 / at + 1 / (len(days) - at)))
+    shift = statistics.fmean(sides[1]) - statistics.fmean(sides[0])
+    return 2 * (len(days) - 3) * t_tail(abs(shift) / error, free)
+
+
+@pytest.mark.parametrize(
+    ("count", "shift", "prior", "searches"),
+    [
+        (3, 0.04, PRIOR, 1),
+        (5, 0.005, Prior(0.05, 14.0), 2),  # of days that speak for themselves, and with the prior
+        (6, 0.005, Prior(0.05, 14.0), 4),  # of all days, and of the last eight
+    ],
+)
+def test_a_change_is_reported_at_the_rate_at_which_chance_would_make_it_anywhere(
+    count: int, shift: float, prior: Prior, searches: int
+) -> None:
+    days = [*CALM[:count], *(shift + value for value in CALM[:count])]
+    known = prior if prior is PRIOR else Prior(0.0, 0.0)
+    rate = searches * chance(days, count, known.degrees, known.deviation)
+    assert 0 < rate < 0.2
+    assert edges(days, prior, 1.001 * rate) == [count]
+    assert edges(days, prior, 0.999 * rate) == []
 
 
 def test_the_prior_of_days_is_of_their_own_scatter_and_of_their_runs() -> None:

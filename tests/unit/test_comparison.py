@@ -8,13 +8,22 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from llmb_common.results.comparison import Change, _rank_interval, _rank_sums, compare_times, loss_difference
-from llmb_common.results.level import difference_of_bounds, level
+from llmb_common.results.comparison import (
+    Change,
+    _rank_interval,
+    _rank_sums,
+    compare_times,
+    facts_of_plan,
+    loss_difference,
+)
+from llmb_common.results.level import ERROR_RATE, difference_of_bounds, level
 from llmb_common.results.scatter import STATED, batches, squares
-from support.runs import losses, took
+from support.runs import PUBLISHED, losses, plan_for, took
 
 
 def test_a_change_is_real_where_its_interval_leaves_out_one() -> None:
@@ -85,13 +94,67 @@ def test_ranks_hold_whatever_the_distribution() -> None:
     assert _rank_interval([1.0] * 4, [2.0] * 6) is not None, "1 of 210"
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (NINE, (9.07, 9.10, 9.12, 9.15, 9.20)),
+        (NINE, (NINE[-1], *TEN[1:])),  # the two that meet are no difference
+        ((*[9.0 + step / 100 for step in range(9)], 30.0), [9.2 + step / 100 for step in range(10)]),
+    ],
+    ids=["mixed", "touching", "one odd run turns the means around"],
+)
+def test_ranks_have_no_say_where_they_show_no_difference_or_another_one(
+    first: Sequence[float], second: Sequence[float]
+) -> None:
+    for one, other in ((first, second), (second, first)):
+        sides = [took(value) for value in one], [took(value) for value in other]
+        assert compare_times(*sides) == compare_times(*sides, ranks=False)
+
+
+def test_runs_that_do_not_differ_at_all_show_what_there_is_between_the_sides() -> None:
+    found = apart([1.0] * 5, [1.03] * 5)
+    assert (found.low, found.ratio, found.high) == (pytest.approx(1.03),) * 3, "of each of the 25 pairs"
+
+
+def orders(first: int, second: int) -> Counter[int]:
+    """In how many orders of all values so many pairs have the second side's value first: each order looked at."""
+    every = range(first + second)
+    return Counter(
+        sum(a > b for a in places for b in set(every) - set(places)) for places in itertools.combinations(every, first)
+    )
+
+
 def test_the_orders_of_two_sides_are_counted() -> None:
     for first, second in ((2, 3), (3, 3), (1, 4), (4, 2)):
-        seen = Counter(
-            sum(a > b for a in places for b in set(range(first + second)) - set(places))
-            for places in itertools.combinations(range(first + second), first)
-        )
+        seen = orders(first, second)
         assert _rank_sums(first, second) == [seen[ways] for ways in range(first * second + 1)]
+
+
+@pytest.mark.parametrize("sizes", [(5, 6), (6, 5), (6, 6), (3, 9)])
+def test_bounds_by_ranks_are_the_shifts_that_a_test_of_all_orders_just_bears(sizes: tuple[int, int]) -> None:
+    """Of so many orders at most half of the error rate may be as far from the middle, or farther."""
+    source = random.Random(7)
+    one, other = ([source.random() for _ in range(size)] for size in sizes)
+    seen = orders(*sizes)
+
+    def chance(shift: float) -> float:
+        """Of as few pairs as these, or fewer, in which the second side is ahead of the first by less than that."""
+        pairs = sum(b - a < shift for a in one for b in other)
+        return sum(ways for count, ways in seen.items() if count <= pairs) / seen.total()
+
+    low, high = _rank_interval(one, other) or (0.0, 0.0)
+    backward = [-value for value in one], [-value for value in other]
+    assert _rank_interval(*backward) == (-high, -low)
+    assert low < high
+    assert chance(low - 1e-9) <= ERROR_RATE / 2 < chance(low + 1e-9)
+
+
+def test_more_than_forty_days_of_a_side_are_not_ranked() -> None:
+    few, most, many = ([float(value) for value in range(count)] for count in (5, 40, 41))
+    assert _rank_interval(few, most)
+    assert _rank_interval(most, few)
+    assert _rank_interval(few, many) is None
+    assert _rank_interval(many, few) is None
 
 
 def test_what_a_day_does_it_does_to_both_sides_of_a_comparison() -> None:
@@ -128,3 +191,11 @@ def test_what_is_left_is_as_uncertain_as_all_that_is_taken_off() -> None:
     assert middle == pytest.approx(-0.03)
     assert middle - low == pytest.approx(math.hypot(0.03, 0.01, 0.02))
     assert high - middle == pytest.approx(math.hypot(0.01, 0.03, 0.02))
+
+
+def test_variables_are_told_in_the_order_of_their_names(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **PUBLISHED, NCCL_PROTO="LL", NCCL_ALGO="Ring")
+    for env in (plan.env, dict(reversed(plan.env.items()))):
+        names = [name for name in facts_of_plan(msgspec.structs.replace(plan, env=env)) if name.startswith("env ")]
+        assert {"env NCCL_ALGO", "env NCCL_PROTO"} <= {*names}
+        assert names == sorted(names)

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.base.statistics import f_tail, t_quantile
-from llmb_common.results.decision import LOOKS, decide, runs_at_last_look
+from llmb_common.results.decision import LOOKS, _projected_level, decide, runs_at_last_look
 from llmb_common.results.level import CONFIDENCE, ERROR_RATE, level, mean_error
-from llmb_common.results.scatter import STATED, Scatter, batches, squares
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches, squares
 from llmb_common.results.steps import StepTime, estimate
 from support.runs import took
 from support.texts import Texts
@@ -174,6 +174,13 @@ def test_more_runs_lead_to_the_look_that_decides(seconds, then):
     if then:
         assert 1 + asked.more_runs in LOOKS
         assert decide([took(seconds)] * (1 + asked.more_runs), 10.0).answer == then
+
+
+@pytest.mark.parametrize(("steps", "rarest"), [((2,), 1), ((40,), 13), ((40, 41), 27)])
+def test_a_stall_of_a_third_of_the_steps_is_seen_in_19_of_20_cases(steps: tuple[int, ...], rarest: int) -> None:
+    found = decide([took(10.0, steps=count) for count in steps], 10.0).rarest_stall
+    assert found == rarest
+    assert found == 1 or (1 - 1 / found) ** sum(steps) < 0.05
 
 
 def test_nothing_to_compare_is_refused(texts: Texts) -> None:
@@ -337,12 +344,74 @@ def test_a_decision_to_the_digit() -> None:
     assert (found.answer, found.more_runs) == ("pass", None)
 
 
+@pytest.mark.parametrize(
+    "earlier",
+    [NOTHING_SEEN, Squares(within=3e-6, within_degrees=1), Squares(between=9e-6, between_degrees=1)],
+    ids=["nothing", "a pair of a day", "a pair of days"],
+)
+def test_the_level_two_runs_later_is_that_of_two_runs_which_scatter_as_the_record_says(earlier: Squares) -> None:
+    """Each variance is the mean of the record's, of what was seen and of these two, each as often as it counts."""
+    site = Scatter(0.002, 9.0, 0.001, 12.0, learned=True)
+    run = (12 * 0.001**2 + earlier.within + 2 * 0.001**2) / (14 + earlier.within_degrees)
+    one_more = 0.002**2 + run
+    # Of the sum of two variances (Satterthwaite).
+    degrees = one_more**2 / (0.002**4 / 9 + run**2 / (14 + earlier.within_degrees))
+    every = degrees + earlier.between_degrees + 2
+    variance = (degrees * one_more + earlier.between + 2 * (0.002**2 + 0.001**2)) / every
+    now = level([took(10.0)], site, earlier, error_rate=0.004, extra_error=0.003)
+    assert now.spread.source == "stated"
+    then = _projected_level(now, [took(10.0)], site, earlier, 0.004, 0.003)
+    assert then.spread.source == "site"
+    assert then.mean_half == pytest.approx(t_quantile(0.004, every) * math.sqrt(variance + 0.003**2))
+
+
+def test_runs_that_say_how_far_the_record_is_to_be_trusted_say_it_of_later_ones_as_well() -> None:
+    for runs, site in (
+        ([took(10.0)] * 3, QUIET),  # they confirm it
+        ([took(10.0), took(10.1), took(10.2)], QUIET),  # they contradict it
+        ([took(9.0), took(10.0), took(11.0)], STATED),
+        ([took(10.0)], replace(QUIET, learned=False)),  # there is none
+    ):
+        now = level(runs, site)
+        assert _projected_level(now, runs, site, NOTHING_SEEN, ERROR_RATE, 0.0) is now
+
+
 def test_a_bound_at_the_limit_passes_and_does_not_fail() -> None:
     free = level([took(10.0)])
     for bound, at, beside in ((free.high, "pass", "open"), (free.low, "open", "fail")):
         tolerance = math.exp(bound) / 10.0 - 1
         assert decide([took(10.0)], 10.0, tolerance=tolerance * (1 + 1e-12) + 1e-12).answer == at
         assert decide([took(10.0)], 10.0, tolerance=tolerance - 1e-9).answer == beside
+
+
+@pytest.mark.parametrize(
+    ("judged", "waiting", "room", "more"),
+    [
+        ("11111", "1111", 0.32, 11),  # one day of nine runs, and eleven of one: sqrt(1/9 + 11) / 12 = 0.278
+        ("11111", "1111", 0.20, 31),
+        ("11111", "1111", 0.10, None),
+        ("11111", "1112", 0.32, 11),  # days of eight and of one, and eleven of one
+        ("11111", "", 0.42, 5),  # sqrt(1/5 + 5) / 6 = 0.380
+        ("1234512345", "12345", 0.25, 25),  # five days of three: sqrt(5/3 + 5) / 10 = 0.258 is too much
+        ("1111122222", "", 0.29, 10),  # sqrt(2/5 + 10) / 12 = 0.269
+        ("1111122222", "", 0.20, 30),
+    ],
+)
+def test_how_many_more_runs_follows_from_the_mean_of_days_with_so_many_runs_each(
+    judged: str, waiting: str, room: float, more: int | None
+) -> None:
+    """A day's mean of n runs varies by 1/n of what a run does where days do not differ, and the mean of days by the sum
+    of that over the square of their number. Its bound is to be in the room that is left up to the limit."""
+    site = Scatter(0.0, 1e6, 0.01, 1e6, learned=True)
+    unit = t_quantile(ERROR_RATE, 1e6) * site.run
+    for sign in (-1, 1):  # to pass, and to fail
+        runs = [took(10.5 * math.exp(sign * room * unit), day=day) for day in judged + waiting]
+        found = decide(runs[: len(judged)], 10.0, scatter=site, waiting=runs[len(judged) :])
+        assert (found.answer, found.more_runs) == ("open", more)
+    days = [(judged + waiting).count(day) for day in set(judged + waiting)]
+    sizes = [size - len(runs) for size in LOOKS if size > len(runs)]
+    halves = {size: math.sqrt(sum(1 / count for count in days) + size) / (len(days) + size) for size in sizes}
+    assert more == next((size for size in sizes if halves[size] <= room), None)
 
 
 @pytest.mark.parametrize("count", [3, 4, 6, 7, 8, 9, 10, 15, 19])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from llmb_common.base.statistics import beta_cdf, digamma, f_tail, t_quantile, t_tail, trigamma, trigamma_inverse
 from llmb_common.results.decision import Decision, decide
+from llmb_common.results.scatter import STATED
 from llmb_common.results.sequential import (
     REPEATS,
     REQUIRED,
@@ -22,6 +23,7 @@ from llmb_common.results.sequential import (
     may_decide,
     next_decision,
     tolerance_of,
+    what_would_decide,
 )
 from llmb_common.results.steps import StepTime
 from tools.verdict_simulation import CASES, NOISES, Noise, campaign, repeats
@@ -168,6 +170,55 @@ def test_what_may_decide_is_what_some_further_runs_decide(seconds: float, furthe
             further = [replace(like, day=str(2 + number) if further_days else "1") for number in range(count)]
             answers.add(judge([*times, *further]).answer)
     assert may_decide(judge, times, 12, further_days=further_days) == (answers != {"open"})
+
+
+def test_what_would_decide_are_the_fewest_runs_like_the_middle_one_and_of_the_same_day_if_they_may_be() -> None:
+    seconds = [14.0, 9.0, 10.0, 13.0, 12.0]
+    # Windows that were not typical: it is the mean that orders them.
+    times = [replace(item.time, seconds=30 - item.time.mean) for item in on("1", *seconds)]
+    asked: list[tuple[int, int]] = []
+
+    def once(runs: int, days: int) -> Callable[[Sequence[StepTime]], Decision]:
+        """Judge so that only so many runs on so many days decide."""
+        asked.clear()
+
+        def judge(given: Sequence[StepTime]) -> Decision:
+            assert list(given[:5]) == times
+            assert {time.mean for time in given[5:]} == {12.0}
+            asked.append((len(given), len({time.day for time in given})))
+            return Decision("pass" if asked[-1] == (runs, days) else "open", 1.0, 1.0, 1.0, 1.05, len(given))
+
+        return judge
+
+    assert what_would_decide(once(10, 1), times) == Needs(5, 0)
+    assert what_would_decide(once(10, 6), times) == Needs(5, 5)
+    assert what_would_decide(once(40, 1), times) == Needs(35, 0)
+    assert what_would_decide(once(80, 1), times) is None
+    assert asked == [(10, 1), (10, 6), (20, 1), (20, 16), (40, 1), (40, 36)]
+
+
+@pytest.mark.parametrize(("count", "reach"), [(1, STATED.run), (2, STATED.run), (3, 0.0), (4, 0.0)])
+def test_further_runs_are_tried_at_each_look_as_fast_and_as_slow_as_these_and_like_the_middle_one(
+    count: int, reach: float
+) -> None:
+    """Of one or two runs nobody knows how much they differ: they are taken to differ as is stated."""
+    seconds = [10.0, 9.0, 12.0, 11.0][:count]
+    times = [time for item in on("1", *seconds) if (time := item.time)]
+    asked: list[tuple[float, int]] = []
+
+    def judge(given: Sequence[StepTime]) -> Decision:
+        (mean,) = {time.mean for time in given[count:]}
+        asked.append((mean, len(given)))
+        return Decision("open", 1.0, 1.0, 1.0, 1.05, len(given))
+
+    assert not may_decide(judge, times, 10 - count, further_days=False)
+    fastest, middle, slowest = min(seconds), sorted(seconds)[count // 2], max(seconds)
+    levels = (fastest * math.exp(-reach), middle, slowest * math.exp(reach))
+    sizes = [size for size in (3, 5) if size > count]
+    assert asked == [(pytest.approx(level), size) for level in levels for size in (*sizes, 10)]
+    asked.clear()
+    assert not may_decide(judge, times, 5 - count, further_days=True)
+    assert {size for _, size in asked} == {5, *sizes}
 
 
 def test_what_is_decided_stays_decided_when_it_is_followed_again() -> None:

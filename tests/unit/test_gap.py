@@ -174,6 +174,11 @@ def test_published_rows_that_differ_in_one_thing_say_what_it_is_worth(texts: Tex
     assert (found.pairs, found.median) == (5, pytest.approx(9.43 / 12.32 - 1, abs=1e-4))
     texts(str(found))
     assert worth_of(one, msgspec.structs.replace(one, tp=2), llama) is None, "nobody published that"
+    for also in ({"fsdp": True}, {"cuda_graph": True}, {"recompute_layers": 1}, {"vp": 2}):
+        assert worth_of(one, msgspec.structs.replace(other, **also), llama) is None, "nor both at once"
+    assert worth_of(one, msgspec.structs.replace(other, vp=1, ep=1, etp=1), llama) == found, (
+        "what none of it stands for"
+    )
     assert worth_of(one, one, llama) is None
 
 

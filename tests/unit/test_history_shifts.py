@@ -86,6 +86,43 @@ def test_what_was_undone_with_the_change_explains_both(record: RunRecord, texts:
     texts(shift_text(second))
 
 
+def test_each_of_several_changes_is_explained_by_what_separates_the_two_levels_at_it(record: RunRecord) -> None:
+    """What another level has in common with one of the two is no objection; what one of them had for a day is one."""
+    kernels = {1: "2", 12: "3", 20: "4"}  # for a day before each change
+    harmless = {"kernel": lambda day: kernels.get(day, str(1 + day // 8))}
+    undone = {"cuda": lambda day: "12" if day == 20 or day < 16 else "13"}
+    levels = [(8, 5.0 + 0.4 * (driver == "b"), {"driver": driver, **harmless, **undone}) for driver in "abab"]
+    first, second, third = shifts(days_of(record, *levels))
+    assert [found.since for found in (first, second, third)] == [START + day * DAY for day in (8, 16, 24)]
+    to, back = Changed("driver", "a", "b"), Changed("driver", "b", "a")
+    assert (first.changed, second.changed, third.changed) == ((to,), (back,), (to,))
+    assert [found.stands for found in (first, second, third)] == [False, False, True]
+
+
+def test_a_value_that_the_first_run_had_did_no_harm_and_one_of_the_last_run_undid_nothing(record: RunRecord) -> None:
+    runs = days_of(
+        record,
+        (12, 5.0, {"driver": "a", "kernel": lambda day: "1" if day else "2"}),
+        (10, 5.25, {"driver": lambda day: "b" if day < 21 else "c", "kernel": "2"}),
+    )
+    assert shifts(runs)[0].changed == (Changed("driver", "a", "b"),)
+
+
+@pytest.mark.parametrize(
+    ("drivers", "explains"),
+    [("aabb", True), ("aabc", True), ("zabb", True), ("zabc", False)],
+    ids=["once", "and the day after", "and the day before", "on three days"],
+)
+def test_what_changes_with_the_runs_before_and_after_too_explains_nothing(
+    record: RunRecord, drivers: str, explains: bool
+) -> None:
+    """The drivers of the two days before the change and of the first two after it; these go on as they are."""
+    driver = {"driver": lambda day: drivers[min(max(day - 10, 0), 3)]}
+    (found,) = shifts(days_of(record, (12, 5.0, driver), (10, 5.25, driver)))
+    assert found.since == START + 12 * DAY
+    assert found.changed == ((Changed("driver", "a", "b"),) if explains else ())
+
+
 def test_what_nodes_did_not_tell_for_a_while_is_as_they_last_told(record: RunRecord) -> None:
     runs = days_of(record, (9, 5.0, {"driver": "a"}), (1, 5.0, {}), (10, 5.25, {"driver": "b"}))
     assert shifts(runs)[0].changed == (Changed("driver", "a", "b"),)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from dataclasses import replace
 
 import pytest
 
+from llmb_common.base.statistics import digamma, trigamma
 from llmb_common.results.decision import decide
 from llmb_common.results.level import level
 from llmb_common.results.odd_runs import culprit, odd_runs_sentence, slow_node_sentence
@@ -18,6 +20,8 @@ from llmb_common.results.scatter import (
     PastRun,
     PastRuns,
     Scatter,
+    _excess_variance,
+    _variance_prior,
     batches,
     learn_scatter,
     squares,
@@ -107,6 +111,44 @@ def test_one_run_a_day_is_split_as_stated() -> None:
 def test_runs_that_never_differ_leave_a_scatter_above_zero() -> None:
     found = learn_scatter(record(20, 0.0, 0.0))
     assert 0 < found.run < 1e-4
+
+
+def test_how_unlike_configurations_are_is_what_chance_leaves_unexplained() -> None:
+    """DerSimonian and Laird (1986). Of two, weighted by their noise, it is (difference^2 - both noises) / 2; of equal
+    noise, the sample variance less that noise. The stated likeness counts for four groups more."""
+    stated = math.pi**2 / 6 - 1 - 1 / 4  # trigamma(3), of six degrees of freedom
+    assert _excess_variance([1.5], [0.2]) == pytest.approx(stated), "one alone does not show it"
+    assert _excess_variance([1.0, 3.5], [0.2, 0.7]) == pytest.approx((4 * stated + (2.5**2 - 0.2 - 0.7) / 2) / 5)
+    logs = [0.1, 2.9, 1.4, -0.6, 1.1]
+    beyond = statistics.variance(logs) - 0.3
+    assert _excess_variance(logs, [0.3] * 5) == pytest.approx((4 * stated + 4 * beyond) / 8)
+    assert _excess_variance([1.0, 1.1], [0.2, 0.7]) == pytest.approx(4 * stated / 5), "chance alone would do more"
+    least = math.pi**2 / 2 - 4 * sum(1 / odd**2 for odd in range(1, 15, 2))  # trigamma(7.5), of 15
+    assert _excess_variance([1.0] * 40, [0.3] * 40) == pytest.approx(least)
+
+
+@pytest.mark.parametrize(("count", "degrees", "drawn"), [(2, 2, "usual"), (9, 4, "usual"), (30, 200, "plain")])
+def test_a_record_counts_for_as_many_degrees_as_what_it_foretells_varies(count: int, degrees: int, drawn: str) -> None:
+    """The log variance of one more configuration varies as configurations do and as the mean of these is uncertain; of
+    f degrees it varies by trigamma(f / 2), and is in the mean digamma(f / 2) - ln(f / 2) less than the true one's."""
+    variance, counted = _variance_prior([(0.03**2, degrees)] * count)
+    chance = trigamma(degrees / 2)
+    unlike = _excess_variance([0.0] * count, [chance] * count)
+    assert trigamma(counted / 2) == pytest.approx(unlike + (unlike + chance) / count)
+
+    def bias(free: float) -> float:
+        return digamma(free / 2) - math.log(free / 2)
+
+    usual = 0.03**2 * math.exp(bias(counted) - bias(degrees))
+    assert variance == pytest.approx(usual if drawn == "usual" else 0.03**2)
+    assert (usual > 0.03**2) is (drawn == "usual")
+
+
+def test_a_plain_average_of_few_quiet_groups_counts_no_less_than_what_is_stated() -> None:
+    loud = [(1.0, 40), (1.0, 40), (1e-8, 40), (1e-8, 40)]
+    assert _variance_prior(loud) == (pytest.approx((1.0 + 2e-8) / 3), STATED.run_degrees), "one is set aside"
+    kept = [(1e-8, 10), (1.0, 40), (1.0, 20)]
+    assert _variance_prior(kept)[0] == pytest.approx((1e-7 + 20) / 30), "each by its degrees"
 
 
 def test_configurations_that_are_unlike_count_for_fewer_degrees_of_freedom() -> None:
@@ -231,6 +273,13 @@ def test_runs_that_the_record_does_not_know_so_wild_say_so(texts: Texts) -> None
     assert "this site" not in text
 
 
+def test_a_single_run_differs_from_none_however_wild_the_earlier_ones_were() -> None:
+    alone = [judged(10.0)]
+    found = decide(alone, 10.0, earlier=squares(batches([judged(8.0), judged(10.0), judged(12.0)])))
+    assert found.source == "runs"
+    assert remarks_on(alone, found, STATED) == ()
+
+
 def test_slow_runs_are_counted_and_their_common_node_named(texts: Texts) -> None:
     runs = [judged(10.0 + at / 1000, f"gpu{at},gpu{at + 10}") for at in range(5)]
     runs += [judged(11.0, "gpu7,gpu20"), judged(11.01, "gpu30,gpu7")]
@@ -295,6 +344,12 @@ def test_a_slow_node_is_named_once_it_was_in_enough_runs(texts: Texts) -> None:
     named = [text for text in said if "with n0 are" in text]
     assert len(named) >= 18
     texts(named[0])
+
+
+def test_runs_and_nodes_too_many_to_shuffle_a_hundred_times_name_none() -> None:
+    many, few = (allocated(random.Random(3), 40, 0.10, of=1000, each=each) for each in (300, 200))
+    assert slow_node_sentence(many) == "", "12,000 places"
+    assert slow_node_sentence(few) != "", "8,000 of them"
 
 
 def test_healthy_nodes_are_named_in_one_case_of_a_hundred() -> None:

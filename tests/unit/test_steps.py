@@ -61,6 +61,13 @@ def test_stalls_of_all_steps_after_warm_up_are_kept_with_what_they_cost():
     assert measured.seconds * (1 + sum(measured.stalls) / measured.steps) == pytest.approx((38 * 10 + 60) / 40)
 
 
+def test_stalls_that_come_by_chance_are_as_uncertain_as_the_sum_of_their_squares() -> None:
+    """Of a number by Poisson's law. Of the mean's logarithm, so as a share of the mean, which they make longer."""
+    measured = StepTime(10.0, 0.0, count=10, steps=40, stalls=(3.0, 4.0))
+    assert measured.stall_error == pytest.approx(5 / 40 / (1 + 7 / 40))
+    assert replace(measured, steps=0).stall_error == pytest.approx(5 / 10 / (1 + 7 / 10)), "of the window alone"
+
+
 def test_stalled_steps_in_a_row_are_one_stall():
     steps = [10.0] * 8 + [30.0, 20.0, 40.0] + [10.0] * 8 + [20.0, 5.0, 5.0] + [10.0] * 8
     measured = estimate([10.0] * 10, steps)
@@ -239,6 +246,7 @@ def test_steps_after_a_restart_are_warm_up_but_for_those_of_the_window() -> None
         (10.6, 10.24, 10.1, False),  # half of that for the second
         (10.6, 10.26, 10.1, True),
         (10.6, 10.3, 10.4, False),  # they fall towards the level of the others
+        (10.6, 10.3, 9.99, True),  # and only these three
     ],
 )
 def test_how_slow_the_first_steps_of_a_window_may_be(first: float, second: float, third: float, named: bool) -> None:
@@ -321,6 +329,19 @@ def test_slow_steps_from_the_start_on_are_warm_up_and_no_stalls(end: int, texts:
     assert step_time(timing(slow)).stalls == ()
     (text,) = said(slow)
     texts(text)
+
+
+@pytest.mark.parametrize(("count", "first"), [(19, 11), (20, 13)])
+def test_fewer_than_twenty_steps_show_no_long_warm_up(count: int, first: int) -> None:
+    slow = timed([30.0] * 12 + [10.0] * (count - 12))
+    assert after_warm_up(timing(slow, Window(15, 19)))[0].index == first
+
+
+@pytest.mark.parametrize(("restart", "inside"), [(43, True), (44, True), (45, False)])
+def test_a_warm_up_that_begins_with_the_last_step_of_the_window_is_in_it(restart: int, inside: bool) -> None:
+    slow = timing(steps(100, **{f"i{index}": 30.0 for index in range(restart, 70)}), restarts=(restart,))
+    (text,) = [text for text in anomalies(slow, estimate([10.0] * 10)) if text.startswith(("warm-up", "iterations"))]
+    assert text.startswith("warm-up (compilation?) lasts to iteration 69" if inside else f"iterations {restart} to 69")
 
 
 @pytest.mark.parametrize("end", [38, 44, 80])

@@ -97,6 +97,30 @@ def test_what_no_loss_does_is_said(losses: list[float], texts: Texts) -> None:
     texts(text)
 
 
+@pytest.mark.parametrize(("count", "said"), [(9, False), (10, True)])
+def test_a_loss_may_stand_still_for_nine_steps(count: int, said: bool) -> None:
+    losses = falling()
+    losses[30 : 30 + count] = [7.0] * count
+    assert bool(sense(run_of(losses))) is said
+
+
+@pytest.mark.parametrize(
+    ("start", "lowest", "end", "said"),
+    [
+        (10.0, 9.0, 9.95, False),  # what has learned a tenth at most has nothing to forget
+        (10.0, 8.99, 9.95, True),
+        (12.0, 9.0, 9.95, False),  # a third of what was learned is 1.0
+        (12.0, 9.0, 10.05, True),
+        (12.0, 10.0, 10.9, False),  # a tenth of the lowest level is 1.0
+        (12.0, 10.0, 11.1, True),
+    ],
+)
+def test_how_much_a_loss_may_rise_again(start: float, lowest: float, end: float, said: bool) -> None:
+    """Medians of ten steps each, of which nine in a row may be equal."""
+    losses = [value for level in (start, lowest, lowest, lowest, end) for value in (*[level] * 9, level - 0.1)]
+    assert bool(sense(run_of(losses))) is said
+
+
 def test_rules_of_the_loss_are_those_of_mtp_too() -> None:
     iterations = with_figures(run_of(falling()), lambda index: {"mtp_loss": 5.0 + index})
     assert sense(iterations) == ("the MTP loss rises from 7 to 50.5",)
@@ -128,6 +152,17 @@ def test_skipped_steps_are_counted_but_for_the_first_of_a_scaled_loss() -> None:
     assert sense(skipping(range(1, 17), 1.0)) == ("the optimizer skipped 16 of 50 steps",)
     assert sense(skipping(range(25, 35), 2.0**20)) == ("the optimizer skipped 10 of 50 steps",)
     assert sense(skipping(range(25, 26), 2.0**20)) == (), "one now and then is usual"
+
+
+@pytest.mark.parametrize(("count", "said"), [(24, False), (25, True)])
+def test_a_scaled_loss_fits_after_24_steps(count: int, said: bool) -> None:
+    assert bool(sense(skipping(range(1, count + 1), 2.0**20))) is said
+
+
+@pytest.mark.parametrize(("count", "said"), [(2, False), (3, True)])
+def test_a_twentieth_of_the_steps_may_be_skipped(count: int, said: bool) -> None:
+    forty = [item._replace(skipped=item.index in range(30, 30 + count)) for item in run_of(falling()[:40])]
+    assert bool(sense(forty)) is said
 
 
 def test_a_loss_that_stands_still_is_usual_where_nothing_can_be_learned(texts: Texts) -> None:
@@ -333,7 +368,7 @@ def test_without_a_reference_it_fails_all_the_same(cli: Cli, tmp_path: Path, tex
 WINDOW = Window(35, 44)
 
 
-def course(losses: Sequence[float], norms: Sequence[float] | None = None) -> tuple[str, ...]:
+def course(losses: Sequence[float], norms: Sequence[float | None] | None = None) -> tuple[str, ...]:
     iterations = run_of(losses)
     if norms is not None:
         iterations = [item._replace(grad_norm=norm) for item, norm in zip(iterations, norms, strict=True)]
@@ -344,6 +379,18 @@ def course(losses: Sequence[float], norms: Sequence[float] | None = None) -> tup
 def test_a_gradient_norm_that_grows_by_orders_of_magnitude_is_said(growth: float, texts: Texts) -> None:
     (text,) = course(falling(), [0.7 * growth**step for step in range(50)])
     texts(text)
+
+
+@pytest.mark.parametrize(("last", "said"), [(2, False), (3, True)])
+def test_three_of_the_last_five_gradient_norms_tell_where_they_end(last: int, said: bool) -> None:
+    """As their median: 40 is thirty times the lowest level, and half of it would not be."""
+    assert bool(course(falling(), [1.0] * (50 - last) + [40.0] * last)) is said
+
+
+@pytest.mark.parametrize(("count", "said"), [(14, False), (15, True)])
+def test_fifteen_gradient_norms_show_growth(count: int, said: bool) -> None:
+    known = [1.0] * (count - 5) + [40.0] * 5
+    assert bool(course(falling(), [None] * (50 - count) + known)) is said
 
 
 def test_gradient_norms_of_healthy_trainings_are_left_alone() -> None:
@@ -365,6 +412,32 @@ def test_a_measured_loss_far_from_its_neighbors_is_said(at: int, value: float, n
     assert bool(found) is named
     if named:
         texts(found[0])
+
+
+@pytest.mark.parametrize(("iteration", "named"), [(34, False), (35, True), (44, True), (45, False)])
+def test_the_first_and_the_last_measured_loss_are_looked_at(iteration: int, named: bool) -> None:
+    losses = falling(noise=0.0)
+    losses[iteration - 1] = 13.0
+    assert bool(course(losses)) is named
+
+
+@pytest.mark.parametrize(("value", "named"), [(25.6, False), (25.9, True)])
+def test_a_far_loss_lies_ten_standard_deviations_above_all_but_a_quarter_of_those_around_it(
+    value: float, named: bool
+) -> None:
+    """Half of the changes are 0.5, so their robust deviation is 1.4826 * 0.5, and that of a step sqrt(2) less: ten of
+    them above 20.5 are 25.74."""
+    losses = [20.0, 20.5, 20.5, 20.0] * 13
+    losses[39] = value
+    assert bool(course(losses[:50])) is named
+
+
+@pytest.mark.parametrize(("value", "named"), [(0.28, False), (0.30, True)])
+def test_a_loss_of_nearly_nothing_may_leap_by_a_fiftieth_of_the_first_three(value: float, named: bool) -> None:
+    """Their median is 12: 0.24 above 0.05 are 0.29."""
+    losses = [10.0, 12.0, 14.0, 2.0, *[0.05] * 46]
+    losses[39] = value
+    assert bool(course(losses)) is named
 
 
 def test_of_several_far_losses_the_farthest_is_named_whether_it_is_high_or_low(texts: Texts) -> None:

@@ -509,8 +509,8 @@ def _level_shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter
     found = []
     for number, change in enumerate(changes):
         # What the change before or after this one undid was another value for as long as this level lasted.
-        start = min(changes[number - 1].latest, change.at - 1) if number else 0
-        end = max(changes[number + 1].earliest, change.at + 1) if number + 1 < len(changes) else len(starts)
+        start = changes[number - 1].latest if number else 0
+        end = changes[number + 1].earliest if number + 1 < len(changes) else len(starts)
         level = range(edges[start] + 1, edges[end])
         first = moments[edges[change.at]]
         shift = Shift(

@@ -236,13 +236,13 @@ def _excess_variance(logs: Sequence[float], chance: Sequence[float]) -> float:
     ``logs`` are the observed log variances, at least one, ``chance`` the variance that chance alone gives each, above
     0. The result is above 0, so that no history counts for more than ``_MOST_DEGREES`` (15) degrees of freedom.
     """
+    stated, count = trigamma(_STATED_DEGREES / 2), len(logs)
+    if count == 1:  # alone it shows nothing of how they vary
+        return stated
     weights = [1 / noise for noise in chance]
-    mean, count = _weighted_mean(logs, weights), len(logs)
-    found = 0.0
-    if count > 1:
-        beyond = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (count - 1)
-        found = max(0.0, beyond / (sum(weights) - sum(weight * weight for weight in weights) / sum(weights)))
-    stated = trigamma(_STATED_DEGREES / 2)
+    mean = _weighted_mean(logs, weights)
+    beyond = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (count - 1)
+    found = max(0.0, beyond / (sum(weights) - sum(weight * weight for weight in weights) / sum(weights)))
     drawn = (_STATED_WEIGHT * stated + (count - 1) * found) / (_STATED_WEIGHT + count - 1)
     return max(drawn, trigamma(_MOST_DEGREES / 2))
 
