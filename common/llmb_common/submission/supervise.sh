@@ -284,7 +284,9 @@ follow() {  # PID of the step
   trap 'tell "$step"' TERM INT
   await "$step"
   [[ -z $timer ]] || kill "$timer" 2> /dev/null || true
-  ((status == 0)) || [[ -n $verdict ]] || status=$(step_status "$status")
+  # A signal often comes now, right after the step's own: backquotes, as in await.
+  # shellcheck disable=SC2006
+  ((status == 0)) || [[ -n $verdict ]] || status=`step_status "$status"`
   # A step and this script are signalled one after the other; the record has the signal before the end.
   if ((status == 143 && late_signals && ! signals)); then sleep 5 & wait "$!" || true; fi
   if [[ -z $verdict ]]; then

@@ -26,7 +26,8 @@ ask_step() { timeout 60 scancel --signal=URG "$job"; }
 # shellcheck disable=SC2329  # supervise.sh calls it
 preempted() {
   local said
-  said=$(timeout 60 scontrol show job "$job" --oneliner 2> /dev/null) || return 1
+  # shellcheck disable=SC2006  # backquotes, as in await
+  said=`timeout 60 scontrol show job "$job" --oneliner 2> /dev/null` || return 1
   [[ $said == *" JobState=RUNNING "* && $said == *" PreemptTime="[0-9]* ]]
 }
 
