@@ -214,6 +214,15 @@ def test_of_several_runs_each_is_compared_and_all_or_none_start(here: Cli, texts
     assert len(here("retry", same, other, "--exact", "--anyway", "--json").data["jobs"]) == 2
 
 
+@pytest.mark.parametrize(
+    "words", ["results", "report", "why", "show", "wait", "archive", "cancel", "retry", "compare {0}"]
+)
+def test_a_word_too_long_for_a_file_names_no_run(words: str, cli: Cli) -> None:
+    word = "x" * 300
+    done = cli(*words.format(word).split(), word, "--json")
+    assert (done.status, json.loads(done.out)["error"]["code"]) == (2, "no-run")
+
+
 def test_a_check_of_a_live_run_only_compares(here: Cli) -> None:
     run = started(here, "--env", "STANDIN_STEPS=1000", "--env", "STANDIN_SECONDS=0.2", "--detach")
     assert here("retry", run, "--check").status == 0

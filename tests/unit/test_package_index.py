@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from llmb_install.parts import fetching, package_index, pip_settings, uv
+from llmb_install.parts import fetching, package_index, pip_settings, refusals, uv
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import IndexSettings, read_index_settings
 from llmb_install.parts.refusals import Unavailable
@@ -254,6 +254,13 @@ def test_what_does_not_answer_is_named(
     # Another index that is asked in addition is none of the user's.
     with texts.raises(Unavailable):
         Sources(told("http://127.0.0.1:1/simple")).links("uv", uv.is_for_here, ["http://127.0.0.1:1/more"])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("7", 7.0), ("²", 0.0), ("Fri, 01 Jan 99999 00:00:00 GMT", 0.0), ("soon", 0.0)]
+)
+def test_what_an_index_asks_to_wait(text: str, seconds: float) -> None:
+    assert refusals._retry_after_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("setting", ["PIP_FIND_LINKS", "PIP_INDEX_URL"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,12 @@ def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
         return slow_runs(Workspace(), runs, filters)
     paths = [Path(word) for word in runs]
-    # Logs, and folders with logs and without a record.
-    foreign = [path for path in paths if path.is_file() or (path.is_dir() and not (path / "run.json").exists())]
+    # Logs, and folders with logs and without a record. Of a word that is too long for a name, pathlib would raise.
+    foreign = [
+        path
+        for path in paths
+        if os.path.isfile(path) or (os.path.isdir(path) and not (path / "run.json").exists())  # noqa: PTH112, PTH113
+    ]
     names = [word for word in runs if Path(word) not in foreign]
     found = [_explain_logs(path) for path in foreign]
     if names or not runs:

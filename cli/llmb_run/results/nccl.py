@@ -14,7 +14,7 @@ import msgspec
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import read_some, remedy_for
 from llmb_common.base.gpus import type_of
-from llmb_common.base.printable import csv_cell, printable, size
+from llmb_common.base.printable import counted, csv_cell, printable, size
 from llmb_common.nodes.fabric.nccl_tests import Column, NcclTest, SizeResult, is_nccl_tests, parse_nccl_tests
 from llmb_common.nodes.fabric.published import PublishedBandwidth, lookup_date, published_bandwidths
 from llmb_run.terminal import table
@@ -103,7 +103,8 @@ def answer(test: NcclTest) -> str:
     has no end. The bandwidth is left out where no size has any.
     """
     what = test.collective or "an unnamed collective"
-    where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
+    nodes = f"{counted(len(test.nodes), 'node')}, " if test.nodes else ""
+    where = f"{nodes}{counted(test.ranks, 'GPU')}" if test.ranks else "an unknown number of GPUs"
     subject = f"{what} on {where}"
     largest = test.largest
     best = largest.best if largest else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,10 @@ def selected_runs(
         ConfigError: a filter names a workload, and ``cluster_config.yaml`` is wrong or not trusted
         RecipeError: no recipe has that workload, and a recipe's catalogue cannot be read to suggest one
     """
-    wanted: list[Path | RunRow] = [Path(word) for word in runs if Path(word).exists()]
-    names = [word for word in runs if not Path(word).exists()]
+    # os.path says no of a word that is too long for a name, where pathlib raises.
+    paths = [word for word in runs if os.path.exists(word)]  # noqa: PTH110
+    wanted: list[Path | RunRow] = [Path(word) for word in paths]
+    names = [word for word in runs if word not in paths]
     with no_garbage():
         if names or not runs:
             wanted += select_rows(workspace, names, run_filter(workspace, **filters))

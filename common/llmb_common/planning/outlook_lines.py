@@ -78,7 +78,7 @@ def _minutes_text(span: Span) -> str:
     One number where both are the same.
     """
     low, high = [max(1, round(seconds / 60)) for seconds in span]
-    return counted(high, "minute") if low == high else f"{low:,} to {counted(high, 'minute')}"
+    return counted(high, "minute") if low == high else f"{low} to {counted(high, 'minute')}"
 
 
 def _limit_text(plan: JobPlan, duration: Span) -> str:

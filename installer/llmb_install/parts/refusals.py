@@ -191,7 +191,10 @@ def _retry_after_seconds(text: str) -> float:
 
     A text that is neither counts as 0, as does a date in the past. There is no upper bound.
     """
-    if text.strip().isdigit():
+    if text.strip().isdecimal():
         return float(text)
     date = parsedate_tz(text)
-    return max(0.0, mktime_tz(date) - time()) if date else 0.0
+    try:
+        return max(0.0, mktime_tz(date) - time()) if date else 0.0
+    except (ValueError, OverflowError):  # a year that no calendar has
+        return 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice
@@ -74,7 +75,8 @@ def find_run(install: Path, word: str) -> RunRow:
         RecordError: the list of folders outside the installation cannot be read
     """
     folder = Path(word).absolute()
-    here = _rows_where(install, "name", folder.name) if word and folder.is_dir() else []
+    # os.path says no of a word that is too long for a name, where pathlib raises.
+    here = _rows_where(install, "name", folder.name) if word and os.path.isdir(folder) else []  # noqa: PTH112
     found = [row for row in here if real(row.folder) == real(folder)]
     if found := found or next(
         filter(None, (_rows_where(install, name, word) for name in ("name", "run_id", "job_id"))), []
