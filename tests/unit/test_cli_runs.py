@@ -354,6 +354,18 @@ def test_a_job_after_another_waits_for_it(here: Cli, texts: Texts) -> None:
     texts(unknown.err)
 
 
+def test_jobs_speaks_of_others_only_where_there_are_some(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        make_run(cli.install, job_id=str(number))
+    hints: list[str] = []
+    monkeypatch.setattr("support.cli.next_lines", lambda text: hints.append(text) or [])
+    for limit, others in (("2", True), ("3", False)):
+        hints.clear()
+        cli("jobs", "--limit", limit)
+        assert any("--all" in hint for hint in hints) is others
+    assert [len(cli("jobs", "--limit", limit, "--json").data["runs"]) for limit in ("2", "3", "4")] == [2, 3, 3]
+
+
 def test_jobs_are_selected_by_words_and_options(cli: Cli, texts: Texts) -> None:
     runs = [
         make_run(cli.install, state=state, job_id=str(n)).paths.run_id

@@ -67,16 +67,18 @@ def jobs(
     """
     workspace = Workspace()
     count = limit or (None if everything or live else options.JOBS_LISTED)
-    # States of live runs are known only after the question: they are filtered below.
-    wanted = run_filter(workspace, **filters, live=True if live else None, limit=None if state else count)
+    # States of live runs are known only after the question: they are filtered below. One more tells of others.
+    most = count + 1 if count and not state else None
+    wanted = run_filter(workspace, **filters, live=True if live else None, limit=most)
     rows = select_rows(workspace, runs, wanted)
     lines = _current_rows(rows)
     if live:
         lines = [line for line in lines if line["live"]]  # the index knew them alive; some have ended since
     if state:
         names = states_of(state)
-        lines = [line for line in lines if line["state"] in names][:count]
-    hint = f"the {count} newest; --all shows the others" if count and len(lines) == count else ""
+        lines = [line for line in lines if line["state"] in names]
+    hint = f"the {count} newest; --all shows the others" if count and len(lines) > count else ""
+    lines = lines[:count]
     if not lines:
         if any((runs, state, live, *filters.values())):
             notice(f"no run matches{filters_text({'state': state, **filters})}")
@@ -116,7 +118,7 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
 
     Its step time is a live run's last one, and an ended run's mean over the documented window, where it has one.
     ``lines`` are as ``_job_json`` makes them, with ``differing``. Only the first ``MOST_LOGS`` logs of ended runs
-    are read. ``rows`` are those of the same runs in the index.
+    are read. ``rows`` are those of the same runs in the index, and maybe of more.
     """
     asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]

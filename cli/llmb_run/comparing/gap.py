@@ -159,12 +159,14 @@ def _image_of(reference: Reference, recipe: Recipe) -> str | None:
     """Return the name of the container image in which the published result of ``reference`` was measured.
 
     It is the recipe's image of that release, else NVIDIA's public one (``nvcr.io#nvidia/nemo:25.09``). None: the
-    result was not measured with Megatron-Bridge. ``reference`` must be of a published result, not of a baseline (an
-    assertion).
+    result was not measured with Megatron-Bridge, or nobody says in which container. ``reference`` must be of a
+    published result, not of a baseline (an assertion).
     """
     assert reference.result is not None
     document = recipe.document(reference.result)
     release = reference.result.container or document.container
+    if release is None:
+        return None
     known = (image for image in recipe.engines.values() if same_release(container_release(image), release))
     return next(known, f"nvcr.io#nvidia/nemo:{release}") if document.framework == "Megatron-Bridge" else None
 
