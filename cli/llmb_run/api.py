@@ -64,9 +64,10 @@ def submit(planned: JobPlan) -> str:
 def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: float | None = None) -> dict[str, str]:
     """Wait until ``runs`` have ended, and return the state of each by the word that named it in ``runs``.
 
-    Each word names one run: a run id or its beginning, a name, job id or folder. States are in capitals, as the
-    command ``jobs`` lists them; a run that failed raises nothing. After ``timeout`` seconds, returns the states as
-    they are then; None: no limit. Without runs, returns {} at once.
+    Each word names one run: a run id or its beginning, a name, job id or folder; ``install`` is the installation's
+    folder, None: ``LLMB_INSTALL``, else the current folder. States are in capitals, as the command ``jobs`` lists them;
+    a run that failed raises nothing. After ``timeout`` seconds, returns the states as they are then; None: no limit.
+    Without runs, returns {} at once.
 
     Raises:
         LLMBError: there is no such run, a word is the beginning of several run ids, none of the runs will ever
@@ -82,10 +83,10 @@ def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: flo
 def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
     """Return each run's figures and verdict, as the list ``runs`` of ``llmb-run results --json`` has them.
 
-    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation. Those
-    named by a path come first, then the others, each in the order given; without words, the newest run is first.
-    Runs that have failed or not ended are among them. The list is never empty. docs/reference.md describes the
-    fields.
+    ``runs`` are run ids, names, job ids or folders, also of logs alone; without any, all of the installation.
+    ``install`` is the installation's folder, None: ``LLMB_INSTALL``, else the current folder. Those named by a path
+    come first, then the others, each in the order given; without words, the newest run is first. Runs that have failed
+    or not ended are among them. The list is never empty. docs/reference.md describes the fields.
 
     Raises:
         LLMBError: there is no run at all, or a word names none or several

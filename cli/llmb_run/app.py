@@ -103,7 +103,7 @@ _JSON = "llmb_run.json"
 def refuse_beside_json(option: str, value: str) -> None:
     """Refuse ``option``, given with ``value``, where the command line also has ``--json``: both ask for an output.
 
-    Does nothing without ``--json``. Works only while click runs a command.
+    Does nothing without ``--json``. Works only while click runs a command (else RuntimeError).
 
     Raises:
         RequestError: ``--json`` was given, too
@@ -155,10 +155,11 @@ class Command(click.Command):
     """One command of ``llmb-run``, whose function returns a ``Result``, which this class prints.
 
     It is printed as text or, with ``--json``, as JSON. Created with ``as_json=False``, the command has no option
-    ``--json``. The methods are click's: ``parse_args`` returns the words left over, and first refuses words that
-    click would take but that cannot be meant (``RequestError``); ``format_options`` puts shared options under
-    headings in the help; ``invoke`` executes the command, prints, and returns the exit status, or passes on the
-    command's ``LLMBError`` without printing.
+    ``--json``. The methods are click's. ``parse_args`` returns the words left over, and first refuses words that
+    click would take but that cannot be meant (``RequestError``; ``ConfigError`` or ``RecipeError`` where the remedy
+    cannot be found out); a wrong line is click's usage error. ``format_options`` puts shared options under headings
+    in the help. ``invoke`` executes the command, prints, and returns the exit status, or passes on the command's
+    ``LLMBError`` without printing; OSError where the output cannot be written.
     """
 
     def __init__(self, *arguments: Any, as_json: bool = True, **settings: Any) -> None:
@@ -269,7 +270,7 @@ class VerbCommand(Command):
     It is created as a ``Command``, with ``verbs``, the commands of its verbs, which keep their own names. The first
     word is a verb if a verb has exactly that name, else it is the command's own argument, also if it is an option.
     ``make_context``, which click calls with the words behind the command, returns the context of the verb, else the
-    command's own.
+    command's own; it raises what ``Command.parse_args`` does.
     """
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
@@ -281,9 +282,11 @@ class VerbCommand(Command):
     ) -> click.Context:
         """Return click's context for the verb that ``args`` begin with, else for the command itself.
 
+        ``args`` are the words behind the command, whose name is ``info_name``; ``parent`` and ``extra`` are click's.
+
         Raises:
             RequestError: the words behind it are refused, as by ``Command.parse_args``
-            ConfigError: as by ``Command.parse_args``
+            ConfigError, RecipeError: as by ``Command.parse_args``
             click.UsageError: as from click: an unknown option, a missing or bad value
         """
         verb = self.verbs.get(args[0]) if args else None
@@ -310,9 +313,10 @@ class LazyGroup(click.Group):
     """The click group of all commands of ``llmb-run``, which imports a command's module only when that is asked for.
 
     The list of commands, help and completion of command names come from the table ``COMMANDS``, so that they start
-    fast; they leave out hidden commands. ``list_commands`` returns the names; ``get_command`` imports one command,
-    a hidden one, too, and returns it (None: there is none of that name); ``format_commands`` writes the list into
-    the help; ``shell_complete`` returns click's items for the command names that begin with ``incomplete``.
+    fast; they leave out hidden commands. ``list_commands`` returns the names, in the help's order; ``get_command``
+    imports one command, a hidden one, too, and returns it (None: there is none of that name in that case);
+    ``format_commands`` writes the list into the help; ``shell_complete`` returns click's items for the command names
+    and the group's options that begin with ``incomplete``. Nothing is raised.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:

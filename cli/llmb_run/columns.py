@@ -26,7 +26,8 @@ Row = TypeVar("Row")
 class Form(Flag):
     """An output of a table of results: JSON, CSV, the terminal's table, Markdown, or the HTML page.
 
-    The outputs that show a column are flags, combined with ``|``: ``Form.JSON | Form.TABLE``.
+    They are ``Form.JSON``, ``Form.CSV``, ``Form.TABLE``, ``Form.MARKDOWN`` and ``Form.PAGE``. The outputs that show a
+    column are flags, combined with ``|``: ``Form.JSON | Form.TABLE``.
     """
 
     JSON = auto()
@@ -49,7 +50,8 @@ class Column(Generic[Row]):
     outputs that show the column. ``head`` and ``unit`` (such as ``s``; either may be empty) make the property
     ``heading``. ``spec`` is how people see the value: a format specification (``.3f``; ``.1%`` of a share, whose
     unit is in the heading), empty for text, which is left-aligned. ``csv_name`` is its name in CSV; empty: ``key``.
-    ``cell`` returns what tables show of a row as text, empty where it has no value.
+    ``cell`` returns what tables show of a row as text, empty where it has no value. What ``value`` and ``text`` raise
+    passes, here and in the functions that take columns.
     """
 
     key: str
@@ -78,7 +80,7 @@ class Column(Generic[Row]):
     def cell(self, row: Row) -> str:
         """Return the text that tables print for ``row``: what ``text`` makes of it, else its value by ``spec``.
 
-        Without a unit. Empty: the row has no value.
+        Without a unit. Empty: the row has no value. What ``text`` or ``value`` raises passes.
         """
         return self.text(row) if self.text else formatted(self.value(row), self.spec)
 
@@ -166,7 +168,7 @@ def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | Non
     """Return those of ``columns`` that the output ``form`` shows, in their order; may be empty.
 
     With ``rows``, optional columns are left out where no row has a value, so all of them where there are no rows;
-    without ``rows`` they stay.
+    without ``rows`` they stay. What a column's ``value`` raises passes.
     """
     return [
         column
@@ -179,7 +181,7 @@ def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | Non
 def as_dict(columns: Iterable[Column[Row]], row: Row) -> dict[str, Any]:
     """Return ``row`` for JSON: the value of each column that JSON has, by the column's key.
 
-    The value is None where the row has none.
+    The value is None where the row has none. What a column's ``value`` raises passes.
     """
     return {column.key: column.value(row) for column in columns if Form.JSON in column.forms}
 
@@ -188,6 +190,7 @@ def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tu
     """Return (headings, lines) of the table that ``form`` shows, the lines being the rows' cells as text.
 
     An empty cell: no value. Optional columns without a value in any row are left out; without rows there are no lines.
+    What a column's functions raise passes.
     """
     shown = chosen(columns, form, rows)
     return [column.heading for column in shown], [[column.cell(row) for column in shown] for row in rows]
@@ -198,7 +201,7 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None
 
     Only columns that the terminal shows are in it; optional ones without a value in any row are left out. What does not
     fit in ``width`` characters is folded; without ``width`` that is the terminal's, and in a pipe or a file nothing is
-    folded. Columns with a ``spec`` are aligned on the right.
+    folded. Columns with a ``spec`` are aligned on the right. What a column's functions raise passes.
     """
     headings, lines = cells(columns, Form.TABLE, rows)
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec], width)
@@ -254,7 +257,7 @@ def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
 
     For spreadsheets and scripts: numbers are in full, None is an empty cell, lines end with a newline alone, and no
     cell is a formula that a spreadsheet would evaluate: an apostrophe stands before such text. Optional columns stay.
-    Without rows: the names alone.
+    Without rows: the names alone. What a column's ``value`` raises passes.
     """
     shown = chosen(columns, Form.CSV)
     text = io.StringIO()
@@ -292,9 +295,10 @@ def column_descriptions(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
 class View(Generic[Row]):
     """A list of rows that a command prints as a table or as CSV, with the same as ``data`` for JSON.
 
-    ``name`` is the key of ``data``, a list, in the JSON output. ``table`` returns the text for a terminal, with a
-    final newline: the conclusions and the table, or ``empty`` without rows. ``csv`` returns the rows as CSV text
-    with a line of column names, without ``conclusions``.
+    ``name`` is the key of ``data``, a list, in the JSON output. ``columns`` and ``rows`` make the table. ``table``
+    returns the text for a terminal, with a final newline: the conclusions and the table, or ``empty`` without rows.
+    ``csv`` returns the rows as CSV text with a line of column names, without ``conclusions``. What a column's
+    functions raise passes.
     """
 
     name: str

@@ -17,9 +17,9 @@ MEASURED = ("measured", "of", "median", "lowest", "scatter", "slow below", "algo
 def fabric_text(fabric: Fabric) -> str:
     """Return what a measurement of the network fabric says, as text for people with a final newline.
 
-    First the answer, then findings that concern no single node (``LEVEL: TEXT``), and how fine a difference can be
-    seen; below, after empty lines, tables of what was measured, remedies (``to do: ...``), and the account of the
-    measurement. What there is nothing to say of is left out.
+    First the answer, then findings that concern no single node or are notes (``LEVEL: TEXT``), unless the answer has
+    them, and how fine a difference can be seen; below, after empty lines, tables of what was measured, remedies
+    (``to do: ...``), and the account of the measurement. What there is nothing to say of is left out.
     """
     verdict = fabric.verdict
     of_all = [item for item in verdict.findings if not item.hosts or item.level == "note"]
@@ -67,7 +67,10 @@ def _measure_row(item: Measure, measured: FabricMeasurement) -> list[str]:
 
 
 def _count_text(item: Measure) -> str:
-    """Return what the measure ``item`` was taken of: ``8 groups of 4 nodes``, ``16 nodes`` or ``32 GPUs``."""
+    """Return what the measure ``item`` was taken of: ``8 groups of 4 nodes``, ``16 nodes`` or ``32 GPUs``.
+
+    The first of groups, the second of the measures ``whole`` and ``within``, the last of all others.
+    """
     if item.name == "groups":
         return f"{counted(item.count, 'group')} of {counted(item.nodes, 'node')}"
     if item.name == "whole":

@@ -33,9 +33,11 @@ class LiveRun:
 
     Properties: ``record``: as last seen. ``live``: it has not ended. ``trained``: it has ended and trained every
     step; ``well``: it completed, or is ``trained``; both are False while it is live. ``progress``, always the same
-    object, knows the step, as of the last call of its ``look``; ``seconds_left`` is None where no estimate is
-    possible. ``remark`` returns why it waits, where it runs or how it ended, a text that may be empty, and
-    ``as_dict`` all of it as JSON values.
+    object, knows the step, as of the last call of its ``look``; ``seconds_left``, of training, is None where no
+    estimate is possible. ``remark`` returns why it waits, where it runs or how it ended, a text that may be empty.
+    ``as_dict`` returns all of it as JSON values: ``run_as_json`` with ``live``, ``unknown``, ``reason``, ``nodes``,
+    ``start``, ``step``, ``steps``, ``step_seconds``, ``tflops_per_gpu`` and ``seconds_left``, None where not known.
+    Nothing is raised.
     """
 
     seen: Observation

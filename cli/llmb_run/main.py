@@ -24,8 +24,9 @@ _NEW_OBJECTS = 100_000
 def main(arguments: list[str] | None = None) -> int:
     """Run the command of ``llmb-run`` in ``arguments``, and return its exit status.
 
-    These are the words behind the program's name. Errors of the request, the machine and the command are printed, never
-    raised; a programming error passes. None: the arguments of this process, which is to end right after.
+    These are the words behind the program's name. Errors of the request, the machine and the command are printed on
+    stderr (with ``--json`` also as JSON on stdout), never raised; a programming error passes. None: the arguments of
+    this process, which is to end right after.
     """
     if arguments is not None:
         return _run(arguments)
@@ -54,7 +55,8 @@ def _command(arguments: list[str]) -> int:
     """Run the command in ``arguments``, or answer a shell that asks for completions, and return the exit status.
 
     ``arguments`` are the words behind the program's name. A variable of the environment says that a shell asks.
-    ``help COMMAND`` is ``COMMAND --help``. Help is printed on stdout.
+    ``help COMMAND`` is ``COMMAND --help``. Help is printed on stdout, also where there are no words; the status is 0
+    then.
 
     Raises:
         LLMBError: the command failed, or its line is wrong: then the remedy is the line that was meant, if it is
@@ -89,8 +91,8 @@ def _command(arguments: list[str]) -> int:
 def _with_corrected_command(error: LLMBError, arguments: list[str]) -> LLMBError:
     """Return ``error`` itself with its remedy replaced by the whole command line that was meant.
 
-    It is changed in place. Unchanged where the error is not about the line's words, or ``arguments``, the line that
-    was typed, without the program, do not show what was meant.
+    It is changed in place; its message loses a ``(did you mean ...)``. Unchanged where the error is not about the
+    line's words, or ``arguments``, the line that was typed, without the program, do not show what was meant.
 
     Raises:
         ConfigError: the line lacks options, and ``cluster_config.yaml`` is wrong, or not trusted
@@ -116,7 +118,8 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
     """Return click's complaint about the command line as an error of ours (code ``usage``), for the caller to raise.
 
     ``arguments`` are the words of the line without the program. Message and remedy name the nearest word that
-    exists, what to type instead, or the help to read; both are without a period.
+    exists, what to type instead, or the help to read; both are without a period. Where a workload is missing,
+    ``complete`` of the error may say so in place of the remedy.
 
     Raises:
         RequestError: code ``removed``: a word of an earlier release; the remedy is what does its work now

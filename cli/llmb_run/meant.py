@@ -114,11 +114,11 @@ def _workload_for(arguments: Sequence[str]) -> str:
 
 
 def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | None:
-    """Return (workload, size) that ``word`` means; the size is empty where the word says none.
+    """Return (workload, size) that ``word`` means among ``recipes``; the size is empty where the word says none.
 
     The word may be a workload, a recipe, at least four letters with which only one recipe begins, a size that says its
-    model or that only one workload has, or recipe and size together, however they are joined. Upper and lower case are
-    the same. None: it means no workload, or several.
+    model (with ``_`` in it) or that only one workload has (those with a catalogue do not count), or recipe and size
+    together, however they are joined. Upper and lower case are the same. None: it means no workload, or several.
 
     Raises:
         RecipeError: a recipe's catalogue cannot be read
@@ -165,6 +165,7 @@ def _with_command(words: list[str], workspace: Workspace) -> list[str]:
     added at the end. Where it is missing, and a workload is named first or by ``-w``, ``plan`` is taken, which
     starts nothing. Unchanged where the first word is a command. Empty: none is recognized, there are no words, or
     it is another tool's command with no words behind it, or whose counterpart here takes no run or workload.
+    ``workspace`` knows the workloads.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -196,8 +197,9 @@ def _with_command(words: list[str], workspace: Workspace) -> list[str]:
 def _corrected(words: list[str], workspace: Workspace) -> list[str]:
     """Return a command line with its options spelt as the command has them, and bare words as options.
 
-    ``words`` begin with a command that exists. Options that the command has not, and that mean nothing here, stay.
-    Empty: there are no words, or a bare word has no meaning.
+    ``words`` begin with a command that exists. A workload is named by ``-w`` as ``_with_workload`` does it, and
+    typographic dashes become hyphens. Options that the command has not, and that mean nothing here, stay. Empty:
+    there are no words, or a bare word has no meaning. ``workspace`` knows the workloads.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -315,7 +317,8 @@ def _switch_words(option: str, rest: list[str], options: Mapping[str, click.Para
     """Return the words for the switch ``option`` and a value that was typed behind it, such as ``true``.
 
     Only ``-p`` and ``--profile`` take one. Empty for ``false``, ``no`` and ``0``. ``-p batch`` becomes the partition
-    that Slurm's users mean. The value is removed from ``rest``, the words behind the switch.
+    that Slurm's users mean (``--slurm-arg partition=batch``) where ``options``, the command's by spelling, has that;
+    any other value is dropped. The value is removed from ``rest``, the words behind the switch.
     """
     value = rest[0].lower() if rest and option in ("-p", "--profile") else "-"
     if value.startswith("-"):
@@ -335,10 +338,10 @@ def _with_bare_words(
 ) -> list[str]:
     """Return the command line ``done`` with each of the ``bare`` words as the option that it is a value of.
 
-    ``done`` begins with ``command``; ``options`` are the command's, by spelling. Words that belong to no option
-    stay bare, behind the command, if it takes words. Empty: it takes none, or a workload is missing. The command
-    may become another one: ``compare`` for ``ab`` with two bare words and nothing else, ``bulk`` for a command that
-    starts jobs and one file.
+    ``done`` begins with ``command``; ``options`` are the command's, by spelling, and its arguments, by name. Words
+    that belong to no option stay bare, behind the command, if it takes words. Empty: it takes none, or a workload
+    is missing. The command may become another one: ``compare`` for ``ab`` with two bare words and nothing else,
+    ``bulk`` for a command that starts jobs and one file. ``workspace`` knows the workloads.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -375,7 +378,7 @@ def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
     """Return the command line ``done`` with the workload and size that the value of its ``-w`` means.
 
     Unchanged where it has no ``-w``, or the value is a workload's or recipe's name, a list with commas, or means
-    none. A size that the line has already stays.
+    none. A size that the line has already stays. ``workspace`` knows the workloads.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -403,7 +406,8 @@ def _as_option(
 
     That is for ``health``. Elsewhere the word may be a switch without its dashes, the newest run (``latest``), a
     file to write, a state, or what a job is asked for with. Empty: the word may be left out; None: it stands for no
-    option. ``done``: the words of the line so far; ``options``: those of the command, by spelling.
+    option. ``done``: the words of the line so far; ``options``: those of the command, by spelling, and its
+    arguments, by name. ``workspace`` knows the workloads.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -435,6 +439,7 @@ def _option_of_word(
     ``["--dtype", "fp8"]``; of a workload that says its size, both. The first of these that fits and is among
     ``options``, the command's, by spelling; upper and lower case are the same. None where it is none of these.
     ``done``: the words of the line so far; until a workload is among them, nothing else is recognized.
+    ``workspace`` knows the workloads.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted

@@ -159,7 +159,7 @@ def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
 def _configurations(context: click.Context) -> list[Configuration]:
     """Return the documented configurations of the workloads on the command line so far.
 
-    Without any known workload there, returns those of all.
+    Without any known workload there, returns those of all. ``context`` is click's, of that line.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -172,7 +172,7 @@ def _configurations(context: click.Context) -> list[Configuration]:
 def _scales(context: click.Context) -> list[str]:
     """Return the documented numbers of GPUs as text, rising, for the workloads and sizes on the command line so far.
 
-    Empty: nothing is documented for these.
+    Empty: nothing is documented for these. ``context`` is click's, of that line.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -201,8 +201,8 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
     """Return what a shell offers for a run: ids of the newest runs that begin with ``incomplete``, in any case.
 
     Each is there once, the newest first, behind the command's verbs if it has any. At most ``_MOST_RUNS`` runs are
-    looked at. Names of runs follow where more than three characters are typed. Empty where none begins so or there is
-    no installation.
+    looked at. Names of runs follow where more than three characters are typed. Only verbs without a readable
+    installation; empty where nothing begins so.
     """
     from llmb_common.planning.workspace import Workspace
     from llmb_common.runs.index.database import newest_runs
@@ -271,7 +271,8 @@ _CHOSEN = tuple(name for name, known in VARIABLES.items() if known.choices and n
 def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
     """Return the values that a shell offers behind ``name=``, as far as there are few; some may be there twice.
 
-    Upper and lower case are the same in ``name``. Empty: any value may stand there, or none is known.
+    Upper and lower case are the same in ``name``. Empty: any value may stand there, or none is known. ``context``
+    is click's: the workloads and sizes on the command line so far count.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -297,9 +298,10 @@ def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
 def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return what a shell offers for NAME=VALUE: names with their ``=``, and behind that the values that are known.
 
-    Each is the whole word: ``tp=``, ``dtype=bf16,fp8``. Names match in any case, values in theirs. Behind a comma
-    it offers values that are not in the list yet, each with all that is typed before it. Empty: nothing is known,
-    or there is no readable configuration.
+    The names are the plan's columns; for any option but ``--set`` (whose ``parameter`` is called ``columns``) also
+    those in ``NAMED``, such as ``dtype``, and variables with few values. Each is the whole word: ``tp=``,
+    ``dtype=bf16,fp8``. Names match in any case, values in theirs. Behind a comma it offers values that are not in the
+    list yet, each with all that is typed before it. Empty: nothing is known, or there is no readable configuration.
     """
     name, equals, values = incomplete.partition("=")
     columns = [column.lower() for column in COLUMNS]
@@ -318,7 +320,7 @@ def complete_settings(context: click.Context, parameter: click.Parameter, incomp
 def _values_so_far(context: click.Context, name: str) -> list[str]:
     """Return the values of the option whose parameter is ``name`` on the command line so far, in order.
 
-    Empty: it is not there.
+    Empty: it is not there. ``context`` is click's, of that line.
     """
     value = context.params.get(name) or ()
     return [value] if isinstance(value, str) else [*value]
@@ -328,6 +330,7 @@ def _chosen_recipes(context: click.Context) -> list[Recipe]:
     """Return the recipes of the workloads on the command line so far, or, without any known one, of all workloads.
 
     Unknown workloads are passed over. Recipes that the site has adopted from other releases are added at the end.
+    ``context`` is click's, of that line.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -349,6 +352,7 @@ def _workloads() -> list[str]:
     Raises:
         ConfigError: ``cluster_config.yaml`` cannot be read, or is not trusted
         RequestError: ``LLMB_REPO`` is set and contains no recipe, or ``LLMB_INSTALL`` cannot be used as a path
+        OSError: the installation's folder may not be looked at
     """
     from llmb_common.planning.workspace import Workspace
 
@@ -483,7 +487,8 @@ detach = flag("--detach", help="Without Slurm: return at once and leave the job 
 def kept_in(what: str) -> Callable[[F], F]:
     """Return a decorator that adds the option ``--folder``, where campaigns are kept; its value is a path or None.
 
-    ``what`` names these campaigns, in the plural, in the option's help: ``tunings``.
+    None, if it is not given, means ``campaigns`` in the installation. ``what`` names these campaigns, in the plural, in
+    the option's help: ``tunings``.
     """
     folder = click.Path(path_type=Path)
     return click.option(

@@ -43,15 +43,17 @@ def run_filter(
 
     Args:
         workspace: knows the recipes
-        workload: names of recipes or workloads; each text of this and the next four lists may be several, with commas
+        workload: names of recipes or workloads; each text of this and the next four lists may be several, with
+            commas
         size: model sizes (``405b``); whether a recipe has them is not checked
         dtype: as recipes call them (``fp8``), likewise
         scale: numbers of GPUs as text, from 1 to 999999999
         state: names of states, or Slurm's short forms (``states_of``)
-        where: ``NAME=VALUE,VALUE``: one of the values in each
+        where: ``NAME=VALUE,VALUE``, one of the values in each; records are read for it, and a run whose record
+            cannot be read does not fit
         since: a time span such as ``7d`` (``seconds_of``): runs that are no older, as of now
         live: True: runs that have not ended; False: those that have; None: all
-        limit: how many runs at most, the newest
+        limit: how many runs at most, the newest; None: all
 
     Raises:
         RequestError: no recipe has the workload, or an option has an impossible value
@@ -79,8 +81,9 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     """Return a function that says whether a run's job has the values that ``--where`` asks for.
 
     ``where`` holds ``NAME=VALUE,VALUE``: one of the values is to be the job's, for every NAME. Names and values are
-    those that tables of results use, values in the same case; ``-`` is no value, and of a path its last part suffices.
-    The function reads the run's record, and returns False where that cannot be read.
+    those that tables of results use, values in the same case; ``-`` fits a job that has no such value, and of a
+    path its last part suffices. The function takes a run's row, reads the run's record, and returns False where
+    that cannot be read.
 
     Raises:
         RequestError: a text is not of that form, names nothing that jobs are known by, or names one thing twice
@@ -122,8 +125,8 @@ def filters_text(filters: Mapping[str, Any]) -> str:
 def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
     """Return the message that no run matches the filters, without a full stop: ``no run matches size 405b``.
 
-    ``filters`` are arguments of ``run_filter``, several values as a tuple. If all of them are empty, it says that no
-    run has been recorded yet. ``noun``: another word for run.
+    ``filters`` are arguments of ``run_filter``, several values as a tuple. If all of them are empty, it is
+    ``no run has been recorded yet``. ``noun``: another word for run, in the singular.
     """
     return f"no {noun} matches{filters_text(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
 
@@ -136,10 +139,10 @@ _SHORT = {
 
 
 def states_of(values: Sequence[str]) -> list[str]:
-    """Return the values of ``--state`` as names of states in capitals, in order.
+    """Return the values of ``--state`` as full names of states in capitals (``PENDING``), in order, repeated ones too.
 
-    Values are full names or Slurm's short forms, in any case. A value may be a list with commas; blanks around its
-    parts do not matter. Empty for no values.
+    Values are full names or Slurm's short forms (``PD``), in any case. A value may be a list with commas; blanks
+    around its parts do not matter. Empty for no values.
 
     Raises:
         RequestError: there is no such state
@@ -157,8 +160,9 @@ def states_of(values: Sequence[str]) -> list[str]:
 def seconds_of(text: str, option: str) -> float:
     """Return the time span ``text`` in seconds: a number with s, m, h, d or w (``90m``, ``7d``), or ``HH:MM:SS``.
 
-    The number is whole; 0 is a span, and a number without a unit is none. Days may stand before hours (``1-00:00:00``).
-    Messages name the ``option`` that it comes from.
+    The number is whole, of at most six digits; 0 is a span, and a number without a unit is none. Units may be in
+    capitals. Days may stand before hours (``1-00:00:00``). Messages name ``option``, such as ``--since``, that it
+    comes from.
 
     Raises:
         RequestError: it is not a time span
@@ -175,15 +179,17 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
     """Return the rows of the runs that ``words`` name, in their order and each once.
 
     A word may be a run id or its beginning, a name, a job id, a folder, or name all jobs of one command
-    (``sweep-3f2a9c1e``); then ``wanted`` does not apply, nor ``others``. Without words, returns the runs that match
-    ``wanted``, newest first, maybe none.
+    (``sweep-3f2a9c1e``); then ``wanted`` does not apply, nor ``others``. Of several runs with one name or job id it
+    is the newest, this user's before another's. Without words, returns the runs that match ``wanted``, newest
+    first, maybe none. States are as the index has them: no scheduler is asked.
 
-    ``others``: what a command does not do with runs of other users unless they are named; they are left out then, and
-    a notice begins with these words. Empty: they are in the answer.
+    ``others``: what a command does not do with runs of other users unless they are named; they are left out then,
+    and a notice on stderr begins with these words. Empty: they are in the answer.
 
     Raises:
-        RequestError: there is no installation, or a word names no run or several
+        RequestError: there is no installation, a word names no run, or is the beginning of several run ids
         RecordError: the list of folders outside the installation cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
     install = workspace.require_install()
     if words:
@@ -199,11 +205,13 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
 def _runs_of(install: Path, word: str) -> list[RunRow]:
     """Return the run that ``word`` names, or all runs that one command started (``sweep-3f2a9c1e``); at least one.
 
-    ``word`` may also be a folder, a name, a run id or its beginning, or a job id. Of several with one name or job id
-    it is the newest, this user's before another's; those of a command come newest first.
+    ``word`` may also be a folder, a name, a run id or its beginning, or a job id; a number is a job id or a whole
+    run id, never a beginning. Of several with one name or job id it is the newest, this user's before another's;
+    those of a command come newest first.
 
     Raises:
-        RequestError: there is none (code ``no-run``), or the word is the beginning of several run ids (``ambiguous``)
+        RequestError: there is none (code ``no-run``), or the word is the beginning of several run ids
+            (``ambiguous``)
         RecordError: the list of folders outside the installation cannot be read
     """
     beginning = round_named(word)
@@ -216,12 +224,13 @@ def _runs_of(install: Path, word: str) -> list[RunRow]:
 
 
 def require_own(folders: Iterable[Path]) -> None:
-    """Refuse run ``folders`` of other users, by the owner of the folder.
+    """Refuse run ``folders`` of other users, by the owner of the folder, and folders that are no run's.
 
     A plan in there names programs and mounts, which would be used with our rights. Passes without folders.
 
     Raises:
-        RecordError: one of the folders is another user's; the first of them
+        RecordError: one of the folders is another user's (code ``not-yours``), has no record or cannot be opened;
+            that of the first such folder
     """
     for folder in folders:
         if problem := refusal(folder):
@@ -241,12 +250,14 @@ def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, 
 def one_folder(workspace: Workspace, word: str | None) -> Path:
     """Return the folder of the run that ``word`` names; None: of the newest run of all users.
 
-    ``word`` is a run id or its beginning, a name, a job id or a folder; of several of one name, it is the newest, this
-    user's before another's.
+    ``word`` is a run id or its beginning, a name, a job id or a folder; a number is no beginning of a run id. Of
+    several of one name or job id, it is the newest, this user's before another's. The folder need not be this
+    user's.
 
     Raises:
         RequestError: there is no such run or no installation, or the word is the beginning of several run ids
         RecordError: the list of folders outside the installation cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
     if word is not None:
         return find_run(workspace.require_install(), word).folder

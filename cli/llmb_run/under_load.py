@@ -30,14 +30,16 @@ def look_at_fabric(
 ) -> Health:
     """Measure ``nodes`` under load in a job; return their health, with suspects judged by recent runs, too.
 
-    ``executor`` submits the job; ``needs`` are the requirements that the nodes are held against. The runs are those of
-    the last seven days in the installation of ``workspace`` that have ended. They are read only where the measurement
-    of the network makes a node a suspect. ``wait``: seconds for the job to start; ``sizes``: buffers of several sizes
-    are measured, too.
+    ``executor`` submits the job; ``needs`` are the requirements that the nodes are held against; ``nodes`` are
+    names. The runs are those of the last seven days in the installation of ``workspace`` that have ended. They are
+    read only where the measurement of the network makes a node a suspect. ``wait``: seconds for the job to start,
+    an error if it does not; ``sizes``: buffers of several sizes are measured, too. Returns when the job has ended;
+    no node is excluded.
 
     Raises:
         RecordError: a list of the installation, or the record of a recent run, cannot be read
-        LLMBError: the nodes cannot be measured, or there is no installation
+        LLMBError: the nodes cannot be measured, there is no installation, or its configuration or a recipe cannot
+            be read
         OSError: a part of LLMB cannot be read
     """
     install = workspace.require_install()
@@ -53,8 +55,8 @@ def look_at_fabric(
 def _still_says(run: MeasuredRun, mended: dict[str, float]) -> bool:
     """Return whether a past run still tells about its nodes: none was put back into use after the run was made.
 
-    A node that was put back may have been repaired. ``mended``: when each node was put back, as Unix time; others
-    never were. True for a run without a good measurement, which names no node.
+    A node that was put back may have been repaired. ``mended``: when each node was put back, as Unix time, by its
+    name as runs have it; others never were. True for a run without a good measurement, which names no node.
 
     Raises:
         RecordError: the run's record cannot be read

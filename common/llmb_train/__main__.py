@@ -208,13 +208,15 @@ def _record_end(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> N
 def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callable[..., Any]]:
     """Return (Megatron-Bridge's configuration for ``job``, its function for one forward step). Imports Megatron.
 
-    The patches that ``engine`` needs must be installed.
+    The configuration is a ``ConfigContainer``, and the function what ``pretrain`` takes as its forward step. The
+    patches that ``engine`` needs must be installed.
 
     Raises:
         TrainError: the job asks for what this engine or its Megatron-Bridge does not have, or nothing is left to
             train
         OSError: the index of the checkpoint to load cannot be read
         ImportError: this Megatron-Bridge has no module of a part that is needed
+        KeyError: there is no such combination of dtype and FP8 recipe
     """
     if isinstance(job, FunctionJob):
         from llmb_train import functions, perf_recipes
@@ -229,7 +231,7 @@ def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callabl
 
 
 def print_header(job: Job | FunctionJob, engine: Engine) -> None:
-    """Print the head of the job's log to standard output: ``LLMB manifest: {json}``, and a line for each notice.
+    """Print the head of the job's log to standard output: ``LLMB manifest: {json}``, then ``LLMB notice: ...`` lines.
 
     Call it on the job's first rank only: every caller prints the manifest, though no other rank prints notices. The
     run's record takes the manifest from there. Imports torch; the engine's patches must be installed.

@@ -60,6 +60,7 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
+        OSError: Megatron-Bridge's source cannot be read
     """
     found, missing = {}, perf_recipes.unread()
     for name in perf_recipes.names():
@@ -96,11 +97,13 @@ def catalogue_text(
 ) -> str:
     """Return the JSON text of a catalogue of performance recipes, one line per function; equal for one engine and date.
 
+    It is one object with the keys of ``_json_head``, ``sha256``, ``assumed``, ``by_length`` and ``missing`` (only if
+    there are any), ``base`` (only with one), ``index`` (what ``index`` returns) and ``functions`` (rows by name).
     ``found`` and ``missing`` are what ``rows`` returns; ``date`` (2026-11-22) goes into the text as it is. Its
     ``sha256`` is that of the lines of all functions: by it a job names the catalogue that it was planned with.
     ``base``: the file of another release's catalogue, whose name goes into the text; functions whose row is equal
     there are left out of ``functions``, but not of the index; None: nothing is left out. The text ends with a line
-    break.
+    break. Nothing is written.
 
     Raises:
         OSError: ``base`` cannot be read
@@ -254,8 +257,11 @@ def layers(config: Any) -> dict[str, Any] | None:
     ``config`` is a recipe's, completed by ``_fill_in_defaults``. The keys are ``order`` and ``kinds``, as
     ``counts.layers`` returns them, ``head_dim``, ``gated`` (whether MLPs have a gate), ``expert_hidden`` (the
     latent size of experts), for each of ``latent``, ``mamba`` and ``delta`` a list of that mixer's sizes, in the
-    order of ``_MIXERS``, and ``encoder``, the image encoder's number of weights; what a model does not have is left
-    out. None where ``counts`` does not count the model's layers.
+    order of ``_MIXERS`` (0 for one that is not set), and ``encoder``, the image encoder's number of weights; what a
+    model does not have is left out. None where ``counts`` does not count the model's layers.
+
+    Raises:
+        KeyError: a hybrid's pattern has a letter that ``counts`` does not know
     """
     model, found = config.model, counts.layers(config.model)
     if found is None:
@@ -275,8 +281,10 @@ def layers(config: Any) -> dict[str, Any] | None:
 def settings(config: Any) -> dict[str, Any]:
     """Return the settings, other than columns, in which recipes differ, of a recipe's ``config``, by name.
 
-    They are the model's fields in ``SETTINGS`` and some of other sections, such as ``optimizer``, ``precision`` (a
-    name, or what ``_precision`` returns), ``peft`` (the class of adapters) and ``tp_comm_overlap``. They are JSON
+    They are the model's fields in ``SETTINGS`` and, of other sections, ``optimizer``, ``precision_aware``,
+    ``moments`` (their dtype), ``fp32_gradients``, ``average_in_collective``, ``precision`` (a name, or what
+    ``_precision`` returns), ``nccl_ub``, ``tp_comm_overlap``, ``overlap_moe_expert_parallel_comm``,
+    ``early_gather``, ``peft`` and ``dataset`` (their classes' names) and ``dataset_seq_length``. They are JSON
     values; those that are off, zero, None, an empty list or dict, or the text ``none`` are left out.
     """
     model, mixed = config.model, config.mixed_precision

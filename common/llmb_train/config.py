@@ -125,7 +125,8 @@ def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the model provider that the job's architecture decides, by Megatron's names.
 
     They are keyword arguments of ``Provider``, those of experts included. Linear layers get no bias, and there is
-    no dropout.
+    no dropout. ``engine`` decides by whose modules the layers are made, and whether the weights are made on the
+    host (on a CPU).
     """
     a, every = job.architecture, job.architecture.no_rope_interval
     return {
@@ -171,7 +172,9 @@ def _expert_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
     The job's routing (``performance.moe_routing``) ``drop`` is what the published runs did: each expert takes its
     capacity and no more, padded to it. ``balanced``, or anything else, is dropless with the router forced to spread
-    tokens evenly, as newer benchmarks do; step times of the two do not compare.
+    tokens evenly, as newer benchmarks do; step times of the two do not compare. With Transformer Engine in
+    ``engine`` there is one GEMM over all local experts and a fused permutation; on a GPU a shared expert runs
+    beside the others.
     """
     moe = job.architecture.moe
     if moe is None:
@@ -210,7 +213,7 @@ def build_config(job: Job, engine: Engine) -> Any:
         JobError: the job asks for something this engine would ignore, or for settings that cannot be combined, or
             the checkpoint to load is missing
         NothingLeft: the job goes on from a checkpoint of its last step
-        OSError: the index of the checkpoint to load cannot be read
+        OSError: the index of the checkpoint to load, or Megatron's source, cannot be read
         KeyError: there is no such combination of dtype and FP8 recipe
     """
     refusals.check(job, engine)

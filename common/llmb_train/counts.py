@@ -63,7 +63,7 @@ def layers(model: Any) -> dict[str, Any] | None:
 
     ``model`` is a model provider. In ``order``, ``3a58b`` is three layers of the kind ``a``, then 58 of ``b``; a
     letter alone is one. A kind is a list [mixer, MLP, weights that TP divides, weights of routed experts, other
-    weights], as ``_kind`` has them. Heads for further tokens are left out. None where ``parameters`` is None.
+    weights], as ``_kind`` has them. Heads for further tokens are left out. None where ``parameters`` returns None.
 
     Raises:
         KeyError: a hybrid's pattern has a letter other than ``M``, ``*``, ``-`` and ``E``
@@ -150,10 +150,10 @@ def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
 def _kind(model: Any, layer: Layer, index: int) -> Kind:
     """Return the ``Kind`` of the layer ``index`` (from 0): the tuple (mixer, MLP, and three numbers of weights).
 
-    ``model`` is a model provider of Megatron-Bridge. These are, in order, the weights that tensor parallelism
-    divides (all those of mixer, dense MLP and shared expert), those of routed experts, and the others (the norms in
-    front, the router). ``layer``: its (mixer, MLP), named as ``_layers`` names them; a hybrid's layer has only one
-    of the two, and the other is "".
+    ``model`` is a model provider of Megatron-Bridge. The numbers are, in order, of the weights that tensor
+    parallelism divides (all those of mixer, dense MLP and shared expert), of those of routed experts, and of the
+    others (the norms in front, the router). ``layer``: its (mixer, MLP), named as ``_layers`` names them; a
+    hybrid's layer has only one of the two, and the other is "".
     """
     mixer, mlp = layer
     own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
@@ -412,7 +412,7 @@ def _attention_window(model: Any, index: int) -> int | None:
 
     ``model`` is a model provider of Megatron-Bridge. The window includes the token itself where the model gives it
     as a pair (to the left, to the right). Which layers have one the model says by a list, or by a number n: every
-    n-th has none.
+    n-th has none. A layer beyond the list has one, as has every layer where the model says neither.
     """
     window = getattr(model, "window_size", None)
     every = getattr(model, "window_attn_skip_freq", None)

@@ -84,8 +84,9 @@ class Stream:
     """Stands in for ``torch.cuda.Stream`` on a CPU, which runs everything in order.
 
     ``wait_stream``, ``wait_event`` and ``synchronize`` do nothing. ``query`` returns True. ``record_event`` keeps
-    the present time in the given ``Event`` (None: a new one) and returns it. A stream can be created with any
-    arguments, which are ignored, and entered as a context, which changes nothing.
+    the present time in the given ``Event`` (None: a new one) and returns it. ``cuda_stream`` is the number 0. A stream
+    can be created with any arguments, which are ignored, and entered as a context, which changes nothing and gives
+    the stream itself.
     """
 
     cuda_stream = 0
@@ -123,9 +124,10 @@ class Stream:
 class Event:
     """Stands in for ``torch.cuda.Event`` on a CPU: ``record`` keeps the host's clock in ``time``, in seconds.
 
-    ``elapsed_time`` returns the milliseconds from this event's recording to that of ``end``; both must have been
-    recorded. ``wait`` and ``synchronize`` do nothing, as work on a CPU is done when it was called, and ``query``
-    returns True. An event can be created with any arguments, which are ignored.
+    ``time`` is 0.0 before the first recording; a later one replaces it. ``elapsed_time`` returns the milliseconds
+    from this event's recording to that of ``end``, negative if that was earlier; both must have been recorded, which
+    is not checked. ``wait`` and ``synchronize`` do nothing, as work on a CPU is done when it was called, and ``query``
+    returns True. An event can be created with any arguments, which are ignored, as is the stream that methods take.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -159,7 +161,8 @@ class Event:
 def _emulate() -> None:
     """Replace functions of ``torch.cuda`` in the whole process by ones that answer for the CPU.
 
-    The machine then seems to have one GPU for each local rank (by ``LOCAL_WORLD_SIZE``, else one), with the host's
+    ``torch.cuda.is_available`` then returns True, ``current_device`` a ``DeviceName``. The machine seems to have
+    one GPU of compute capability 9.0 for each local rank (by ``LOCAL_WORLD_SIZE``, else one), with the host's
     memory, and never to capture a graph; memory in use is the most that this process has had. Call before Megatron
     is imported.
     """
@@ -241,8 +244,10 @@ def _is_cuda(device: Any) -> bool:
 class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
     """A torch function mode that rewrites the device of torch calls while it is active: CUDA becomes ``device``.
 
-    It is made from ``device``, such as ``cpu``, and active within its context. Moves to a GPU (``.cuda()``) return
-    the tensor itself, memory is not pinned, and a tensor of the CPU gives its type (``.type()``) as one of CUDA.
+    It is made from ``device``, such as ``cpu``, and active within its context. Rewritten are the argument
+    ``device`` and the first one of ``to``, where they name a CUDA device. Moves to a GPU (``.cuda()``) return the
+    tensor itself, ``record_stream`` does nothing, memory is not pinned, and a tensor of the CPU gives its type
+    (``.type()``) as one of CUDA.
     """
 
     def __init__(self, device: str) -> None:
@@ -272,8 +277,8 @@ class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 def _patch_collectives() -> None:
     """Patch ``barrier``, ``all_to_all_single`` and Megatron-FSDP's scaling in this process so that gloo can do them.
 
-    gloo knows no device ids, wants split sizes as numbers, and has no reduction that scales. Call it once: a second
-    call wraps the patched functions again.
+    gloo knows no device ids, wants split sizes as numbers, and has no reduction that scales. Imports megatron-core,
+    which must be installed. Call it once: a second call wraps the patched functions again.
     """
     from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
 
@@ -313,7 +318,7 @@ def _patch_pipeline() -> None:
     gloo matches messages by peer, tag and order. With two stages the next and the previous rank are the same peer,
     and the interleaved schedule has both directions under way at once: without tags gloo takes gradients for
     activations and trains on, silently wrong. What is sent is copied, because the schedule frees or reuses the
-    tensor before gloo has read it.
+    tensor before gloo has read it. Imports megatron-core, which must be installed.
     """
     from megatron.core.pipeline_parallel import p2p_communication
 
@@ -353,7 +358,7 @@ def _patch_pipeline() -> None:
 def _patch_random_state() -> None:
     """Make megatron-core save and restore the CPU's random state in place of CUDA's, in this process.
 
-    Core's logger of random states then prints errors only.
+    Core's logger of random states then prints errors only. Imports megatron-core, which must be installed.
     """
     from megatron.core.tensor_parallel import random as core_random
 

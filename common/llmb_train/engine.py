@@ -43,7 +43,9 @@ class Release:
     environment: str | None = None
     """The CPU engine with it, by its folder's name in an installation's ``venvs``; None: there is none."""
     patched: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By name of distribution, the exact versions that the patches of ``cpu`` and ``no_te`` were tried with."""
+    """By name of distribution, the exact versions that the patches of ``cpu`` and ``no_te`` were tried with, ascending;
+    empty for a release newer than LLMB knows.
+    """
     functions: bool = True
     """Whether it has ``megatron.bridge.perf_recipes``, for jobs that name a function."""
 
@@ -144,8 +146,8 @@ def find_engine(device: Device, release: Release) -> Engine:
     """Return the engine that this Python has for training on ``device``, if it fits the release that the job needs.
 
     ``device`` is ``cpu`` or ``cuda``. Found out without importing Megatron or Transformer Engine; whether there is
-    such a device is not looked at. On a CPU Transformer Engine does not count. Where there is Transformer Engine,
-    ``LLMB_ENGINE_CHECK=off`` in the environment lets other releases pass.
+    such a device is not looked at. On a CPU Transformer Engine does not count. No patches are installed here. Where
+    there is Transformer Engine, ``LLMB_ENGINE_CHECK=off`` in the environment lets other releases pass.
 
     Raises:
         EngineError: Megatron-Bridge is missing, or LLMB's patches do not fit its version or that of megatron-core
@@ -172,6 +174,7 @@ def install_patches(engine: Engine) -> None:
 
     Raises:
         ImportError: torch or megatron-core is not installed
+        StopIteration: on a CPU: the patches do not know this megatron-core's queue for results
     """
     if engine.device == "cpu":
         # torch says so when it is imported, and there is no GPU to ask about.

@@ -58,7 +58,9 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
         JobError: its layers cannot be placed as planned, its vocabulary is not known, or there is no checkpoint to
             load
         NothingLeft: the job goes on from a checkpoint of its last step
-        OSError: the index of the checkpoint to load cannot be read
+        ImportError: the function's module cannot be imported
+        OSError: the index of the checkpoint to load, a preferred ``config.json``, or Megatron-Bridge's source cannot
+            be read
     """
     config = _call_function(job)
     require_own(job, config)
@@ -86,6 +88,8 @@ def _call_function(job: FunctionJob) -> Any:
     Raises:
         EngineError: the function's model is not known to LLMB and its ``config.json`` cannot be had; as
             WrongEngine, this Megatron-Bridge has no such function
+        ImportError: the function's module cannot be imported
+        OSError: Megatron-Bridge's source, or a preferred ``config.json``, cannot be read
     """
     function = perf_recipes.find(job.function.name)
     perf_recipes.from_files.clear()
@@ -109,6 +113,7 @@ def forward_step(name: str) -> Callable[..., Any]:
 
     Found by how the name begins; for most models it is Megatron-Bridge's step for GPTs. A step that is a class is
     made for the name's task (``pretrain``, ``sft`` or ``peft``), and that object, which can be called, is returned.
+    The step is not called.
 
     Raises:
         ImportError: this Megatron-Bridge has no such module
@@ -164,9 +169,9 @@ def require_environment(job: FunctionJob, config: Any) -> None:
 def set_planned(job: FunctionJob, config: Any) -> None:
     """Set in the function's ``config`` every column (parallelism, batch ...) that the plan has otherwise.
 
-    ``config`` is what the job's function returned, and is changed. Megatron-FSDP is only ever turned on, CUDA
-    graphs are only turned off. Also makes the optimizer's step gather no parameters where the plan has no data
-    parallelism, no pipeline or no interleaved stages.
+    ``config`` is what the job's function returned, and is changed, in part also before an error. Megatron-FSDP is only
+    ever turned on, CUDA graphs are only turned off. Also makes the optimizer's step gather no parameters where the
+    plan has no data parallelism, no pipeline or no interleaved stages.
 
     Raises:
         JobError: Megatron-Bridge has no layout of the layers for the plan's PP and VP
@@ -210,8 +215,8 @@ def set_planned(job: FunctionJob, config: Any) -> None:
 def _set_stages(job: FunctionJob, model: Any) -> None:
     """Set anew which layers each pipeline stage of ``model`` has, if the function sets them by hand.
 
-    ``model`` is the function's model provider, with PP and VP already as planned. Does nothing where Megatron
-    divides the layers itself.
+    ``model`` is the function's model provider, with PP and VP already as planned. ``job`` names the function. Does
+    nothing where Megatron divides the layers itself.
 
     Raises:
         JobError: Megatron-Bridge has no layout of this model for PP and VP; the model's has been changed
@@ -360,7 +365,7 @@ def plain_optimizer(optimizer: Any) -> None:
 def _set_data(job: FunctionJob, config: Any) -> None:
     """Set in ``config`` synthetic tokens of the model's sequence length, and a tokenizer that needs no download.
 
-    The function's own tokenizer stays where it needs no download and the model's vocabulary is known, but in a
+    The function's own tokenizer stays where it needs no download and the model's vocabulary is known, but not in a
     reduced copy. The number of data workers is the function's, on a CPU the job's. As scripts/performance has them
     by default (utils/datasets.py:15-38).
 

@@ -114,7 +114,7 @@ class Parallelism:
     """How a job's ranks divide model and batch, as sizes of Megatron's parallelisms; 1 or null: not divided that way.
 
     ``tp`` tensor, ``pp`` pipeline, ``vp`` virtual pipeline (chunks of each stage), ``cp`` context, ``ep`` expert
-    and ``etp`` expert tensor parallelism (null: Megatron takes ``tp``).
+    and ``etp`` expert tensor parallelism (null: Megatron takes ``tp``). All keys are required in job.json.
     """
 
     tp: int
@@ -131,7 +131,7 @@ class Parallelism:
 class Batch:
     """The sizes of a job's batches, in sequences: ``mbs`` of a micro-batch, ``gbs`` of the global batch of a step.
 
-    A micro-batch is of one model replica.
+    A micro-batch is of one model replica. Both keys are required in job.json.
     """
 
     mbs: int
@@ -144,7 +144,7 @@ class Performance:
 
     ``cuda_graph``: training steps, or their layers, are captured in CUDA graphs. ``recompute_layers`` counts layers
     of each pipeline stage (of each of its chunks, where it has several), ``offload_layers`` those of the model; 0:
-    none.
+    none. All keys are required in job.json.
     """
 
     cuda_graph: bool
@@ -161,7 +161,10 @@ class Performance:
 
 @dataclass(frozen=True)
 class Steps:
-    """How many steps a job trains, when a run of it ends before them, and when ranks record their waits."""
+    """How many steps a job trains, when a run of it ends before them, and when ranks record their waits.
+
+    All keys are required in job.json, also ``waits_from``.
+    """
 
     train: int
     """Number of the last step, counted from the beginning of the training, not of a resumed run."""
@@ -176,7 +179,8 @@ class Steps:
 class Profile:
     """Which training steps and ranks of a job are profiled, and by which tool.
 
-    ``tool`` is ``nsys`` (Nsight Systems) or ``torch`` (PyTorch's profiler).
+    ``tool`` is ``nsys`` (Nsight Systems) or ``torch`` (PyTorch's profiler). Steps are counted from the beginning of the
+    training. All keys are required in job.json.
     """
 
     tool: Literal["nsys", "torch"]
@@ -192,7 +196,8 @@ class Profile:
 class Checkpoint:
     """Where a job saves its checkpoints and how often, and which one it loads.
 
-    Paths are as a job's ranks see them. The property ``used`` tells, as a bool, whether it saves or loads any.
+    Paths are as a job's ranks see them. All keys are required in job.json. The property ``used`` tells, as a bool,
+    whether it saves or loads any.
     """
 
     save: str | None
@@ -213,7 +218,7 @@ class Columns(Batch, Parallelism):
     """The columns of a performance recipe as shipped, at its own number of GPUs: parallelism, batch and others.
 
     Fields are as in ``Batch``, ``Parallelism`` and ``Performance``; ``sequence_length`` is in tokens. What the job
-    itself has may differ, and is in the job's own sections.
+    itself has may differ, and is in the job's own sections. All keys are required in job.json.
     """
 
     cuda_graph: bool
@@ -226,7 +231,8 @@ class Columns(Batch, Parallelism):
 class Reduced:
     """The sizes of a small copy of the function's model, to train on a CPU; all others follow from them.
 
-    ``layers`` and ``experts`` (of a layer) are numbers of them, ``hidden`` the hidden size in elements.
+    ``layers`` and ``experts`` (of a layer) are numbers of them, ``hidden`` the hidden size in elements. All keys
+    are required in job.json.
     """
 
     layers: int
@@ -239,7 +245,8 @@ class Reduced:
 class Function:
     """The performance recipe of Megatron-Bridge that a job trains, and what the plan assumed of it.
 
-    ``name`` is the recipe's function, such as ``llama3_8b_pretrain_8gpu_h100_bf16_config``.
+    ``name`` is the recipe's function, such as ``llama3_8b_pretrain_8gpu_h100_bf16_config``. All keys are required in
+    job.json.
     """
 
     name: str
@@ -258,11 +265,12 @@ class AnyJob:
     """One job.json: what a run trains, on how many ranks and how. These are the fields that every job has.
 
     ``parse_job`` makes one, a ``Job``, which also describes an architecture, or a ``FunctionJob``, which names a
-    performance recipe. ``schema`` is ``SCHEMA``; ``run_id`` and ``experiment_name`` name the run; ``model_size`` is
-    the recipe's word for it, such as ``8b``; ``sequence_length`` is in tokens, ``seed`` that of all random numbers,
-    ``profile`` null where nothing is profiled. Properties: ``resumed`` is the path of the checkpoint to go on from,
-    or None; ``data_parallel`` the data-parallel size of the dense layers, an int; ``release`` the ``Release`` of
-    ``engine``, with what LLMB knows of it (the job must have been checked).
+    performance recipe. All are required but ``megatron``. ``schema`` is ``SCHEMA``; ``run_id`` and
+    ``experiment_name`` name the run; ``model_size`` is the recipe's word for it, such as ``8b``;
+    ``sequence_length`` is in tokens, ``seed`` that of all random numbers, ``profile`` null where nothing is
+    profiled. Properties: ``resumed`` is the path of the checkpoint to go on from, or None; ``data_parallel`` the
+    data-parallel size of the dense layers, an int; ``release`` the ``Release`` of ``engine``, with what LLMB knows
+    of it (the job must have been checked).
     """
 
     schema: int
@@ -416,8 +424,8 @@ def _check_engine(job: AnyJob, where: str) -> None:
     ``where`` names the file in the message. A release newer than LLMB knows passes.
 
     Raises:
-        JobError: the release is older than LLMB knows or not just two numbers (``0.6``), or has no functions for a job
-            that names one
+        JobError: the release is older than LLMB knows, between known ones or not just two numbers (``0.6``), or it has
+            no functions and the job names one
     """
     named = isinstance(job, FunctionJob)
     release = release_of(job.engine)
@@ -489,8 +497,9 @@ def _field_path(where: str, name: str) -> str:
 def _convert_value(kind: Any, value: Any, where: str) -> Any:
     """Return the JSON ``value`` as one of type ``kind``: dataclass, union with None, literal, list, dict or scalar.
 
-    A union is of one type and None. An int is accepted for a float, and converted; a bool never for a number. The
-    values in a dict are not checked. ``where`` is the dotted path of the value.
+    A union is of one type and None. An int is accepted for a float, and converted; a bool never for a number. A
+    literal's value must be equal to one of its choices, a dataclass's an object with all of its fields. The values
+    in a dict are not checked. ``where`` is the dotted path of the value.
 
     Raises:
         ValueError: the value, or one in it, is of another type; the message names its path

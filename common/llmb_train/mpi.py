@@ -50,7 +50,8 @@ def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, s
 def _mpi_reason(backend: str | None) -> str:
     """Return why Transformer Engine would start MPI, as a clause; empty if it would not. Imports Transformer Engine.
 
-    ``backend``: the configured ``tp_comm_bootstrap_backend``, such as ``nccl``; None: not set.
+    As ``tp_comm_bootstrap_backend is mpi``. ``backend``: the configured ``tp_comm_bootstrap_backend``, such as
+    ``nccl``; None: not set.
 
     Raises:
         ImportError: Transformer Engine is missing

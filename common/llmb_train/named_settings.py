@@ -54,7 +54,8 @@ def title(config: Any, name: str) -> str:
     """Return the setting ``name`` for messages; where another section sets the same field later, with that behind it.
 
     Such as ``model.fp8 (set mixed_precision.fp8)``: the user is to set the later one instead. Later are
-    ``mixed_precision`` and ``comm_overlap``; ``name`` alone where neither of them, in ``config``, has the field.
+    ``mixed_precision`` and ``comm_overlap``; ``name`` alone where neither of them, in ``config``, has the field, or
+    only the one that ``name`` itself is of.
     """
     section, _, field = name.partition(".")
     later = [other for other in ("mixed_precision", "comm_overlap") if hasattr(getattr(config, other, None), field)]
@@ -92,8 +93,9 @@ def _converted(section: Any, field: str, value: Any, name: str) -> Any:
     """Return the JSON ``value`` as the section's field wants it: a torch dtype, an enumeration's member, a float.
 
     ``section`` is an object of the configuration, ``field`` a field's name. Of a list, each item that names a
-    member becomes that; other values are returned as they are. ``name`` is the setting's, for messages. A dtype's
-    name may have ``torch.`` in front; whether it is a dtype is not checked.
+    member becomes that; an int becomes a float where the field takes no int; other values are returned as they are.
+    ``name`` is the setting's, for messages. A dtype's name may have ``torch.`` in front; whether it is a dtype is
+    not checked.
 
     Raises:
         JobError: the field takes no such value, or torch has nothing of that name
@@ -207,7 +209,8 @@ def kind_of(hint: Any) -> str:
 def _alternatives(hint: Any) -> Iterator[str]:
     """Yield a word for each alternative of the type ``hint``: ``int``, ``none``, ``"value"``, ``dtype`` or ``any``.
 
-    They are the words of ``kind_of``. A word may come twice.
+    They are the words of ``kind_of``. A union gives those of its parts, ``list[int]`` gives ``list``. A word may
+    come twice.
     """
     origin = typing.get_origin(hint)
     if hint is None or hint is type(None):

@@ -44,7 +44,8 @@ class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
     """A LayerNorm module whose weight is stored minus one, as Nemotron-4 has it; made like ``torch.nn.LayerNorm``.
 
     The module must have a weight and a bias. ``forward`` returns ``hidden``, normalized over its last dimensions
-    with weight + 1 and bias, in the same shape. ``reset_parameters`` sets weight and bias to zero in place.
+    with weight + 1 and bias, in the same shape; torch raises RuntimeError where it has other last dimensions than
+    the module. ``reset_parameters`` sets weight and bias to zero in place.
     """
 
     def reset_parameters(self) -> None:
@@ -55,7 +56,8 @@ class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return ``hidden``, normalized over its last dimensions with weight + 1 and bias, in the same shape.
 
-        The last dimensions are those of the ``normalized_shape`` that the module was made with.
+        The last dimensions are those of the ``normalized_shape`` that the module was made with; where ``hidden`` has
+        others, torch raises RuntimeError.
         """
         return torch.nn.functional.layer_norm(hidden, self.normalized_shape, self.weight + 1, self.bias, self.eps)
 
@@ -63,8 +65,9 @@ class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
 class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
     """An RMSNorm module whose weight is stored minus one; made like ``torch.nn.RMSNorm``, with a weight.
 
-    ``forward`` returns ``hidden``, normalized over its last dimensions with weight + 1, in the same shape.
-    ``reset_parameters`` sets the weight to zero in place.
+    ``forward`` returns ``hidden``, normalized over its last dimensions with weight + 1, in the same shape; torch
+    raises RuntimeError where it has other last dimensions than the module. ``reset_parameters`` sets the weight to
+    zero in place.
     """
 
     def reset_parameters(self) -> None:
@@ -74,7 +77,8 @@ class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return ``hidden`` normalized over its last dimensions by RMSNorm with weight + 1, in the same shape.
 
-        The last dimensions are those of the ``normalized_shape`` that the module was made with.
+        The last dimensions are those of the ``normalized_shape`` that the module was made with; where ``hidden`` has
+        others, torch raises RuntimeError.
         """
         return torch.nn.functional.rms_norm(hidden, self.normalized_shape, self.weight + 1, self.eps)
 
@@ -99,9 +103,9 @@ def patch_norm() -> None:
     def build(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **unused: Any) -> torch.nn.Module:
         """Return one of torch's norms in place of Transformer Engine's, for ``hidden_size`` elements.
 
-        The arguments are those of ``WrappedTorchNorm``, of which others than these are not used. ``config`` says
-        which norm (``LayerNorm`` or ``RMSNorm``), and whether its weight is zero-centered. Its parameters are
-        marked for sequence parallelism as ``config`` has it.
+        The arguments are those of ``WrappedTorchNorm``, of which others than these are not used. ``eps`` is added
+        to the variance. ``config`` says which norm (``LayerNorm`` or ``RMSNorm``), and whether its weight is
+        zero-centered. Its parameters are marked for sequence parallelism as ``config`` has it.
 
         Raises:
             KeyError: ``config`` wants another norm
@@ -118,8 +122,8 @@ def patch_norm() -> None:
 def positions(rank: int, ranks: int, length: int) -> torch.Tensor:
     """Return where in the full sequence the ``length`` tokens of a context-parallel rank are: int64 [length].
 
-    Positions count from 0. ``rank`` (from 0) of ``ranks`` holds a piece from the front and its mirror image from the
-    back, half of the tokens each: ``length`` must be even.
+    Positions count from 0. ``rank`` (from 0) of ``ranks`` holds a piece from the front and its mirror image from
+    the back, half of the tokens each: ``length`` must be even. The tensor is on torch's default device.
     """
     half = length // 2
     first = torch.arange(rank * half, (rank + 1) * half)
@@ -164,9 +168,10 @@ def _patch_attention() -> None:
     def forward(self: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
         """Return core's attention over the whole sequence, for the tokens of this context-parallel rank.
 
-        ``query``, ``key`` and ``value`` are [tokens of this rank, batch, heads, head dim]; keys and values of other
-        ranks are gathered. True in ``attention_mask`` hides; with several ranks it is replaced by the causal one,
-        limited to the layer's window. Other arguments go to core's function.
+        ``query``, ``key`` and ``value`` are [tokens of this rank, batch, heads, head dim], the result [tokens of this
+        rank, batch, elements of all heads]. True in ``attention_mask`` hides; with several ranks it is replaced by the
+        causal one, limited to the layer's window, and keys and values of the other ranks are gathered: each rank must
+        call this, with an even number of tokens. Other arguments go to core's function. The ranks' groups must exist.
         """
         ranks = parallel_state.get_context_parallel_world_size()
         softmax = self.scale_mask_softmax

@@ -51,11 +51,11 @@ class PublicConfig:
     """
 
     kind: str
-    """The name of the class of transformers that reads the file."""
+    """The name of the class of transformers that reads the file: ``LlamaConfig``."""
     architecture: str
-    """The architecture that the file names."""
+    """The architecture that the file names: ``LlamaForCausalLM``."""
     source: str
-    """Where the numbers were read."""
+    """Where the numbers were read, in words for people."""
     numbers: dict[str, Any]
     """The file's numbers, by its keys."""
     model_type: str | None = None

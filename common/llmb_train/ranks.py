@@ -24,9 +24,9 @@ NOTICE_PREFIX = "LLMB notice: "
 class Rank:
     """This process's place among the job's ranks: its number, how many there are, and where they meet.
 
-    ``find_rank`` makes it from the environment. ``export`` sets torchrun's variables (``RANK`` and others) to it in
-    the given mapping, in place of what is there, and returns None. ``master_port`` is the TCP port at which rank 0
-    listens.
+    ``find_rank`` makes it from the environment. ``export`` sets torchrun's variables (``RANK``, ``LOCAL_RANK``,
+    ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``) to it in the given mapping, in place of what is there, and
+    returns None. ``master_port`` is the TCP port at which rank 0 listens.
     """
 
     rank: int
@@ -57,7 +57,8 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
     Where ``RANK`` is set, ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE`` count, and otherwise ``SLURM_PROCID``,
     ``SLURM_LOCALID`` and ``SLURM_NTASKS``; the two are not mixed. Without ``MASTER_PORT`` the port follows from
     Slurm's job ID, so that it is the same on all ranks; without both it is a fixed one. Rank 0's host is
-    ``MASTER_ADDR``, else the first of Slurm's nodes, else, for one rank, this machine. ``environ`` is not changed.
+    ``MASTER_ADDR``, else the first of Slurm's nodes, else, for one rank, this machine. An empty MASTER_ADDR or
+    MASTER_PORT counts as not set. ``environ`` is not changed.
 
     Raises:
         EngineError: neither is set, a variable is missing or no number, the rank is out of range, or nothing names
@@ -90,7 +91,10 @@ def first_rank(environ: Mapping[str, str]) -> bool:
 
 
 def notice(text: str) -> None:
-    """Print ``LLMB notice: `` and ``text`` to the job's log, on the first rank alone; other ranks print nothing."""
+    """Print ``LLMB notice: `` and ``text`` to the job's log, on the first rank alone; other ranks print nothing.
+
+    The log is standard output; the first rank is as ``first_rank`` says of this process's environment.
+    """
     if first_rank(os.environ):
         print(NOTICE_PREFIX + text, flush=True)
 

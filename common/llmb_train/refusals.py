@@ -119,8 +119,9 @@ def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str
 def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
     """Return what the reader of the log must know about this run, one clause each; empty where nothing.
 
-    Such as software that was not tried, settings that the user changed, and times that cannot be compared. They are
-    neither errors nor printed here. The clauses begin with a small letter and have no period.
+    In order: software that was not tried, settings that the user changed, what the device means for the times, an
+    empty profile, forced routing, and what is peculiar to a function's reduced copy or to late gathers of experts.
+    They are neither errors nor printed here. The clauses begin with a small letter and have no period.
     """
     lines = _untested(job, engine)
     if job.megatron:
@@ -153,7 +154,7 @@ def _untested(job: AnyJob, engine: Engine) -> list[str]:
     """Return a clause for each of the two Megatron packages whose version LLMB was not tried with; empty: none.
 
     megatron-bridge before megatron-core. With Transformer Engine any patch release of the job's release counts as
-    tried.
+    tried; of a release that is newer than LLMB knows none does.
     """
     lines = []
     for name in ("megatron-bridge", "megatron-core"):

@@ -96,9 +96,11 @@ def layout_fields(job: Job) -> dict[str, Any]:
 def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the model provider that switch fused kernels on or off, by name.
 
-    They are keyword arguments of its constructor, mostly bools. On a GPU all are on (Bridge 0.3.1 for Llama; NeMo
-    for the others, where Nemotron-4 leaves bias and dropout unfused), those of Transformer Engine and Apex only
-    where that is there. On a CPU none is: compiling them with torch.compile would take longer than a tiny run.
+    They are keyword arguments of its constructor, bools but for ``cross_entropy_fusion_impl`` (``te`` or
+    ``native``). On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others), but ``bias_activation_fusion``
+    without SwiGLU, ``bias_dropout_fusion`` of Nemotron-4 and ``gradient_accumulation_fusion`` with FSDP; those of
+    Transformer Engine and Apex only where that is there. On a CPU none is: compiling them with torch.compile would
+    take longer than a tiny run.
     """
     gpu, te = engine.device == "cuda", engine.transformer_engine
     swiglu = job.architecture.activation == "silu" and job.architecture.gated
@@ -118,10 +120,10 @@ def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
 def cuda_graph_fields(job: Job) -> dict[str, Any]:
     """Return the three fields of the model provider, by name, that say how CUDA graphs capture the model.
 
-    They are ``cuda_graph_impl``, ``use_te_rng_tracker``, and ``cuda_graph_modules`` or, in an older core,
-    ``cuda_graph_scope``: the source of the installed core decides which. Where the job asks for no graphs they are
-    ``none``, False and an empty list; else ``local`` or, for a whole iteration in a newer core, ``full_iteration``,
-    True, and a list.
+    They are ``cuda_graph_impl`` (``none`` where the job asks for no graphs, else ``local`` or, for a whole iteration
+    in a newer core, ``full_iteration``), ``use_te_rng_tracker`` (whether it asks for graphs), and a list,
+    ``cuda_graph_modules`` or, in an older core, ``cuda_graph_scope``: it has ``full_iteration`` for a whole iteration
+    in an older core, and is empty otherwise. The source of the installed core decides which core it is.
 
     Raises:
         OSError: core's source cannot be read
@@ -171,8 +173,8 @@ def ddp_config(job: Job, engine: Engine) -> Any:
 def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the data parallelism's configuration for Megatron-FSDP, by name, as in Bridge 0.3.1.
 
-    Those that depend on the model's size are set for the sizes of Llama that Bridge names, on GPUs. Call it for a
-    job with FSDP: that is switched on in any case.
+    Those that depend on the model's size are set for Llama's 8b, 70b and 405b, on GPUs. Call it for a job with
+    FSDP: that is switched on in any case.
     """
     settings: dict[str, Any] = {
         "use_megatron_fsdp": True,
@@ -197,8 +199,11 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
 def optimizer_config(job: Job, engine: Engine) -> Any:
     """Return Megatron-Bridge's configuration of the optimizer: Adam as in Bridge 0.3.1's configurations for Llama.
 
-    It is an ``OptimizerConfig``. Learning rate and the like do not change what a step costs. Imports
-    Megatron-Bridge.
+    It is an ``OptimizerConfig``. Whether it is precision-aware is as ``precision_aware`` says. Learning rate and
+    the like do not change what a step costs. Imports Megatron-Bridge.
+
+    Raises:
+        OSError: Megatron-Bridge's source cannot be read
     """
     from megatron.bridge.training.config import OptimizerConfig
 
@@ -222,11 +227,11 @@ def precision_aware(job: Job, engine: Engine) -> bool:
 
     On for bf16 in all generations, with all dtypes left at fp32 (Bridge 0.3.1 and 0.6, ``set_post_overrides``; NeMo
     2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other
-    engines has no such mode. With FSDP in Bridge 0.6 only. It is meant to read bf16 gradients and to store of each
-    fp32 weight only the bits that its bf16 copy lacks; since Bridge names an FP8 recipe in bf16 too, core keeps
-    fp32 weights all the same (``llmb_common.planning.memory_layers.storage_of``). Not with checkpoints: where core
-    0.16 does keep such remainders, it saves them in fp32 for loading at another TP or PP, and FusedAdam takes them
-    back in int16 only.
+    engines has no such mode. With FSDP in Bridge 0.6 and later only, by the installed one's source. It is meant to
+    read bf16 gradients and to store of each fp32 weight only the bits that its bf16 copy lacks; since Bridge names
+    an FP8 recipe in bf16 too, core keeps fp32 weights all the same
+    (``llmb_common.planning.memory_layers.storage_of``). Not with checkpoints: where core 0.16 does keep such
+    remainders, it saves them in fp32 for loading at another TP or PP, and FusedAdam takes them back in int16 only.
 
     Raises:
         OSError: Megatron-Bridge's source cannot be read
@@ -247,7 +252,8 @@ def mixed_precision(job: Job, engine: Engine) -> Any:
     """Return the configuration of the job's precision: Bridge's named one, changed as its performance recipes do.
 
     It is a ``MixedPrecisionConfig``. FP8 recipes keep and gather parameters in FP8 (their own default); the first
-    and the last layer are FP8 too. Imports Megatron-Bridge.
+    and the last layer are FP8 too. Gradients are reduced as ``reduce_in_fp32`` says of ``engine``. Imports
+    Megatron-Bridge.
 
     Raises:
         KeyError: there is no such combination of dtype and FP8 recipe
@@ -273,9 +279,10 @@ def comm_overlap(job: Job, engine: Engine) -> Any:
     """Return Megatron-Bridge's configuration of communication that overlaps with computation; None on a CPU.
 
     It is a ``CommOverlapConfig``, with the overlap of tensor parallelism, the output layer's deferred weight
-    gradients and the gather in the optimizer's step. The rest of pipeline and data-parallel overlap is left to
-    Bridge's own rules (p2p overlapped with VP > 1, batched without; 128 Mi-element buckets; aligned gathers in
-    interleaved pipelines), which is how the published runs were made. On a CPU there is nothing to overlap with.
+    gradients (both only with Transformer Engine) and the gather in the optimizer's step. The rest of pipeline and
+    data-parallel overlap is left to Bridge's own rules (p2p overlapped with VP > 1, batched without; 128 Mi-element
+    buckets; aligned gathers in interleaved pipelines), which is how the published runs were made. On a CPU there is
+    nothing to overlap with.
     """
     from megatron.bridge.training import comm_overlap as presets
 

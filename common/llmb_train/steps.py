@@ -33,7 +33,7 @@ def find_checkpoint(load: str) -> StartingPoint:
     """Return the checkpoint that the path ``load`` names: the latest in a folder, or one ``iter_0000050``.
 
     The latest is the one that the folder's tracker file (``latest_checkpointed_iteration.txt``) names. Complete is
-    one that has ``*.distcp`` files.
+    one that has ``*.distcp`` files. Nothing is loaded here.
 
     Raises:
         JobError: there is no complete checkpoint: Megatron-Bridge would start from random weights and say nothing
@@ -59,7 +59,7 @@ def _newest_step(folder: Path) -> int:
     Whether that checkpoint is there is not checked.
 
     Raises:
-        JobError: the tracker file is missing, cannot be read, or names no step
+        JobError: the tracker file is missing, cannot be read, is a named pipe, or names no step
     """
     text, why = "", "does not name a step"
     try:
@@ -83,7 +83,7 @@ def loaded(job: AnyJob) -> StartingPoint | None:
 
     That is the job's ``resumed``. A job that continues (``LLMB_RESUME=1`` in this process's environment: requeued,
     or a later link of a chain) takes the newest one in ``save`` of its ``checkpoint`` instead, where that has a
-    tracker file. For adapters the model that they train on is not meant.
+    tracker file. For adapters the model that they train on is not meant. Nothing is loaded here.
 
     Raises:
         JobError: the checkpoint is missing or incomplete
@@ -122,10 +122,10 @@ def last_step(job: AnyJob, start: StartingPoint | None) -> int:
 def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
     """Return whether the checkpoint has a random state for each rank of this job, so that Bridge can load it.
 
-    True also where its index (``.metadata``) names none, or is missing. The ranks' states are laid out by PP and
-    TP, with experts on several ranks also by DP (Bridge 0.3.1 and 0.6.2, training/checkpointing.py,
-    ``get_rng_state``). Bridge leaves the state out where PP or TP differ, and where EP does asks for keys that are
-    not there: "Missing key in checkpoint state_dict: rng_state/...".
+    True also where its index (``.metadata``) names none, or is missing. ``start`` is the checkpoint. The ranks'
+    states are laid out by PP and TP, with experts on several ranks also by DP (Bridge 0.3.1 and 0.6.2,
+    training/checkpointing.py, ``get_rng_state``). Bridge leaves the state out where PP or TP differ, and where EP
+    does asks for keys that are not there: "Missing key in checkpoint state_dict: rng_state/...".
 
     Raises:
         OSError: the checkpoint's index cannot be read
@@ -142,8 +142,10 @@ def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
 def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any]:
     """Return the fields of Bridge's ``CheckpointConfig``, by name, for what is loaded and what is saved.
 
-    ``start``: the checkpoint that the run goes on from; None: nothing is loaded. Saved synchronously in torch's
-    distributed format (DTensors for FSDP), to be loaded at any TP and PP.
+    ``start``: the checkpoint that the run goes on from; None: nothing is loaded, ``load`` and ``ckpt_step`` are
+    None. Otherwise these are its folder, as text, and step, and ``load_rng`` is what ``has_random_state`` returns.
+    ``save`` and ``save_interval`` are the job's. Saved synchronously in torch's distributed format (DTensors for
+    FSDP), to be loaded at any TP and PP.
 
     Raises:
         OSError: the checkpoint's index cannot be read
@@ -165,7 +167,10 @@ def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any
 def training_fields(job: AnyJob, last: int) -> dict[str, Any]:
     """Return the fields of Bridge's ``TrainingConfig`` that say when the run ends and on which signal it saves.
 
-    By name. ``last``: the number of the step, from the start of training, after which the run ends.
+    By name: ``train_iters`` is ``last``, ``exit_interval`` also, or None where nothing is saved, and
+    ``exit_signal_handler`` and ``exit_signal_handler_for_dataloader`` are bools. It saves on SIGTERM, and at the
+    end, where the job saves checkpoints; else no signal is handled. ``last``: the number of the step, from the
+    start of training, after which the run ends.
     """
     saving = job.checkpoint.save is not None
     return {

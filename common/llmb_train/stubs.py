@@ -47,7 +47,7 @@ class Stub(types.ModuleType):
 
     It is made from the module's dotted name. A capitalized name in it is a class that does nothing, any other name
     another stand-in; each is kept. Names that begin with two underscores raise AttributeError, but ``__version__``
-    is ``0.0.0``. Called, it acts as a decorator that changes nothing.
+    is ``0.0.0``. Called, it acts as a decorator, with or without arguments, that changes nothing.
     """
 
     __version__ = "0.0.0"
@@ -116,6 +116,9 @@ def install() -> None:
 
     Replaces ``__import__``, appends to ``sys.meta_path``, and adds ``typing.override`` to an older Python. Packages
     that are installed are not replaced, but for Transformer Engine. A second call does nothing.
+
+    Raises:
+        ImportError: a Python older than 3.12 lacks ``typing_extensions``; nothing has been changed
     """
     if any(isinstance(finder, _AbsentFinder) for finder in sys.meta_path):
         return
@@ -142,7 +145,7 @@ def install() -> None:
         """Import as ``__import__`` does, but give stand-ins for missing packages to the modules that need them.
 
         The parameters and the result are those of ``__import__``; the importer is known by ``__name__`` in
-        ``globals``.
+        ``globals``. Relative imports are as usual.
 
         Raises:
             ImportError: for any other importer, as usual

@@ -106,7 +106,7 @@ def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config:
     it. ``make`` is called without arguments, must set WORLD_SIZE and returns a configuration; ``also`` is called
     with that within the job's process groups, and may raise further refusals. What is missed gets a stand-in, and
     both are called again. Environment variables are as before in the end. ``llmb_train.cpu.install`` must have been
-    called.
+    called. Nothing is trained.
 
     Raises:
         Exception: what ``make``, ``also`` or Megatron raise, but for assertions, type, value and runtime errors,
@@ -206,7 +206,8 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
     """Return a job that trains the performance recipe ``name`` as shipped, on its own number of GPUs.
 
     ``config``: what the recipe's function gives. ``saving``: the job saves checkpoints. ``name`` must have the form
-    that ``perf_recipes.names`` lists. Folders in the job do not exist.
+    that ``perf_recipes.names`` lists. Folders in the job do not exist, but for adapters, whose model is loaded from
+    ``/``.
     """
     word = perf_recipes.NAME.match(name)
     assert word is not None
@@ -246,7 +247,7 @@ def _as_in_the_container() -> Iterator[None]:
     """Make this process look like a job's first rank in the container, to Megatron, until the context ends.
 
     That is by RANK, LOCAL_RANK and the version of Transformer Engine that core believes in. Then that is undone and
-    all environment variables are as before, also those that others changed.
+    all environment variables are as before, also those that others changed, and after an error. Yields None.
     """
     import megatron.core.utils as core
     from packaging.version import Version
@@ -266,7 +267,7 @@ def _as_in_the_container() -> Iterator[None]:
 def claimed(needs: Sequence[Need]) -> Iterator[None]:
     """Make the modules of ``needs`` importable, as stand-ins, until the context ends, in this process.
 
-    They take the place of modules of the same names, which are back afterwards.
+    They take the place of modules of the same names, which are back afterwards, also after an error. Yields None.
     """
     names = chain.from_iterable(need.modules for need in needs)
     modules = {name: types.ModuleType(name) for name in names}
@@ -290,7 +291,7 @@ def fake_process_groups(model: Any, rank: int, world_size: int) -> Iterator[None
     """Give core the process groups of ``rank``, for the parallelism of the provider ``model``, within the context.
 
     ``rank`` counts from 0, of ``world_size``. The groups are over torch's fake backend: no other process is needed.
-    This process must not have any yet.
+    This process must not have any yet, and has none afterwards, also after an error. Yields None.
 
     Raises:
         RuntimeError: ``world_size`` cannot be divided into these groups

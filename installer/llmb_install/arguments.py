@@ -63,16 +63,17 @@ def command_in(argv: Sequence[str]) -> str:
 def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
     """Return the command line ``argv`` parsed: an attribute for each option and argument, and ``command``, a name.
 
-    ``argv`` is without the program. Values are text, a list of texts where several may be given, or True for a switch;
-    the yes-or-no answers are the texts ``true`` and ``false``. What was not given is None, or False for a switch; of
-    an option that is given twice the last value holds. ``help COMMAND`` is ``COMMAND --help``. ``read`` reads the
-    words, with click or argparse.
+    ``argv`` is without the program and without secrets. Attributes are named as the options, with ``_`` for dashes:
+    ``install_path``. Values are text, a list of texts where several may be given, or True for a switch; the yes-or-no
+    answers are the texts ``true`` and ``false``. What was not given is None, or False for a switch; of an option that
+    is given twice the last value holds. ``help COMMAND`` is ``COMMAND --help``, ``help`` alone that of ``install``.
+    ``read`` reads the words, with click or argparse.
 
     Raises:
-        RequestError: the command line is wrong: an unknown command or option, a missing value, none of the choices, or
-            an option that ``--quickstart`` excludes
+        RequestError: the command line is wrong: an unknown command or option, a missing value, none of the choices,
+            or an option that ``--quickstart`` excludes
         SystemExit: ``--help`` or ``--version``, which was printed
-        OSError: argparse could not print the help
+        OSError: the help could not be printed
     """
     words = list(argv)
     if words[:1] == ["help"]:
@@ -171,7 +172,8 @@ def given_by_flags(options: argparse.Namespace) -> Given:
     """Return the answers that were given as flags, by field: text as typed, choices in lower case, a switch as a bool.
 
     ``options`` is a parsed command line of any command. Answers that were not given are absent; empty where none was.
-    ``--no-space-check`` is the field ``space_check``, False. Only choices were checked.
+    Several workloads or releases are one text, with commas. ``--no-space-check`` is the field ``space_check``, False.
+    Only choices were checked.
     """
     given: Given = {}
     for question in QUESTIONS:
@@ -186,9 +188,10 @@ def given_by_flags(options: argparse.Namespace) -> Given:
 def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Split the secrets from ``argv``: return the other words, and the secrets by environment variable, to be set.
 
-    The flags are ``--hf-token`` and ``--ngc-api-key``, with the value behind ``=`` or as the next word; of one that is
-    given twice the last value holds. The dictionary has one more variable, ``KEPT``, which lists the variables of
-    those that were given, with commas; without secrets it is empty. Sets no environment variable itself.
+    The other words keep their order. The flags are ``--hf-token`` and ``--ngc-api-key``, with the value behind ``=``
+    or as the next word; of one that is given twice the last value holds. The dictionary has one more variable,
+    ``KEPT``, which lists the variables of those that were given, with commas; without secrets it is empty. Sets no
+    environment variable itself.
 
     Raises:
         RequestError: a secret's flag has no value (or the next word begins with ``--``), or one with white space
@@ -255,9 +258,9 @@ def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool 
     """Run ``work`` and return its exit status, or that of the error that it raised; 130 if interrupted.
 
     Ctrl-C, SIGTERM and SIGHUP interrupt it. An LLMBError or OSError (status 3) is printed to stderr, with ``as_json``
-    also in the JSON output of ``command``, the installer's command without the program; other exceptions pass. This
-    process is changed before and stays so: the umask is tightened against writing by others, HOME is set if missing,
-    Ctrl-C raises KeyboardInterrupt.
+    also in the JSON output of ``command``, the installer's command without the program; other exceptions pass. Where
+    the reader of stdout has gone, the status is 1, without a message. This process is changed before and stays so:
+    the umask is tightened against writing by others, HOME is set if missing, Ctrl-C raises KeyboardInterrupt.
 
     Raises:
         SystemExit: ``work`` raised it, as after ``--help``

@@ -41,10 +41,11 @@ def bootstrap(clone: Path, argv: Sequence[str]) -> int:
     ``argv`` is without the program; ``clone`` is the folder of the repository. Returns only the exit status of a
     failure, or of an uninstall that needs no environment; otherwise this process is replaced. The environment is made
     in the installation where it is sure to be used there, else in the user's cache folder. Errors are printed, not
-    raised.
+    raised, but for those below.
 
     Raises:
         SystemExit: after ``--help`` or ``--version``
+        ValueError: a recipe is not UTF-8
     """
     return guarded(lambda: _bootstrap(clone, argv), command=arguments.command_in(argv), as_json="--json" in argv)
 
@@ -138,8 +139,9 @@ def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given
     """Check the answers ``given``, and return the errors of those that Slurm contradicts, not raised; empty: none.
 
     Other mistakes are raised. ``options`` are those of ``install``; ``lines`` has the line of each answer in the play
-    file by ``$.field``, for messages. Slurm is not asked with ``--record`` or ``--no-site-check``, or where there is
-    an installation already. ``clone`` has the recipes.
+    file by ``$.field``, for messages. With ``--record`` only the answers themselves are checked: neither the folders
+    nor Slurm. ``--into-used-folder`` or ``--dry-run`` accepts a folder that holds other things. Slurm is not asked
+    with ``--no-site-check`` either, or where there is an installation already. ``clone`` has the recipes.
 
     Raises:
         RequestError: an answer is missing or impossible, a path cannot be used here, or the folder holds other things
@@ -201,9 +203,9 @@ def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install
 def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:
     """Return whether the tool's environment may be built in ``install`` rather than in the user's cache folder.
 
-    Only where it is certain to be used there: for ``install`` with all answers in flags, ``--quickstart``, and for
-    ``add`` and ``update`` where ``install`` has environments already. Never for a command that must not write, nor
-    with ``--play``. ``options`` is the parsed command line.
+    Only where it is certain to be used there: for ``install`` with all required answers in flags, ``--quickstart``,
+    and for ``add`` and ``update`` where ``install`` has the folder ``venvs`` already. Never with ``--dry-run``,
+    ``--record``, ``--list-workloads`` or ``--play``, or for another command. ``options`` is the parsed command line.
     """
     if options.command != "install":
         return options.command in ("add", "update") and (install / "venvs").exists() and not options.dry_run

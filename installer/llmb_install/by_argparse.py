@@ -24,8 +24,9 @@ class _Parser(argparse.ArgumentParser):
     """An argparse parser for one command of the installer, whose complaints are raised as RequestErrors.
 
     It is made from the ``Call`` that it is to read, and takes that command's options and argument, without
-    abbreviations and without ``--help``; messages name its program and command. ``error``, which argparse calls with
-    its complaint, always raises a RequestError and never returns or exits.
+    abbreviations and without ``--help``; messages name its program and command. What it parses has the values by the
+    ``name`` of each option and argument. ``error``, which argparse calls with its complaint, always raises a
+    RequestError and never returns or exits.
     """
 
     def __init__(self, call: Call) -> None:
@@ -51,8 +52,9 @@ class _Parser(argparse.ArgumentParser):
 def _argparse_keywords(option: Option) -> dict[str, Any]:
     """Return the keyword arguments of argparse's ``add_argument`` for ``option``, without flag and ``dest``.
 
-    A switch gives ``store_true``; an option whose value may be left out gives ``true`` then; one of several values a
-    list.
+    A switch gives the action ``store_true``; an option whose value may be left out reads ``true`` then; one of
+    several values reads one or more as a list, any other exactly one. Whether it is required is as ``option`` says,
+    except of the first two, which never are.
     """
     if not option.metavar:
         return {"action": "store_true"}

@@ -17,10 +17,12 @@ from llmb_install.options import Argument, Call, Option
 class _Command(click.Command):
     """A click command for one command of the installer, whose help has the same sections as with argparse.
 
-    It is made from the command line that it is to read, a ``Call``, and parses only: it has no callback. click calls
-    its methods while it writes the help: ``collect_usage_pieces`` returns the words of the usage line as a list,
-    ``format_options`` writes all sections to the ``formatter``, and ``format_arguments`` writes nothing, as one of
-    those sections has the positional arguments.
+    It is made from the command line that it is to read, a ``Call``, and parses only: it has no callback. What it has
+    read is in the context that click's ``make_context`` returns: values by name in ``params``, words left over in
+    ``args``. That raises click's own errors, and click's ``Exit`` after ``-h``, ``--help`` and ``--version``, which
+    it prints. click calls the methods here while it writes the help: ``collect_usage_pieces`` returns the words of
+    the usage line behind the command's name as a list, ``format_options`` writes all sections to the ``formatter``,
+    and ``format_arguments`` writes nothing, as one of those sections has the positional arguments.
     """
 
     def __init__(self, call: Call) -> None:
@@ -57,7 +59,7 @@ def _option(option: Option) -> click.Option:
     """Return ``option`` as click's: a switch, one whose value may be left out, or one with one value or several.
 
     One whose value is left out is ``true``. Several values are a flag that is repeated before each; they come as a
-    tuple.
+    tuple. The last two kinds are required where ``option`` says so. Values are not checked against its choices.
     """
     names = [option.flag, option.name]
     if not option.metavar:
@@ -68,7 +70,7 @@ def _option(option: Option) -> click.Option:
 
 
 def _argument(argument: Argument) -> click.Argument:
-    """Return the positional ``argument`` as click's: of one or several words, and required."""
+    """Return the positional ``argument`` as click's: of one word, a text, or of several, a tuple; always required."""
     return click.Argument([argument.name], metavar=argument.metavar, nargs=-1 if argument.several else 1, required=True)
 
 
@@ -77,13 +79,14 @@ def read(call: Call) -> dict[str, Any]:
 
     Values are text, a tuple of texts where several may be given, or True for a switch. What was not given is None, an
     empty tuple, or False for a switch. Of an option that is given twice the last value holds, but one of several
-    values keeps them all. ``--help`` and ``--version`` print to standard output. ``call`` is the command line; its
-    words are read.
+    values keeps them all. ``-h``, ``--help`` and ``--version`` print to standard output. ``call`` is the command
+    line; its words are read.
 
     Raises:
         RequestError: an option is unknown, lacks its value or has one too many, something required is missing, or a
             word is left over
         SystemExit: with status 0, after ``--help`` or ``--version``
+        OSError: the help cannot be printed
     """
     command = _Command(call)
     try:

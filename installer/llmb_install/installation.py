@@ -37,21 +37,23 @@ class Installation:
     are attributes, with ``path``, the folder, and ``recipes``, those of the chosen workloads by name. Making this
     object reads all recipes; nothing need exist at ``path``.
 
-    ``artefacts`` returns the list of all parts. Lists of one kind, empty where the answers call for none, are
-    ``images``, ``engines`` (CPU engines), ``hub`` (at most the environment that fetches from Hugging Face),
-    ``model_files`` and ``environments`` (of Python); ``adopted`` has parts that only check releases which the site has
-    adopted. ``charts`` returns the script that draws charts, ``image`` the one of a source, ``engine`` the CPU engine
-    of a release (KeyError: the installer has none). ``releases`` returns the sorted Megatron-Bridge releases that jobs
+    ``artefacts`` returns the list of all parts, made or not. Lists of one kind, empty where the answers call for
+    none, are ``images`` and ``engines`` (CPU engines; sorted by source or release), ``hub`` (at most the environment
+    that fetches from Hugging Face), ``model_files`` (sorted by name) and ``environments`` (of Python); ``adopted``
+    has parts that only check releases which the site has adopted, in ``cluster_config.yaml``'s order. ``charts``
+    returns the script that draws charts, ``image`` the one of a source, ``engine`` the CPU engine of a release such
+    as ``0.6`` (KeyError: the installer has none). ``releases`` returns the sorted Megatron-Bridge releases that jobs
     run on, ``engine_names`` the set of the CPU engines' names in ``venvs``. ``needed_images`` (a set) and
-    ``unused_images`` (a sorted list) return image files; they raise ConfigError where ``cluster_config.yaml`` is
-    wrong. ``workload_folder`` is the path of a workload's results. ``needs_engine`` tells whether jobs train on CPUs;
-    ``gone_workloads`` returns a sentence by each workload that has no recipe; ``site_values`` is what the answers say
-    for ``cluster_config.yaml``, nested as there. ``artefacts`` and ``model_files`` raise OSError where the stored
-    Hugging Face token cannot be read.
+    ``unused_images`` (a sorted list) return paths of image files; they raise ConfigError where
+    ``cluster_config.yaml`` is wrong. ``workload_folder`` is the path of a workload's results. ``needs_engine`` tells
+    whether jobs train on CPUs; ``gone_workloads`` returns a dictionary with a sentence by each workload that has no
+    recipe; ``site_values`` is what the answers say for ``cluster_config.yaml``, a dictionary nested as there.
+    ``artefacts`` and ``model_files`` raise OSError where the stored Hugging Face token cannot be read.
 
     Raises:
         EnvironmentLacks: the clone has no recipe
         RecipeError: a recipe is wrong
+        OSError: a recipe's folder may not be looked at
     """
 
     def __init__(self, clone: Path, answers: Answers, secrets: Secrets | None = None) -> None:
@@ -148,8 +150,8 @@ class Installation:
     def adopted(self) -> list[Artefact]:
         """Return a part for each release that ``cluster_config.yaml`` names, which can be checked but not made here.
 
-        Their ids are ``release NAME``. The command ``adopt`` makes them. Empty also where the file cannot be read: it
-        is a part that is checked by itself.
+        They are in the file's order; their ids are ``release NAME``. The command ``adopt`` makes them. Empty also
+        where the file cannot be read: it is a part that is checked by itself.
         """
         try:
             config = load_cluster_config(self.path)
@@ -227,7 +229,8 @@ class Installation:
     def releases(self) -> list[str]:
         """Return the releases of Megatron-Bridge that the chosen workloads run on here, sorted as text, each once.
 
-        Those that the installer can make no engine of are among them.
+        Such as ``0.6``. Those that the installer can make no engine of are among them. Empty where no workload is
+        chosen that has a recipe.
         """
         return sorted(set(chain.from_iterable(map(self._releases_of_recipe, self.recipes.values()))))
 
@@ -248,7 +251,7 @@ class Installation:
         ]
 
     def engine(self, release: str = DEFAULT_ENGINE) -> CpuEngine:
-        """Return the CPU engine with Megatron-Bridge ``release`` in this installation, made or not.
+        """Return the CPU engine with Megatron-Bridge ``release``, such as ``0.6``, in this installation, made or not.
 
         Raises:
             KeyError: the installer has no CPU engine of this release
@@ -283,7 +286,7 @@ class Installation:
         return Charts(tool_environment(self.clone, self.path), self.clone / "installer" / "locks" / "charts.txt")
 
     def workload_folder(self, workload: str) -> Path:
-        """Return the folder of a workload's results in this installation, which need not exist.
+        """Return the folder of a workload's results in this installation, ``workloads/NAME``, which need not exist.
 
         The name is not checked.
         """
@@ -293,7 +296,7 @@ class Installation:
         """Return the image ``source`` of a registry as this installation imports it, whether it is there or not.
 
         For example ``nvcr.io#nvidia/nemo:26.02.01``; a file of the site's own is no such source. The source is not
-        checked.
+        checked. Where a bundle is in use, the image is taken from there.
         """
         answers = self.answers
         on_compute_node = (
@@ -382,12 +385,14 @@ Leaves = dict[tuple[str, ...], Any]
 class SiteConfig(Artefact):
     """The part of an installation that is ``cluster_config.yaml``, with ``values`` from the answers.
 
-    What the installer wrote last time is on record. ``make`` writes values whose answer is other now, or that the file
-    has no key for, and removes those that the answers do not name any more; what somebody has changed by hand stays,
-    ``null`` included. It raises ConfigError where the file has a mistake, RecordError where it cannot be written.
-    ``is_complete`` tells whether ``make`` has nothing to do, ``verify`` returns what is wrong with the file as a
-    sentence, or None; both raise ConfigError for a file that is no YAML or not to be trusted. ``show`` returns what a
-    dry run says, ``write PATH``; the property ``path`` is the file's path.
+    ``Installation.artefacts`` has one. What the installer wrote last time is on record. ``make`` writes values whose
+    answer is other now, or that the file has no key for, and removes those that the answers do not name any more;
+    what somebody has changed by hand stays, ``null`` included. It raises ConfigError where the file has a mistake,
+    RecordError where it cannot be written, and OSError where a folder cannot be made. ``is_complete`` tells whether
+    ``make`` has nothing to do, False also for a file with a mistake; ``verify`` returns what is wrong with the file
+    as a sentence, or None. Both raise ConfigError for a file that is no YAML or not to be trusted, ``verify`` also
+    for one with a mistake. ``show`` returns what a dry run says, ``write PATH``; the property ``path`` is the file's
+    path.
     """
 
     install: Path
@@ -412,6 +417,7 @@ class SiteConfig(Artefact):
 
         Raises:
             ConfigError: the file is no YAML, is of a newer release, or is not to be trusted
+            OSError: the installation's folder cannot be examined
         """
         if not self.path.is_file() or not (data := _read_config(self.install)):
             return False
@@ -452,6 +458,7 @@ class SiteConfig(Artefact):
 
         Raises:
             ConfigError: the file cannot be read, has a mistake, or is not to be trusted
+            OSError: the installation's folder cannot be examined
         """
         if not self.path.exists():
             return f"{self.path} is missing"
@@ -464,7 +471,10 @@ class SiteConfig(Artefact):
         return None if self.is_complete() else f"{self.path} is not up to date"
 
     def show(self) -> str:
-        """Return what ``make`` would do, as a line for a dry run: ``write PATH``."""
+        """Return what ``make`` would do, as a line for a dry run: ``write PATH``.
+
+        It is the same where there is nothing to write.
+        """
         return f"write {self.path}"
 
     def _last_written_values(self) -> Leaves | None:

@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``llmb-install`` with the words ``argv``, those of this process if None, and return its exit status.
 
     ``argv`` is without the program. An LLMBError or OSError is printed to stderr, not raised, and gives the status of
-    its kind; interruptions give 130. Environment variables, umask and signal handling of this process are changed.
+    its kind; interruptions give 130; errors of the program itself pass. Environment variables, umask and signal
+    handling of this process are changed.
 
     Raises:
         SystemExit: after ``--help`` or ``--version``
@@ -44,13 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_command(argv: Sequence[str]) -> int:
     """Run the command that ``argv`` names, print its result to stdout, and return the exit status.
 
-    ``argv`` is without the program. Secrets among the words become environment variables of this process. The clone is
-    ``LLMB_REPO``, else the one that this code lies in.
+    ``argv`` is without the program. Secrets among the words become environment variables of this process. The clone
+    is ``LLMB_REPO``, else the one that this code lies in.
 
     Raises:
         LLMBError: the command line is wrong, the clone is none, or the command failed
         SystemExit: after ``--help`` or ``--version``
         OSError: a file cannot be used, or the output cannot be written
+        ValueError: an image that is adopted prints something of its versions that is no JSON
     """
     words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)

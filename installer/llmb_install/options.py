@@ -27,9 +27,10 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 class Option:
     """One option of one command of the installer; without a ``metavar`` it is a switch.
 
-    It describes the option for parsers and help, and holds no value that was given. The property ``name`` is the key
-    of its value after parsing, such as ``no_space_check``; the property ``term`` is the option as the help shows it:
-    ``--play FILE``, ``--gres [true|false]`` (``alone``) or ``--python 3.X ...`` (``several``).
+    ``COMMANDS`` has those of each command. It describes the option for parsers and help, and holds no value that was
+    given. The property ``name`` is the key of its value after parsing, such as ``no_space_check``; the property
+    ``term`` is the option as the help shows it: ``--play FILE``, ``--gres [true|false]`` (``alone``) or
+    ``--python 3.X ...`` (``several``).
     """
 
     flag: str
@@ -70,10 +71,10 @@ class Option:
 class Argument:
     """The required positional argument of a command: one word, or one and more if ``several``, such as workloads.
 
-    It describes the argument for parsers and help, and holds no word that was given. ``help`` says what it means,
-    without a full stop; ``metavar`` stands for a word of it in the help, such as ``IMAGE``. The property ``name`` is
-    the key of its value after parsing, ``workloads`` or ``image``; the property ``term`` is what the help shows,
-    ``WORKLOAD...`` or ``IMAGE``.
+    ``COMMANDS`` has that of each command. It describes the argument for parsers and help, and holds no word that was
+    given. ``help`` says what it means, without a full stop; ``metavar`` stands for a word of it in the help, such as
+    ``IMAGE``. The property ``name`` is the key of its value after parsing, ``workloads`` or ``image``; the property
+    ``term`` is what the help shows, ``WORKLOAD...`` or ``IMAGE``.
     """
 
     metavar: str
@@ -98,9 +99,10 @@ class Argument:
 class Command:
     """One command of the installer, such as ``add``, as both parsers and the help need it.
 
-    ``argument`` is its positional argument; None: it takes none. ``usage``: the words behind the command's name in the
-    usage line, to which the argument is added. ``option`` returns the one of ``options`` with a flag such as
-    ``--play``, which must be whole and have its dashes; None: the command has no such option.
+    ``COMMANDS`` has all by their ``name``. ``argument`` is its positional argument; None: it takes none. ``usage``:
+    the words behind the command's name in the usage line, to which the argument is added. ``option`` returns the one
+    of ``options`` with a flag such as ``--play``, which must be whole and have its dashes; None: the command has no
+    such option.
     """
 
     name: str
@@ -124,8 +126,8 @@ class Command:
 class Call:
     """One command line: the command that it names, and the words that follow, not parsed yet.
 
-    The property ``name`` is how the command is called, to be pasted: ``llmb-install add``, or the program alone for
-    the default command, ``install``.
+    ``parse`` makes it. The property ``name`` is how the command is called, to be pasted: ``llmb-install add``, or the
+    program alone for the default command, ``install``.
     """
 
     command: Command
@@ -315,7 +317,8 @@ def sections(call: Call) -> dict[str, Rows]:
     """Return the parts of a command's help below its text, by heading: rows of a term and a sentence on its meaning.
 
     The terms are the positional argument, which comes first, options, each below the heading of its ``section``, and,
-    for the default command, the other commands. Terms are as in ``--play FILE``; headings have no colon.
+    for the default command, the other commands. ``Options`` ends with ``--version`` and ``-h, --help``. Terms are as
+    in ``--play FILE``; headings have no colon. The sentence of a required option ends in ``  [required]``.
     """
     command = call.command
     found: dict[str, Rows] = {}

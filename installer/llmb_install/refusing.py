@@ -66,8 +66,9 @@ def no_value_wanted(call: Call, flag: str) -> RequestError:
 def no_such_option(call: Call, flag: str) -> RequestError:
     """Return the error, code ``usage``, that the command has no option ``flag``; raise for one of an earlier release.
 
-    ``flag`` has its dashes, and no value. The message names the nearest option, if any, and the remedy is a line that
-    works with it. That line is left out where the nearest option is for a secret, or the typed line had one.
+    ``call`` is the command line; ``flag`` has its dashes, and no value. The message names the nearest option, if any,
+    and the remedy is a line that works with it. That line is left out where the nearest option is for a secret, or
+    the typed line had one.
 
     Raises:
         RequestError: an earlier release had the option; says what replaces it
@@ -94,7 +95,7 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
     """Return the error, code ``usage``, that there is no command ``words[0]``; not raised here.
 
     The message names the nearest one, if any, and the remedy is a line that works with it, else lists all commands.
-    ``words`` are those behind the program, at least one.
+    ``program`` is as it can be pasted, ``words`` are those behind it, at least one.
     """
     near = nearest(words[0], COMMANDS)
     remedy = f"the commands are {', '.join(COMMANDS)}; workloads are named with --workloads"

@@ -34,7 +34,8 @@ def name_of(gpu_type: str) -> str:
     """Return the name of the suite of NVIDIA's Exemplar Clouds for a GPU type: ``exemplar-26.08-gb300`` for ``gb300``.
 
     It has NVIDIA's release in it (without ``v`` and a final ``.00``), because a cloud is recognized for one
-    release. Whether there is such a suite is not checked.
+    release. Whether there is such a suite is not checked. ``gpu_type`` is in small letters, as on NVIDIA's list
+    here.
     """
     return f"exemplar-{RELEASE.removeprefix('v').removesuffix('.00')}-{gpu_type}"
 
@@ -62,8 +63,9 @@ def named_before(word: str) -> str | None:
 def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
     """Return the YAML text of the Exemplar suite for a GPU type, with a final newline.
 
-    ``listed`` has the precisions of each of NVIDIA's workloads, as ``_test_keys`` takes them: a test is made for
-    each, in that order. The number of GPUs is NVIDIA's, the same for all.
+    ``listed`` has, by the names of NVIDIA's workloads, their precisions, as ``_test_keys`` takes both: a test is
+    made for each precision, in that order. The number of GPUs is NVIDIA's, the same for all. ``gpu_type`` is as
+    ``name_of`` takes it.
     """
     tests: list[str] = []
     for workload, precisions in listed.items():

@@ -24,8 +24,9 @@ HEALTH = "health.json"
 class _Found(msgspec.Struct, frozen=True):
     """The part of a campaign's health file that is read; other keys of the file are ignored.
 
-    ``fabric`` is what was measured between the nodes, one item for each set of nodes; empty where nothing was
-    measured, or the file is of an earlier release.
+    ``fabric_of`` decodes it; a value of another form is refused (``msgspec.ValidationError``). ``fabric`` is what was
+    measured between the nodes, one item for each set of nodes; empty where nothing was measured, or the file is of an
+    earlier release.
     """
 
     fabric: tuple[Fabric, ...] = ()
@@ -73,7 +74,8 @@ def slow_nodes(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress])
 
     Those are the nodes of findings of level ``fail`` that training has confirmed; ``fabrics`` must have been
     through ``after_runs``. Only nodes that timed runs of the campaign were on, in no particular order; empty where
-    there are none. Of a node with several findings, the last text counts.
+    there are none. Of a node with several findings, the last text counts. ``standings``: where the campaign's
+    workloads stand.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read

@@ -93,7 +93,8 @@ def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
     with its bounds ``performance_low`` and ``performance_high`` at ``confidence``, a share; ``performance_limit``,
     above which it passes; ``required``, what the suite asks for; ``more_runs`` and ``further_days``, what would
     decide an open answer; ``runs`` and ``reruns``, lists as ``_run_json`` and ``_rerun_json`` make them. Figures
-    that are not known are None, and so is ``required`` without a reference.
+    that are not known are None, and so are ``required`` without a reference, and ``performance_high`` where there
+    is no upper bound.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -135,7 +136,7 @@ def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
 
     ``run`` is the rerun's number, ``run_id`` None where it has not started, ``reason`` a clause that says why it is
     run. ``replaces`` is the number of the run whose place it takes; None: it is one more. ``bad_nodes`` lists the
-    nodes that the replaced run has shown to be bad; empty where it replaces none.
+    nodes that the replaced run has shown to be bad; empty where there are none, or it replaces none.
     """
     # Runs are numbered from 1, so that 0 is none.
     run, replaced = runs.get(rerun.attempt), runs.get(rerun.replaces or 0)
@@ -151,10 +152,10 @@ def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
 def _run_json(run: Run) -> dict[str, Any]:
     """Return a run of a workload as JSON values: number (``run``), id, state, step time, fault, failure and figures.
 
-    The keys are ``run`` (from 1), ``run_id``, ``state``, ``step_seconds``, ``fault``, ``failure`` and ``result``,
-    the figures as ``as_dict`` returns them. ``step_seconds`` and ``result`` are None before the run has ended, or
-    where it has none; ``fault`` (not the workload's, so that the run is replaced) and ``failure`` are texts, empty
-    where there is none.
+    The keys are ``run`` (from 1), ``run_id``, ``state``, ``step_seconds`` (of steady steps, without stalls), ``fault``,
+    ``failure`` and ``result``, the figures as ``as_dict`` returns them. ``step_seconds`` and ``result`` are None before
+    the run has ended, or where it has none; ``fault`` (not the workload's, so that the run is replaced) and ``failure``
+    are texts, empty where there is none.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -265,8 +266,9 @@ def headline(result: dict[str, Any]) -> str:
 def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
     """Return a campaign's ``result`` of any release in this release's words: the same object where nothing changes.
 
-    ``result`` is a dict as ``outcome`` returns it. Earlier releases called an open answer inconclusive, and its
-    campaign not accepted: both are replaced, in a copy, whose conclusion is made anew from its workloads alone.
+    ``result`` is a dict as ``outcome`` returns it, and is not changed itself. Earlier releases called an open answer
+    inconclusive, and its campaign not accepted: both are replaced, in a copy, whose conclusion is made anew from its
+    workloads alone (``evening`` becomes False).
     """
     workloads = result["workloads"]
     if not any(item["verdict"] == "inconclusive" for item in workloads):
@@ -463,7 +465,7 @@ def _reference_lines(result: dict[str, Any]) -> list[str]:
     """Return lines on what the workloads were compared with, each once, and one on how sure the intervals are.
 
     Such as ``reference 1.25 s (SOURCE; SOFTWARE)``; the last line, which says what the intervals are, is left out
-    while none is known. Empty where no workload has a reference.
+    while none is known. Empty where no workload has a reference. ``result`` is a dict as ``outcome`` returns it.
     """
     references = [item["reference"] for item in result["workloads"] if item["reference"]]
     other = "; other software than these runs', so an indication, with a wider limit"

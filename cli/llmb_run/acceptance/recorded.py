@@ -67,7 +67,7 @@ def files_of(folder: Path) -> CampaignFiles:
 def _refuse_unsafe(folder: Path) -> None:
     """Raise if an unpacked evidence pack, which anybody may have made, has links, devices, or far too much in it.
 
-    That is over 4 GiB, or over 200000 files and folders.
+    That is over 4 GiB, or over 200000 files and folders. A folder in it that cannot be listed is passed over.
 
     Raises:
         RecordError: it has; the message names the file or the size
@@ -100,8 +100,8 @@ def _refuse_unsafe(folder: Path) -> None:
 class _PackedPaths(RunPaths, frozen=True):
     """The paths of a run in an unpacked evidence pack, where run folders lie side by side.
 
-    ``experiments`` is the folder that the pack was unpacked into. The property ``folder`` is the run's own,
-    directly below it, whether it exists or not; all other paths follow from that.
+    ``RecordedCampaign.records`` makes it. ``experiments`` is the folder that the pack was unpacked into. The property
+    ``folder`` is the run's own, directly below it, whether it exists or not; all other paths follow from that.
     """
 
     @property
@@ -118,8 +118,9 @@ class RecordedCampaign(Campaign):
     """A campaign that anybody may have carried out, whose runs are only read, to be judged again.
 
     ``folder`` is the one that ``CampaignFiles.campaign`` names, and ``is_pack`` as there: the runs lie beside it;
-    else in the installation where they ran. ``records`` returns the runs' records by the numbers of arm and
-    attempt, from 1, and raises ``RecordError`` for a damaged record or two of the same run.
+    else in the installation where they ran. ``records`` returns the runs' records as a dict by (arm, attempt), both
+    numbers from 1, empty where there are none; ``plans`` are those of all arms, in order. It raises ``RecordError``
+    for a damaged record or two of the same run, and OSError where the campaign's own file is missing.
     """
 
     is_pack: bool = False

@@ -92,9 +92,10 @@ def planned_json(item: SuiteWorkload) -> dict[str, Any]:
 def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
     """Return the table of a campaign's dry run, with headings and a final newline: a row for each workload.
 
-    It has GPUs, nodes, runs, reruns, the reference's and the slowest passing step time in seconds, the performance
-    that is required in percent (``> 95.0``), and the reference's source. Without a reference, the cells of its
-    figures are empty, and the last says what then counts.
+    It has title, GPUs, nodes, runs, reruns, the reference's and the slowest passing step time in seconds, the
+    performance that is required in percent (``> 95.0``), and the reference's source. Without a reference, the cells
+    of its figures are empty, and the last says what then counts. ``workloads`` are all of the suite, as
+    ``plan_suite`` returns them.
     """
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
     rows = []
@@ -117,7 +118,8 @@ def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, A
     """Return the conclusion that the campaign reaches if every workload passes, as ``outcome.conclusion`` does.
 
     Its keys are ``outcome``, ``accepted``, ``indication``, ``evening`` and ``why``. Passing is not enough for
-    "accepted" where a reference is missing. ``evening``: the campaign judges one evening alone.
+    "accepted" where a reference is missing. ``evening``: the campaign judges one evening alone. ``workloads`` are
+    all of the suite, as ``plan_suite`` returns them.
     """
     return conclusion([{**planned_json(item), "verdict": "pass"} for item in workloads], evening=evening)
 
@@ -125,8 +127,10 @@ def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, A
 def foreseen_lines(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     """Return, before anything runs, what keeps the campaign from ending as a full acceptance even if all runs pass.
 
-    That is a missing reference, else one of other software, else ``evening`` (it judges one evening alone). A list
-    with one sentence, without a period; an empty list where nothing does. The pre-screen does not count.
+    That is a missing reference (of a workload whose speed the suite wants judged, or of all), else one of other
+    software, else ``evening`` (it judges one evening alone). A list with one sentence, without a period, such as
+    ``2 of 5 workloads have no reference: at best this campaign ends NOT JUDGED (...)``; an empty list where nothing
+    does. The pre-screen does not count. ``workloads`` are all of the suite, as ``plan_suite`` returns them.
     """
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
@@ -160,8 +164,9 @@ def write_pack(
     ``result`` is what ``outcome`` made of ``frozen``, ``standings`` and ``fabrics``; the secrets are those stored
     in the installation of ``workspace``. Returns ``pack`` and ``report``, the names of the files there, and
     ``pack_sha256``. The pack is ``SUITE.tar.zst``, without zstd ``SUITE.tar.gz``, and has the folders of all runs,
-    ended or not; the report is ``report.html``, of the runs that have ended. Prints a notice on stderr for each
-    file that is left out because secrets in it cannot be masked.
+    ended or not; the report is ``report.html``, of the runs that have ended, and is written first: it stays where the
+    pack cannot be written. Prints a notice on stderr for each file that is left out because secrets in it cannot be
+    masked.
 
     Raises:
         RecordError: the pack cannot be written, or the record of a run cannot be read
@@ -211,7 +216,8 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
     Jobs are submitted and followed to their end; of a campaign that is over, the result on disk is shown, and
     nothing is started. ``again``: begin another one instead of continuing or showing the latest. ``folder``: where
     campaigns are kept; None: ``campaigns`` in the installation. ``dry_run``: only show what would be started, with
-    exit status 0. ``evening``: judge the speed of a single evening, as a campaign of its own. The result's exit
+    exit status 0. ``evening``: judge the speed of a single evening, as a campaign of its own. The data is that of
+    ``outcome`` and ``write_pack`` with the campaign's ``folder``; of a dry run as ``_show_plans`` says. The exit
     status is 0 where it is accepted, 1 where not, 4 where that stays open or was not judged.
 
     Raises:
@@ -275,9 +281,10 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
 def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace, *, fabric: bool) -> None:
     """Look at the nodes before a campaign's runs, exclude those that fail, and write the findings into its health file.
 
-    ``fabric``: also measure between nodes. Where no node can be asked, such as when none is free, that is written
-    and printed on stderr, and is no error: the pre-screen looks at its nodes. After an error no findings are
-    written; nodes that failed stay excluded.
+    The nodes are those that the jobs of ``workloads`` may get. ``fabric``: also measure between nodes. Where no
+    node can be asked, such as when none is free, that is written and printed on stderr, and is no error: the
+    pre-screen looks at its nodes. After an error no findings are written; nodes that failed stay excluded.
+    ``workspace`` is that of the jobs.
 
     Raises:
         LLMBError: a node that a job asks for fails, the fabric as a whole fails, no node is left, or asking fails
@@ -357,6 +364,7 @@ def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite, *, evening: bo
 
     ``workloads`` are those of ``suite``. As JSON: ``dry_run`` (True), ``suite`` (its name), ``suite_sha256``,
     ``at_best`` and ``workloads``, as ``at_best`` and ``planned_json`` return them. The exit status is 0.
+    ``evening``: the campaign would judge one evening alone.
     """
     return Result(
         lambda: {

@@ -54,15 +54,16 @@ def show_campaign(folder: Path) -> Result:
 
     ``folder`` is an unpacked evidence pack, or a campaign's own folder; nothing in it is changed. The exit status
     is the verdict's: 0 accepted, 1 not, 4 open, not judged or still under way; 1 where the campaign contradicts
-    itself (an error in the result). As JSON: ``folder``, ``said`` (its own conclusion; empty while under way),
-    ``outcome``, ``problems`` and ``notes`` (lists of lines), ``demanded`` (as ``_demand_json``) and ``judged`` (as
-    ``outcome`` returns it).
+    itself (an error, code ``pack-refuted``, in the result). As JSON: ``folder``, ``said`` (its own conclusion; empty
+    while under way), ``outcome``, ``problems`` and ``notes`` (lists of lines), ``demanded`` (as ``_demand_json``) and
+    ``judged`` (as ``outcome`` returns it).
 
     Raises:
         RequestError: ``folder`` is neither, or the campaign is of a workload that is not known here
         ConfigError: something in the campaign's suite is wrong
         RecordError: the campaign cannot be judged again: a file is damaged, missing or forged
         RecipeError: a recipe's files cannot be read
+        OSError: an evidence pack cannot be looked through
     """
     files = files_of(folder)
     try:
@@ -109,11 +110,13 @@ class _NoInstallation(Workspace):
 class _RejudgedCampaign:
     """A campaign, judged again from its logs, with everything in which it contradicts itself.
 
-    It is made from the places of its files; making it reads them all, and raises whatever damaged ones cause.
-    ``found``: the outcome, as ``outcome`` returns it. ``problems``: where it contradicts itself, a line each, each
-    once, in the order in which they were found. ``notes``: what could not be checked, a line each. ``said``: its
-    own conclusion, ``ACCEPTED: ...``; empty while it is under way. ``workloads`` and ``frozen``: what it began
-    with. ``text`` returns all this as text for people, with a final newline.
+    It is made from the places of its files; making it reads them all and changes none. Damaged or forged ones raise
+    LLMBError, OSError, or whatever follows from their shape (ValueError, TypeError, KeyError ...). ``found``: the
+    outcome, as ``outcome`` returns it. ``problems``: where it contradicts itself, a line each, each once, in the
+    order in which they were found. ``notes``: what could not be checked, a line each, each once. ``said``: its own
+    conclusion, ``ACCEPTED: ...``; empty while it is under way. ``frozen``: what it began with; ``workloads``: its
+    workloads as they were then, in the suite's order. ``text`` returns all this as text for people, with a final
+    newline, and raises nothing but for such shapes.
     """
 
     def __init__(self, files: CampaignFiles) -> None:
@@ -283,7 +286,7 @@ class _RejudgedCampaign:
 
         ``standings`` are those of all workloads. A job ended well if its exit code is 0: a slow run that is made
         out to be one that a node ended would be replaced by a faster one. A run is the planned job if its plan, but
-        for the time to begin at, and its training code are the same.
+        for the time to begin at, and its training code are the same; a line names at most three things that differ.
         """
         for item in standings:
             planned = work_of(fixed_values(plan_as_dict(item.workload.plan)))
@@ -344,7 +347,8 @@ def _verdict_facts(result: Mapping[str, Any]) -> dict[str, Any]:
 def _group_figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
     """Return (nodes, round, bus bandwidth in GB/s) of each group of nodes in a measurement of the fabric, in its order.
 
-    These are what was measured; the verdict itself depends on the site's expectation and the release, too.
+    ``nodes`` is a tuple of names, the round counts from 0, the bandwidth is None where there is no figure. These are
+    what was measured; the verdict itself depends on the site's expectation and the release, too.
     """
     return [(group.nodes, group.round, group.busbw_gbps) for group in verdict.groups]
 

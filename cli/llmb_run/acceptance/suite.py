@@ -65,8 +65,9 @@ FILES = Path(__file__).with_name("suites")
 class _PublishedConfiguration:
     """A benchmark configuration of ``recipe``, represented by the best result that is published for it.
 
-    The property ``same`` tells whether that was measured in the recipe's own container; the property ``rank`` is a
-    sort key, a tuple: of several results the one with the greatest is the best.
+    ``_published_configurations`` makes it; ``result`` is one of the recipe's own results. The property ``same`` tells
+    whether that was measured in the recipe's own container. The property ``rank`` is a sort key, of which the
+    greatest is the best: ``same``, then the release of the result's container as a tuple of numbers.
     """
 
     recipe: Recipe
@@ -97,6 +98,8 @@ def suites() -> dict[str, str]:
 
     Raises:
         RecipeError: a recipe is wrong or cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
+        OSError: a folder of recipes, or a suite's file, may not be looked at
     """
     found = _published_configurations()
     made = {}
@@ -118,6 +121,8 @@ def _published_configurations() -> list[_PublishedConfiguration]:
 
     Raises:
         RecipeError: a recipe is wrong or cannot be read
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
+        OSError: a folder of recipes may not be looked at
     """
     best: dict[tuple[object, ...], _PublishedConfiguration] = {}
     for folder in recipe_folders(recipes_root()):
@@ -152,7 +157,7 @@ def _suite_text(name: str, found: Sequence[_PublishedConfiguration]) -> str:
     """Return the YAML text of the suite ``name`` that tests all of ``found``, at least one, with a final newline.
 
     They must be of one GPU type and container, and all measured in it, or none. Its pre-screen runs, for 20 steps,
-    the smallest of the models that were measured at their largest number of GPUs.
+    the smallest of the models that ``found`` has at its largest number of GPUs (one of unknown size comes last).
 
     Raises:
         RecipeError: a recipe's catalogue or results cannot be read
@@ -255,10 +260,12 @@ class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of an acceptance suite's YAML file, as written; decoding refuses an unknown key in it.
+    """The content of an acceptance suite's YAML file, as written.
 
     ``name`` begins with a letter or digit and has at most 64 letters, digits, dots, underscores and hyphens.
-    ``tests`` are in the file's order, and ``defaults`` hold for those.
+    ``tests`` are in the file's order, and ``defaults`` hold for those, not for ``prescreen``. Decoding refuses
+    (msgspec.ValidationError) an unknown key, a missing ``name`` or ``tests``, and another form of ``name``;
+    ``tests`` may be empty.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
@@ -297,8 +304,8 @@ class SuiteEntry:
 class Suite:
     """An acceptance suite, complete: every workload to run, those of the pre-screen first. ``read_suite`` makes it.
 
-    ``tests`` has all of them, one entry for each workload that a sweep makes. The property ``sha256`` is that of
-    ``text`` (hexadecimal digits), by which a changed suite is noticed.
+    ``name`` is as the file says. ``tests`` has all of them, one entry for each workload that a sweep makes. The
+    property ``sha256`` is that of ``text`` (hexadecimal digits), by which a changed suite is noticed.
     """
 
     path: Path
@@ -326,6 +333,8 @@ def find_suite(word: str) -> tuple[Path, str]:
     Raises:
         ConfigError: there is no such suite (code ``unknown-suite``), or the file cannot be read
         RecipeError: a recipe, from which suites are made, is wrong
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
+        OSError: a folder of recipes, or of the file, may not be looked at
     """
     path = Path(word)
     if path.is_file():
@@ -348,10 +357,11 @@ def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
     """Return the suite that the YAML ``text`` holds, with defaults filled in and sweeps expanded to workloads.
 
     ``path``: where it was read, for messages and the suite's own ``path``. ``workspace``: whose recipes the tests
-    name. Repeats of a task count as one workload. Nothing is planned.
+    name. Repeats of a task count as one workload. Workloads of the pre-screen come first. Nothing is planned.
 
     Raises:
-        ConfigError: something in it is wrong, or a workload is profiled; the message has file and line
+        ConfigError: something in it is wrong, a workload is profiled, or there is no installation; the message has file
+            and line
     """
     content, at = read_content(text, str(path), SuiteFile)
     tests: list[SuiteEntry] = []
@@ -380,7 +390,9 @@ def _suite_entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, Sui
     """Yield (entry, test, path in the file) for each test of a suite, those of the pre-screen first.
 
     The entry says what the test demands, and has no job yet (an empty ``spec``); the path is ``$.tests[2]`` or
-    ``$.prescreen[0]``. ``at``, called with such a path, gives its file and line.
+    ``$.prescreen[0]``, counted from 0. What a test does not give is as the suite's defaults say, else as of
+    ``SuiteTest``; those defaults do not hold for the pre-screen. ``at``, called with such a path, gives its file and
+    line.
     """
     # What the tests must reach is nothing to the pre-screen: it only has to run.
     screened = SuiteDefaults(repeats=1, reruns=1, reference="none")

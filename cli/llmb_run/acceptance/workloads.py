@@ -45,10 +45,10 @@ class SuiteWorkload:
     """One workload of a suite, planned, with the reference that its step times are compared with.
 
     ``plan_suite`` makes it, or a recorded campaign, to be judged again. Properties: ``arm`` is its plan as an arm
-    of the campaign; ``title`` names it for people; ``limit`` is the step time in seconds below which it passes
-    (None without a reference); ``indication`` tells whether the reference is of other software (False without one).
-    ``decide``, called with the step times of its successful runs, at least one, returns the decision; only with a
-    reference.
+    of the campaign; ``title`` names it for people, and ends in `` (pre-screen)`` where it belongs to that; ``limit``
+    is the step time in seconds below which it passes (None without a reference); ``indication`` tells whether the
+    reference is of other software (False without one). ``decide``, called with the step times of its successful runs,
+    returns the decision; ValueError without any times, AssertionError without a reference.
     """
 
     entry: SuiteEntry
@@ -120,7 +120,7 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
     """Plan every workload of a suite, and return them in order, each with its reference; nothing is started.
 
     Notices say what planning chose. Unless ``dry_run``, what each job needs (images, disk space, checkpoints) is
-    checked, too.
+    checked, too. ``workspace``: whose recipes, baselines and runs count.
 
     Raises:
         ConfigError: code ``suite-refused``: some cannot be run, or would be compared with nothing; the message
@@ -156,7 +156,7 @@ def _plan_workload(
 
     ``known``: the site's baselines, and how its earlier runs scattered. The reference is None where there is
     nothing to judge its runs by. Notices say what planning chose. Unless ``entry.spec`` is of a dry run, what the
-    job needs is checked by ``check_job``.
+    job needs is checked by ``check_job``. ``workspace``: whose recipes and site configuration count.
 
     Raises:
         RequestError: the job cannot be planned, is slowed down (such as by profiling) or too short to be judged,
@@ -191,7 +191,8 @@ def _reference_of(
 
     That is what the suite states, else the preferred one of the site's baselines for the same software, from
     ``known``, and published results; None if the suite wants none, or calls it optional and none is known. ``past``
-    tells how sure a baseline is. Of small copies and on CPUs nothing is published.
+    tells how sure a baseline is. Of small copies and on CPUs nothing is published. ``entry`` says what the suite
+    wants; ``plan`` and ``recipe`` are the workload's.
 
     Raises:
         RequestError: no reference is known, and the suite requires one
@@ -215,8 +216,9 @@ def _reference_of(
 class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One workload of the suite as it was when the campaign began: plan, reference, and how its runs scatter.
 
-    ``scatter`` (how much the site's runs differ) and ``earlier`` (what earlier runs of the same configuration have
-    shown of that) are as in ``SuiteWorkload``. Decoding refuses unknown keys.
+    ``freeze`` makes it, or reading the campaign's file. ``scatter`` (how much the site's runs differ) and
+    ``earlier`` (what earlier runs of the same configuration have shown of that) are as in ``SuiteWorkload``.
+    Decoding refuses unknown keys.
     """
 
     where: str
@@ -230,9 +232,10 @@ class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields
 class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a campaign began with, as its file keeps it: the suite and its workloads as they were then.
 
-    ``freeze`` makes it, or reading the file, which refuses unknown keys. The property ``inputs`` has, by name, what
-    must not change during the campaign. ``frozen``, called with the workloads as planned now, returns copies with
-    the references and scatter of the beginning; ValueError if they are not as many.
+    ``freeze`` makes it, or reading the file, which refuses unknown keys. ``suite_name`` is the suite's own name,
+    ``suite_sha256`` the hash of its text, ``arms`` its workloads in order. The property ``inputs`` has, by name,
+    what must not change during the campaign. ``frozen``, called with the workloads as planned now, returns copies
+    with the references and scatter of the beginning; ValueError if they are not as many.
     """
 
     arm_kind = FrozenWorkload
@@ -293,9 +296,9 @@ def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload],
 class WorkloadProgress:
     """Where one workload of a campaign stands: its runs so far, and what they decide.
 
-    ``AcceptanceStrategy.standings`` makes it. ``progress`` has its answer, and which reruns it needs. The property
-    ``due`` yields the runs that it needs and that are not on record yet, in ascending order; none once it has its
-    answer.
+    ``AcceptanceStrategy.standings`` makes it. ``progress`` has its answer (``pass``, ``fail``, ``open``, or None), and
+    which reruns it needs. The property ``due`` yields the runs that it needs and that are not on record yet, in
+    ascending order of their numbers; none once it has its answer.
     """
 
     number: int
@@ -332,8 +335,9 @@ class AcceptanceStrategy:
 
     ``due`` returns the runs to start now as a list, maybe empty; it does not use its ``arms``. ``standings``
     returns where each workload stands, one for each. Both are in the order of the suite. ``runs`` has a list for
-    each workload, by its number from 1, also where that is empty. It keeps no state: what it says follows from
-    ``workloads`` and the runs. Where the pre-screen does not pass, no other workload is started.
+    each workload, by its number from 1, also where that is empty (else KeyError). It keeps no state: what it says
+    follows from ``workloads`` and the runs. Until all workloads of the pre-screen have passed, no other is started;
+    it may have none.
     """
 
     workloads: Sequence[SuiteWorkload]

@@ -50,7 +50,8 @@ _COMPARED = {
 class Difference:
     """One thing that is not today what it was when a run was submitted, such as its batch script or the recipe.
 
-    ``then`` and ``now`` are short texts for a table, such as a commit's first digits; ``none`` where there is none.
+    ``differences`` makes it. ``then`` and ``now`` are short texts for a table, such as a commit's first digits;
+    ``none`` where there is none.
     """
 
     what: str
@@ -209,8 +210,9 @@ def retry(
     start only where nothing differs (else an error in the result), ``anyway``: even so. ``resume``: continue from
     the checkpoint. ``without_failed``: avoid nodes that were bad; ``exclude``: a host list of more, or None.
     ``repeats``, ``spread``: how many jobs for each run, and over how many days (None: all at once). ``settings``:
-    the fields of ``StartOptions``. Runs must have ended, except for ``check`` and ``exact``. Remarks name what
-    differs; bad nodes are printed as notices.
+    the fields of ``StartOptions``; missing ones have their defaults. Runs must have ended, except for ``check`` and
+    ``exact``. The result is that of ``start_one`` or, for several jobs, ``start_round``; with ``exact``, remarks name
+    what differs. Bad nodes are printed as notices.
 
     Raises:
         RequestError: options exclude each other, there is no such run, a run has not ended, or a checkpoint cannot

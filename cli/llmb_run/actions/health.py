@@ -59,8 +59,9 @@ def health(
         SchedulerError: the scheduler does not give the nodes
         CheckFailed: with ``exclude_failed``: all nodes fail of the same, which is the site's fault; none is
             excluded
-        LLMBError: the nodes cannot be measured
-        OSError: a part of LLMB cannot be read
+        LLMBError: the nodes cannot be measured, recipe or configuration are wrong, or a run's record or the exclusion
+            list cannot be read or written
+        OSError: a part of LLMB cannot be read, or a folder of the job, the site or the installation not be looked at
     """
     if sizes and not fabric:
         raise RequestError("--sizes needs --fabric", remedy="add --fabric")
@@ -94,12 +95,14 @@ def _nodes_meant(
     Host list and partition are None where they are not given and no default of the site applies; both None: this
     machine, or all nodes of the scheduler's default. ``runs`` are words that name one run each. ``job``: the
     options of the job of ``workload``, whose nodes are meant; without a workload all of them must be empty or None.
+    ``workspace``: whose runs, recipes and site configuration count.
 
     Raises:
         RequestError: nodes are named in several ways, there are options of a job without a workload, the job cannot
             be planned, or there is no such run
         RecordError: a run's record cannot be read
         LLMBError: recipe or configuration are wrong
+        OSError: a folder that the job or the site names may not be looked at
     """
     if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
@@ -128,12 +131,13 @@ def _nodes_meant(
 def _nodes_of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
     """Return the executor, the needs, a host list (None: this machine) and None, for checking the nodes of ``runs``.
 
-    ``runs`` are words that name one run each, at least one. Executor and needs are those of the last; the host list has
-    all nodes. The last None stands for the partition.
+    ``runs`` are words that name one run each, at least one. Executor and needs are those of the last; the host list
+    has all nodes. The last None stands for the partition. ``workspace``: whose installation has the runs.
 
     Raises:
         RequestError: there is no such run, or the runs did not record their nodes
         RecordError: a run's record cannot be read
+        OSError: a folder that a run's job names may not be looked at
     """
     records = [load_record(find_run(workspace.install, word).folder) for word in runs]
     ran_on = [read_events(record.paths.events).nodes for record in records]
@@ -149,8 +153,8 @@ def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, na
 
     The command is left out where they are ``excluded`` already. ``left``: nodes that were not checked, with why;
     where the user ``named`` the nodes, any of these make the exit status 1, as does a node or fabric that fails. As
-    JSON: ``nodes`` (as ``_as_dict``), ``not_asked`` (``left``), ``drift``, ``fabric`` (None if not measured),
-    ``seconds`` and ``excluded`` (names).
+    JSON: ``nodes`` (as ``_as_dict``), ``not_asked`` (``left``), ``drift`` (what nodes differ in: by its name, lists of
+    nodes by value), ``fabric`` (None if not measured), ``seconds`` and ``excluded`` (names; empty unless ``excluded``).
     """
     failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
     fabric_fails = found.fabric is not None and found.fabric.verdict.level == "fail"
@@ -180,8 +184,8 @@ def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, na
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
     """Return a checked node's verdict, its remarks and its facts as JSON values.
 
-    The keys are ``node``, ``status``, ``remarks`` (a list of dicts with ``check``, ``level`` and ``text``, among
-    others) and ``facts``, as ``facts_as_json`` returns them; None where the node did not answer.
+    The keys are ``node``, ``status``, ``remarks`` (a list of dicts with ``check``, ``level``, ``text`` and
+    ``remedy``) and ``facts``, as ``facts_as_json`` returns them, which is None where the node did not answer.
     """
     remarks = msgspec.to_builtins(verdict.remarks)
     facts = facts_as_json(found.facts.get(verdict.node))

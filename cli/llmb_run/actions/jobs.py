@@ -63,7 +63,8 @@ def jobs(
     Raises:
         RequestError: a word names no run, an option has a wrong value, or there is no installation
         RecordError: the record of a live run cannot be read
-        OSError: a run.json that is to be changed fails to be read
+        RecipeError, ConfigError: a filter names a workload, and a recipe or the site's configuration cannot be read
+        OSError: a run.json that is to be changed fails to be read, or the installation's folder may not be looked at
     """
     workspace = Workspace()
     count = limit or (None if everything or live else options.JOBS_LISTED)
@@ -118,7 +119,8 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
 
     Its step time is a live run's last one, and an ended run's mean over the documented window, where it has one.
     ``lines`` are as ``_job_json`` makes them, with ``differing``. Only the first ``MOST_LOGS`` logs of ended runs
-    are read. ``rows`` are those of the same runs in the index, and maybe of more.
+    are read. ``rows`` are those of the same runs in the index, and maybe of more. ``workspace``: in whose index the
+    figures of logs are kept.
     """
     asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]
@@ -180,10 +182,11 @@ def _job_json(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) ->
 def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
     """Wait until runs have ended, as ``llmb-run wait`` does, and print each change of state on stderr.
 
-    ``runs``: words that name some; without any, all live ones of the user's own. ``timeout``: a time span such as
-    ``2h``; None: without limit. The exit status is 1 where one failed or was cancelled, unless every step was
-    trained; the result has an error of code ``timeout`` where some have not ended in time. Then the runs keep
-    running. As JSON: ``runs``, as ``LiveRun.as_dict`` returns them.
+    ``runs``: words that name some; without any, all live ones of the user's own (a notice says if there is none).
+    ``timeout``: a time span such as ``2h``; None: without limit. The exit status is 1 where one failed or was
+    cancelled, unless every step was trained. Where some have not ended in time, the result has an error of code
+    ``timeout`` (exit status 4, or 1 if another one failed), and these runs keep running. As JSON: ``runs``, as
+    ``LiveRun.as_dict`` returns them.
 
     Raises:
         RequestError: a word names no run, ``timeout`` is no time span, or there is no installation
@@ -232,9 +235,10 @@ def _ended_line(run: LiveRun) -> str:
 def cancel(runs: tuple[str, ...], everything: bool) -> Result:
     """Cancel ``runs``, or with ``everything`` all live ones of the user's own, as ``llmb-run cancel`` does.
 
-    ``runs`` are words that name some. Waits up to 10 s for them to end. Runs that could not be cancelled, such as
-    another user's, are in the result with their errors (``refused``), of which the highest makes its exit status.
-    Named runs that had ended are no error.
+    ``runs`` are words that name some. Waits up to 10 s for them to end. As JSON: ``runs``, as ``LiveRun.as_dict``
+    returns them, and ``refused``, a list of dicts with ``run`` and ``error``, for those that could not be cancelled,
+    such as another user's; the highest exit status of these errors is the result's. Named runs that had ended are no
+    error, and a notice says if there is none to cancel.
 
     Raises:
         RequestError: neither or both are asked for, a word names no run, or there is no installation

@@ -65,10 +65,10 @@ def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
 def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[float], None]) -> Iterator[str]:
     """Yield the lines of ``path`` from the byte ``offset`` on, then new ones, until ``ended()`` is true.
 
-    A line is yielded when it is complete, the last one also without a line break in the end; of one with carriage
-    returns only the last part. ``pause`` is called with the seconds to wait between two looks. The file may be missing
-    meanwhile, or be replaced by a shorter one, which is then read from its beginning. What is written before
-    ``ended()`` is true is yielded, too.
+    A line is yielded when it is complete, without its line break, the last one also where it has none; of one with
+    carriage returns only the last part. ``pause`` is called with the seconds to wait between two looks. The file may be
+    missing meanwhile, or be replaced by a shorter one, which is then read from its beginning. What is written before
+    ``ended()`` is true is yielded, too. What ``ended`` and ``pause`` raise passes.
 
     Raises:
         OSError: the file is there and cannot be read

@@ -30,10 +30,13 @@ _NODES = 3
 class Outlook:
     """What a planned job is expected to take: memory, time and GPU-hours, and where its settings come from.
 
-    It is made from the planned job and the workspace whose site configuration counts. ``as_dict`` returns it as
-    JSON values for programs. ``text`` returns it as text for people, wrapped at the terminal's width, with a final
-    line break; its flags add the parts of each pipeline stage (``memory``), where each value comes from
-    (``origin``), and which ranks are on which node (``ranks``).
+    It is made from the planned job and the workspace whose site configuration counts; RecipeError where the recipe's
+    catalogue cannot be read then. ``plan`` is the job's plan, ``sources`` a list of (name, value, source), one for
+    each of its settings. ``as_dict`` returns it all as JSON values, with the keys ``plan``, ``sources``,
+    ``time_from``, ``job_seconds``, ``gpu_hours``, ``most_gpu_hours``, ``rank_order``, ``groups`` and ``ranks``; those
+    of time and GPU-hours are None where that is not known. ``text`` returns it as text for people, wrapped at the
+    terminal's width, with a final line break; its flags add the parts of each pipeline stage (``memory``), where each
+    value comes from (``origin``), and which ranks are on which node (``ranks``).
     """
 
     def __init__(self, planned: PlannedJob, workspace: Workspace) -> None:
@@ -46,8 +49,11 @@ class Outlook:
         The keys are ``plan`` (as ``plan_as_dict``), ``sources``, ``time_from``, ``job_seconds``, ``gpu_hours``,
         ``most_gpu_hours``, ``rank_order``, ``groups`` and ``ranks``. ``job_seconds`` and ``gpu_hours`` are pairs,
         lowest and highest; None where they are not known, and so is ``time_from``, a text on what they are known
-        from. ``most_gpu_hours`` is what the time limit allows. ``sources`` is a list with a dict for each setting,
-        which says where it comes from; ``ranks`` has the place of each rank, by number from 0, in the ``groups``.
+        from. ``most_gpu_hours`` is what the time limit allows; None where nothing ends the job then. On CPUs no
+        GPU-hours are known. ``sources`` is a list with a dict for each setting, with the texts ``name``, ``value``
+        and ``source``. ``rank_order`` is a text (``tp-cp-ep-dp-pp``), ``groups`` a list with a dict for each kind of
+        group of ranks (``name``, ``size``, ``stride`` and ``nodes``, as in ``RankGroup``), empty for one rank, and
+        ``ranks`` a list of dicts as ``coordinates`` returns them, each rank's place in the groups, from rank 0 on.
         """
         return {
             "plan": plan_as_dict(self.plan),
@@ -82,12 +88,18 @@ class Outlook:
         return f"{text}more: --memory --sources --ranks --json\n"
 
     def _memory_lines(self) -> Iterator[str]:
-        """Yield one line: how much memory the fullest rank needs, and how well that is known; or ``not estimated``."""
+        """Yield one line: how much GPU memory the fullest rank needs, and how well that is known; or ``not estimated``.
+
+        ``60.1 GiB and 6 in reserve on the fullest rank, of 179 (dense, bf16: validated)``, without a period.
+        """
         memory = self.plan.preflight.memory
         yield "not estimated" if memory is None else memory_line(memory)
 
     def _job_lines(self) -> Iterator[str]:
-        """Yield two lines on what the job is: workload, model, precision and scale; then its layout and steps."""
+        """Yield two lines on what the job is: workload, model, precision and scale; then its layout and steps.
+
+        ``pretrain_llama3.1 405b fp8 on 128 GB200 GPUs, 32 nodes of 4``, then ``TP 4, PP 8, ...; 50 steps``.
+        """
         plan = self.plan
         nodes = f"{counted(plan.nodes, 'node')} of {plan.gpus_per_node}"
         yield f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}"
@@ -97,7 +109,7 @@ class Outlook:
     def _source_lines(self) -> Iterator[str]:
         """Yield a line for each source of the job's settings: ``SOURCE: NAME VALUE, NAME VALUE``.
 
-        Sources and settings are in the order in which the settings are known.
+        Sources, each once, and settings are in the order of ``sources``.
         """
         together: dict[str, list[str]] = {}
         for name, value, source in self.sources:
@@ -120,7 +132,10 @@ class Outlook:
         yield ", ".join([*(part for part in parts if not part.endswith(" 0.0")), f". reserve {memory.reserve:.0f}"])
 
     def _time_lines(self) -> Iterator[str]:
-        """Yield lines on how long the planned job takes, and on what that is known from."""
+        """Yield lines, at least one, on how long a step and the whole job take, and on what that is known from.
+
+        As ``time_lines`` has them: ``50 steps and the start take about 9 to 11 minutes``, without a period.
+        """
         yield from time_lines(self.plan)
 
     def _rank_lines(self) -> Iterator[str]:
@@ -185,12 +200,13 @@ def _range_text(values: list[int]) -> str:
 def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
     """Show what a job will take, as ``llmb-run plan`` does. Starts nothing.
 
-    ``settings`` are the job's options, as ``one_job`` takes them, without ``dry_run``. A job that does not fit into
-    memory is shown, too, with that error in the result, which decides the exit status. ``memory``, ``origin``,
-    ``ranks``: add these parts to the text. Warnings are printed on stderr.
+    ``settings`` are the job's options, as ``one_job`` takes them, without ``dry_run``. ``memory``, ``origin``,
+    ``ranks``: add these parts to the text. The data is that of ``Outlook.as_dict``. A job that does not fit into
+    memory is shown, too, with that error (code ``does-not-fit``) in the result, which decides the exit status; of
+    any other, warnings are printed on stderr, and checkpoint and space are checked as in a dry run.
 
     Raises:
-        RequestError: the job cannot be planned for another reason
+        RequestError: the job cannot be planned for another reason, or an option is wrong
         LLMBError: the checkpoint to load, or the space for checkpoints, is lacking; recipe or site configuration is
             wrong
     """

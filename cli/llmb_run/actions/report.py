@@ -41,15 +41,15 @@ def report(
     ``runs`` are words that name some; ``filters`` are the options of ``run_filter``. ``html``, ``markdown``,
     ``junit``: files to write, which replace earlier ones, ``-`` for standard output, None: not this form; where
     none is asked for, standard output gets Markdown. ``title``: the report's heading. ``fabric``: files with
-    measurements of the fabric to add. The exit status is 1 where runs were chosen by name or filter and one of them
-    failed.
+    measurements of the fabric to add. As JSON: ``files`` (the written ones by form) and ``report``. The exit status is
+    1 where runs were chosen by name or filter and one of them failed.
 
     Raises:
         RequestError: two forms go to standard output, one goes there beside ``--json``, no run is found, or a file
             holds no measurement
         RecordError: a file cannot be written or read, or the record of a run not be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
-        OSError: the log of a run is to be read again for its steps, and cannot be
+        OSError: a word's path may not be looked at, or the log of a run, or the record of a live one, not be read
     """
     asked = {"html": html, "markdown": markdown, "junit": junit}
     # Before the runs are measured, which may take long.

@@ -58,17 +58,17 @@ def results(
 
     ``filters`` are the options of ``run_filter``; ``limit`` must be among them. ``output``: ``table`` (also None),
     ``csv`` or ``json``. ``iterations``, ``group``, ``rank``, ``scaling``, ``history``, ``alarm``: another view, at
-    most one (``history`` and ``alarm`` together: the alarm); ``window``: the iterations to measure, None: each
-    run's own. ``last``, ``everything``: how many runs the table has; ``single_runs``, ``timing``, ``notes``,
-    ``full_names``: what it shows of them. Outputs of nccl-tests may be named instead of runs. The exit status is 1
-    where a run failed; with ``rank`` where a ranking has no time and none to come, with ``alarm`` where there is
-    one.
+    most one (``history`` and ``alarm`` together: the alarm); ``window``: the iterations to measure, None: each run's
+    own. The table lists the newest ``last`` runs (None: as many as ``limit``, else ``MOST``), with ``everything`` all;
+    ``single_runs``, ``timing``, ``notes``, ``full_names``: what it shows of them. Outputs of nccl-tests may be named
+    instead of runs; the result is made by ``nccl_results`` then, and only ``output`` counts. The exit status is 1
+    where a run failed; with ``rank`` where a ranking has no time and none to come, with ``alarm`` where there is one.
 
     Raises:
         RequestError: options exclude each other or are wrong, or no run is found
         RecordError: the list of folders outside the installation, or the record of a run, cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
-        OSError: the log of a run is to be read again for its steps, and cannot be
+        OSError: a word's path may not be looked at, or the log of a run, or the record of a live one, not be read
     """
     if output not in (None, "json"):
         refuse_beside_json("--format", output)
@@ -144,7 +144,8 @@ def _ranking_result(output: str, found: list[MeasuredRun], workspace: Workspace)
 
     There is a ranking for each kind of work; as JSON they are a list under ``boards``. ``output`` is as for
     ``_in_output_form``. A failed run is a valid outcome, as long as another one in its ranking has a time. The exit
-    status is 1 where a ranking has no time, and no run that may yet have one, else 0.
+    status is 1 where a ranking has no time, and no run that may yet have one, else 0. ``found`` are the measured
+    runs; ``workspace`` is the command's.
 
     Raises:
         RequestError: the fastest configuration is of a workload that is not known here
@@ -173,12 +174,14 @@ def _alarm_result(
     Nothing else is printed then, because cron mails whatever is: what measuring says on stderr is dropped.
     ``runs``: words that name some; ``filters``: options of ``run_filter``, by name, if there are no words.
     ``window``: the iterations to measure, None: each run's own. ``output`` is as for ``_in_output_form``; as JSON
-    the lines are under ``alarms``. The exit status is 1 with a line, else 0.
+    the lines are under ``alarms``. The exit status is 1 with a line, else 0. ``workspace``: whose installation has
+    the runs.
 
     Raises:
-        RequestError: no run is found
+        RequestError: no run is found, or a filter is wrong
         RecordError: the record of a run is gone, or cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: a word's path may not be looked at, or the record of a live run not be read to change it
     """
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected_runs(workspace, runs, filters, window)
@@ -210,7 +213,8 @@ def _view_functions(
     """Return three functions without arguments that give a view of the runs: as data, as a table, and as CSV.
 
     The view is their groups with ``group``, how they scale with ``scaling``, else their history. The data is a dict
-    with the view's rows under its name. That for the table also prints notices, of groups.
+    with the view's rows under its name. That for the table also prints notices, of groups. ``found`` are the
+    measured runs; ``workspace`` is the command's.
 
     Raises:
         RecordError: a record that is needed is gone or cannot be read
@@ -247,13 +251,15 @@ def compare(first: str, second: str) -> Result:
     """Compare the runs of two sides, ``first`` (A) and ``second`` (B), as ``llmb-run compare`` does.
 
     Each side is words that name one run each, with commas between. Two files with measurements of a fabric are
-    compared as such. As JSON: ``first`` and ``second`` (as ``_Side.as_dict``), ``answer`` ("faster" or "slower" of
-    B, "open", None), ``ratio`` (B's step time to A's) with ``ratio_low`` and ``ratio_high``, ``loss``,
-    ``unequal_work`` and ``differences``. The exit status is 0 where step times are compared, whatever the answer; 1
-    where none are, 4 where that is because a side has not ended.
+    compared by ``compare_fabric_files``, whose result it is then; else the following holds. As JSON: ``first`` and
+    ``second`` (as ``_Side.as_dict``), ``answer`` ("faster" or "slower" of B, "open", None), ``ratio`` (B's step time
+    to A's) with ``ratio_low`` and ``ratio_high``, ``loss`` (a dict with ``iteration`` and ``relative_difference``),
+    ``unequal_work`` (a list of settings) and ``differences`` (dicts with ``name``, ``first`` and ``second``); None:
+    not known. The exit status is 0 where step times are compared, whatever the answer; 1 where none are, 4 where that
+    is because a side has not ended.
 
     Raises:
-        RequestError: a word names no recorded run, or a run is on both sides
+        RequestError: a word names no run, a side has no recorded one, or a run is on both sides
         RecordError: the record of a run cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
         OSError: the log of a run is to be read again for its steps, and cannot be
@@ -316,22 +322,28 @@ class _Side:
     """One side of ``compare``: the recorded runs that it names, at least one, measured, with their mean step time.
 
     It is made from the words, with commas between, and the workspace. A run that is named twice counts once; what
-    is no recorded run of LLMB is left out. ``runs``, ``records`` and ``run_ids`` are in the order of the words;
-    ``times`` has the step time of each successful run. ``seconds`` (mean step time, stalls included) and ``steady``
-    (without) are None where no run has one; ``live``: a run has not ended. ``as_dict`` returns the side as JSON
-    values, ``row`` a list of six cells for the table, of which the first is the side's ``name``, A or B.
+    is no recorded run of LLMB is left out. ``runs`` (measured), ``records`` and ``run_ids`` are in the order of the
+    words; ``times`` has the step time of each successful run. ``seconds`` (mean step time, stalls included) and
+    ``steady`` (without) are None where no run has one; ``live``: a run has not ended. ``as_dict`` returns the side as
+    JSON values: ``run_ids``, ``successful`` (a number), ``step_seconds`` and ``steady_step_seconds``. ``row`` returns
+    six cells for the table, of which the first is the side's ``name``, A or B; it raises as making the side does, and
+    OSError where a log is to be read again.
 
     Raises:
         RequestError: a word names no run, or none of them is a recorded one
         RecordError: the record of a run is gone, or cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
 
     def __init__(self, words: str, workspace: Workspace) -> None:
-        """The runs that ``words`` name, with commas between, measured now.
+        """Find the runs that ``words`` name, with commas between, and measure them.
 
         Raises:
             RequestError: a word names no run, or none of them is a recorded one
+            RecordError: the record of a run is gone, or cannot be read
+            RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+            OSError: the folder that the installation is in may not be looked at
         """
         # Whoever names a run twice has not repeated it.
         folders = dict.fromkeys(one_folder(workspace, word) for word in words.split(",") if word)
@@ -382,7 +394,7 @@ def _stalls_line(one: _Side, other: _Side) -> str:
     """Return a line on how the sides' steps compare without stalls, with a line break before it and none behind.
 
     ``stalls are included; without them, a step of B against one of A is -1.2 %``. Empty where stalls are below 0.1
-    % of the step time on both sides, or a side has no step time. ``one`` is A.
+    % of the step time on both sides, or a side has no step time. ``one`` is A, ``other`` B.
     """
     if not (one.seconds and one.steady and other.seconds and other.steady):
         return ""
@@ -395,9 +407,9 @@ def _stalls_line(one: _Side, other: _Side) -> str:
 def _same_work_lines(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     """Return one or two lines, with line breaks, on whether both sides of ``compare`` did the same work.
 
-    Never empty. ``loss``: the iteration at which the losses are furthest apart, and the relative difference there;
-    None: no iteration is in both logs. ``unequal``: settings that make a step's work different, so that step times must
-    not be compared.
+    Never empty; the last is such as ``loss: at most 0.12 % apart, at iteration 40: the same work``. ``loss``: the
+    iteration at which the losses are furthest apart, and the relative difference there; None: no iteration is in
+    both logs. ``unequal``: settings that make a step's work different, so that step times must not be compared.
     """
     loss_line = ""
     if unequal:
@@ -450,7 +462,8 @@ def _change_sentence(change: Change | None, first: Sequence[StepTime], second: S
 def _ranges_disjoint(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
     """Return whether every run of one side, whichever it is, took longer than every run of the other, by its step time.
 
-    Step times are means with stalls. Equal times do not count as longer. Both sides need at least one run.
+    ``first`` and ``second`` are the step times of the sides' runs: means with stalls. Equal times do not count as
+    longer. Both sides need at least one run.
     """
     one = [time.mean_log for time in first]
     other = [time.mean_log for time in second]

@@ -126,7 +126,7 @@ def _attempt_line(attempt: Attempt) -> str:
 
 
 def _why_lines(measured: MeasuredRun) -> list[str]:
-    """Return lines on why the run failed, and on what to do; empty where it has not failed.
+    """Return lines on why the run failed, and on what to do, as ``cause_lines`` does; empty where it has not failed.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read

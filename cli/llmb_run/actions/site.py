@@ -24,11 +24,12 @@ from llmb_run.terminal import local_time_text, table
 def list_baselines() -> Result:
     """Return what ``llmb-run baseline list`` shows: the installation's baselines, in the order of its list.
 
-    A notice says if there is none.
+    Table and data are as ``_baselines_result`` makes them. A notice says if there is none.
 
     Raises:
         RequestError: there is no installation
         RecordError: the list of baselines cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
     install = Workspace().require_install()
     found = baselines(install)
@@ -42,7 +43,7 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 
     ``filters`` are the options of ``run_filter``, which do not apply to named runs. Several runs of one
     configuration and software make one baseline, which replaces an earlier one of these. Writes the installation's
-    list, and prints remarks on the runs as notices. Shows the new baselines.
+    list, and prints remarks on the runs as notices. Shows the new baselines alone, as ``_baselines_result`` makes them.
 
     Raises:
         RequestError: no run is named or matches, a run has no step time that counts, or repeats had several images
@@ -123,11 +124,12 @@ def _baselines_result(found: list[Baseline], install: Path) -> Result:
 def list_nodes() -> Result:
     """Return what ``llmb-run exclude list`` shows: the nodes that jobs of the installation avoid now, by name.
 
-    A notice says if there is none.
+    Table and data are as ``_exclusions_result`` makes them. A notice says if there is none.
 
     Raises:
         RequestError: there is no installation
         RecordError: the exclusion list cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
     return _exclusions_result(exclusions(Workspace().require_install()))
 
@@ -135,9 +137,9 @@ def list_nodes() -> Result:
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
     """Exclude the nodes of the host list ``hosts`` from jobs, as ``llmb-run exclude add`` does.
 
-    All nodes that are excluded then are shown. ``days``: for how long, above 0 and at most 3650; None: until they
-    are removed. A node that is excluded already gets the new reason and end. Whether there are such nodes is not
-    checked.
+    All nodes that are excluded then are shown, as ``_exclusions_result`` makes them. ``days``: for how long, above 0
+    and at most 3650; None: until they are removed. A node that is excluded already gets the new reason and end.
+    Whether there are such nodes is not checked.
 
     Raises:
         RequestError: the host list cannot be read, ``reason`` is blank or not one line, there is no installation,
@@ -197,6 +199,7 @@ def rebuild_index() -> Result:
     Raises:
         RequestError: there is no installation
         RecordError: the index cannot be written, or the list of folders outside the installation cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
     count = rebuild(Workspace().require_install())
     return Result({"runs": count}, f"{counted(count, 'run')}\n")

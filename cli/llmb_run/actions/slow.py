@@ -24,12 +24,14 @@ def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any
     Each run is compared with the site's best one of the same work. The runs are those that ``names`` name (words as
     ``select_rows`` takes them), or that match ``filters``, options of ``run_filter``; without either the newest
     with a step time. Runs whose record cannot be read are left out. As JSON, under ``runs``, ``run`` (its id),
-    ``straggler`` (None: none stands out) and ``gap`` of each. The exit status is 0.
+    ``straggler`` (None: none stands out) and ``gap`` of each. The exit status is 0. ``workspace``: whose
+    installation has the runs.
 
     Raises:
         RequestError: a name is that of no run, a filter is wrong, none of the newest runs has a step time, or there
             is no installation
-        LLMBError: no job can be planned here at all
+        LLMBError: no job can be planned here at all, or a file of the installation, a recipe or the site's
+            configuration cannot be read
         OSError: the log of a run is to be read again for its steps, and cannot be
     """
     found, text = [], ""
@@ -57,12 +59,14 @@ _MOST_LOOKED_AT = 20
 def _newest_timed(workspace: Workspace) -> RunRow:
     """Return the newest run that has a step time, which a run that failed or still runs has not.
 
-    Only the newest 20 of the installation are looked at, whoever owns them.
+    Only the newest 20 of the installation are looked at, whoever owns them. ``workspace``: whose installation has
+    the runs.
 
     Raises:
         RequestError: none of these has one, or there is no installation
         RecordError: the list of folders outside the installation, or the record of a run, cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
     for row in select_rows(workspace, [], RunFilter(limit=_MOST_LOOKED_AT)):
         if any(item.good for item in measure([row], workspace)):

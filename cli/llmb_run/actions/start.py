@@ -27,12 +27,14 @@ from llmb_run.terminal import next_command, say, table
 def single(**settings: Any) -> Result:
     """Start one job with the options ``settings``, as ``llmb-run single`` does.
 
-    ``settings`` are those of ``one_job`` and the fields of ``StartOptions``. Where it was followed to its end, its
-    step time is shown, too. A dry run only shows the plan. An equal submission that was interrupted within the last
-    day is continued.
+    ``settings`` are those of ``one_job`` and the fields of ``StartOptions``. Without ``detach``, a run that starts at
+    once is followed to its end, and its step time is shown, too. A dry run only shows the plan. An equal submission
+    that was interrupted within the last day is continued. The result is that of ``start``; its exit status is 0, as
+    whatever goes wrong is raised.
 
     Raises:
-        LLMBError: it cannot be planned or started, or its run failed while it was followed
+        RequestError: an option is wrong, or the job cannot be planned
+        LLMBError: it cannot be started, or its run failed while it was followed
         OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
@@ -43,8 +45,9 @@ def single(**settings: Any) -> Result:
 def submit(**settings: Any) -> Result:
     """Start every job that the options ``settings`` ask for, as ``llmb-run submit`` does; show what became of each.
 
-    ``settings`` are those of ``plan_options`` and the fields of ``StartOptions``. The exit status is the greatest
-    of the errors' where some jobs could not be started, else 0. The same command goes on with what was interrupted.
+    ``settings`` are those of ``plan_options`` and the fields of ``StartOptions``. The result is that of ``start``, with
+    the figures of runs that were followed to their end. The exit status is the greatest of the errors' where some jobs
+    could not be started, else 0. The same command goes on with what was interrupted.
 
     Raises:
         LLMBError: a job cannot be planned (unless those are skipped), or none could be started
@@ -59,7 +62,9 @@ def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOption
 
     ``requested`` has the planned jobs and the refused ones, ``how`` the options for starting them; it is a dry run
     if the first planned job says so. The first repeats of all combinations start before the second ones. What is
-    shown is printed before anything starts; the result's data has it under ``planned`` and ``refused``, too.
+    shown is printed before anything starts. The result is that of ``start_planned``, in a dry run ``dry_run`` (True);
+    its data has also ``planned`` (dicts with ``combination`` and ``plan``, one for all repeats) and ``refused`` (dicts
+    with ``combination`` and ``error``). ``workspace`` is the command's.
 
     Raises:
         RequestError: no combination can be planned (if a single one was asked for, its own error)
@@ -189,7 +194,7 @@ def bulk(file: Path, **settings: Any) -> Result:
 
     On record is a job that an earlier ``bulk`` of this file has submitted, however its run ended; the file is known
     by its resolved path, whatever it contains. ``settings``: the fields of ``StartOptions``; ``again`` among them
-    starts all anew.
+    starts all anew. The result, its exit status too, is as of ``submit``.
 
     Raises:
         ConfigError: something in the file is wrong, or it cannot be read

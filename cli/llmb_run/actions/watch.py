@@ -30,7 +30,10 @@ LAST_DELAY = 15.0
 
 
 def _step_text(run: LiveRun) -> str | None:
-    """Return a run's last training step and the number of its steps, ``12/50``; None before the first step."""
+    """Return a run's last training step and the number of its steps, ``12/50``, as of its last look at the log.
+
+    None before the first step.
+    """
     return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
 
 
@@ -79,8 +82,9 @@ def watch(runs: tuple[str, ...]) -> Result:
     """Follow runs until all have ended, as ``llmb-run watch`` does; without ``runs``, all that are live now.
 
     ``runs`` are words that name some; without any, other users' runs are among those followed. Draws a screen that
-    renews itself on a terminal, else prints lines. The exit status is 1 where a run did not end well: it neither
-    completed nor had trained every step. Where no run is followed, a notice says so.
+    renews itself on a terminal, else prints lines. The result has no data and no text, only a hint. The exit status is
+    1 where a run did not end well: it neither completed nor had trained every step. Where no run is followed, a notice
+    says so.
 
     Raises:
         RequestError: there is no installation, or a word names no run
@@ -156,7 +160,7 @@ def _follow_on_screen(followed: list[LiveRun]) -> None:
 def _render_screen(followed: list[LiveRun], width: int, height: int) -> Text:
     """Return the screen of ``watch`` for a terminal of ``width`` by ``height`` characters, live runs first.
 
-    It has as many runs and columns as fit; a last line counts the runs that do not.
+    ``followed`` has at least one run. It has as many runs and columns as fit; a last line counts the runs that do not.
     """
     order = sorted(followed, key=lambda run: not run.live)
     room = max(1, height - 4)

@@ -94,13 +94,16 @@ def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
     ``runs``: words that name runs, logs or folders of logs; a file, or a folder without ``run.json``, is taken for
     logs even where a run has that name. Logs come first in the result. Without words, the runs that match
-    ``filters``, options of ``run_filter``, as a summary; without either the newest run. With ``slow``, words name
-    runs only. A run that has not failed is no error, and the exit status is 0.
+    ``filters``, options of ``run_filter``, as a summary (``_summary_result``); without either the newest run. That one,
+    and named ones, are shown in detail (``_detailed_result``). With ``slow``, words name runs only, and the result is
+    that of ``slow_runs``. A run that has not failed is no error, and the exit status is 0.
 
     Raises:
         RequestError: a word names no run, a filter is wrong, no run is recorded yet, or a folder holds no log
         RecordError: the record of a failed run cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the folder that the installation is in may not be looked at
+        LLMBError, OSError: with ``slow``, as ``slow_runs``
     """
     if slow:
         from llmb_run.actions.slow import slow_runs
@@ -133,7 +136,7 @@ class _Explained(msgspec.Struct):
     why: Diagnosis | None
     """None: it has not failed."""
     outcome: str = ""
-    """As ``results`` has it; empty of logs that LLMB did not write."""
+    """As ``MeasuredRun.outcome``, such as ``failed`` or ``measured``; empty of logs that LLMB did not write."""
 
 
 def _explain_logs(path: Path) -> _Explained:
@@ -155,11 +158,14 @@ def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, 
     """Return the runs that ``names`` name, else those that match ``filters``; without either the newest run.
 
     ``filters`` are the options of ``run_filter``. Named runs are in the order of ``names``, each once, and filters
-    do not apply to them; others newest first. Empty where no run matches the filters.
+    do not apply to them; others newest first. Empty where no run matches the filters. ``workspace``: whose
+    installation has the runs.
 
     Raises:
-        RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
+        RequestError: a name is that of no run, a filter is wrong, no run is recorded yet, or there is no installation
         RecordError: the list of folders outside the installation cannot be read
+        RecipeError, ConfigError: a filter names a workload, and a recipe or the site's configuration cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
     wanted = names or ([] if any(filters.values()) else [str(one_folder(workspace, None))])
     return select_rows(workspace, wanted, run_filter(workspace, **filters))
@@ -169,12 +175,13 @@ def _explain_runs(workspace: Workspace, names: Sequence[str], filters: dict[str,
     """Return the runs that ``names`` name or that match ``filters``, each with why it failed (None: it did not).
 
     Where there are names, filters do not apply; without either it is the newest run. In the order of
-    ``_chosen_rows``: that of ``names``, else newest first.
+    ``_chosen_rows``: that of ``names``, else newest first. ``workspace``: whose installation has the runs.
 
     Raises:
         RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
         RecordError: the record of a failed run cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the folder that the installation is in may not be looked at
     """
     measured = measure(_chosen_rows(workspace, names, filters), workspace)
     explain(measured)
@@ -196,7 +203,8 @@ _SOUND = {"not training": "it did not fail: llmb-run show says how its work diff
 def _detailed_result(found: Sequence[_Explained]) -> Result:
     """Return what ``llmb-run why`` shows of a few runs: each with everything that was found on its failure.
 
-    A run that has not failed says so. As JSON, ``runs`` has the fields of each. The exit status is 0.
+    A run that has not failed says so. As JSON, ``runs`` is a list with the fields of each, in order: ``run``,
+    ``status``, ``why`` (None: it has not failed) and ``outcome``. The exit status is 0.
     """
     text = ""
     for item in found:
@@ -212,7 +220,8 @@ def _summary_result(found: Sequence[_Explained]) -> Result:
     """Return what ``llmb-run why`` shows of many runs: how many failed, of which causes, where, and what to do.
 
     A run that had trained every step before its job failed is listed, but not counted as failed. As JSON: ``runs``
-    with the fields of each, and ``causes``, ``nodes`` and ``keep_out``. The exit status is 0.
+    as of ``_detailed_result``, and ``causes``, ``nodes`` and ``keep_out``, as ``Counts.as_dict`` returns them. The exit
+    status is 0.
     """
     badly = {item.run: item.why for item in found if item.why is not None}
     counted = count_causes([*badly.values()])

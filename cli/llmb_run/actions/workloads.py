@@ -25,10 +25,11 @@ from llmb_run.terminal import next_command, split_values, table
 def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
     """Return what ``llmb-run list`` shows: a table of workloads and their configurations. Needs no installation.
 
-    ``workload``: only these; ``size``: only sizes whose names contain one of these (a value of either may be
-    several with commas between; empty: all); ``installed``: only the installation's own workloads; ``gpu_type``: of
-    which GPU the configurations are, None: the cluster's, if it is known, else all. Case does not matter in sizes
-    and GPU types. Notices go to stderr. As JSON, a list as ``_workload_json`` makes its items.
+    ``workload``: only these, in this order; ``size``: only sizes whose names contain one of these, and no workload
+    without one (a value of either may be several with commas between; empty: all); ``installed``: only the
+    installation's own workloads; ``gpu_type``: of which GPU the configurations are, None: the cluster's, if it is
+    known, else all. Case does not matter in sizes and GPU types. Notices go to stderr. As JSON, a list as
+    ``_workload_json`` makes its items.
 
     Raises:
         RequestError: no workload, size or GPU type has that name, or ``LLMB_REPO`` is set and contains no recipe
@@ -125,7 +126,9 @@ class Listing:
 
     A function is listed once: as the workload's image has it, else as a release that the site has adopted, else as
     the newest shipped catalogue. ``folder`` is the recipe's. The class method ``of`` makes the listing from the
-    catalog's entry and the workspace. The property ``sizes`` is the list of model sizes, in the recipe's order.
+    catalog's entry and the workspace; RecipeError if a catalogue, ConfigError if ``cluster_config.yaml`` is wrong. The
+    property ``sizes`` is the list of model sizes, each once, in the recipe's order, those of adopted releases alone
+    last; RecipeError if the catalogue cannot be read.
     """
 
     folder: Path
@@ -187,7 +190,7 @@ def _refuse_no_sizes(listings: Sequence[Listing], words: Sequence[str], gpu_type
     """Raise because no listed workload has a size for ``gpu_type`` (None: any) whose name contains one of ``words``.
 
     ``words``, at least one, are in lower case. The remedy says for what other GPUs there are such sizes, else which
-    sizes come near.
+    sizes come near. ``listings`` are the listed workloads.
 
     Raises:
         RequestError: always
@@ -309,10 +312,10 @@ MANY = 60
 def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
     """Return the rows of the table of ``llmb-run list`` for one workload, nine cells each, from its JSON values.
 
-    The cells are workload, whether it is installed, size, GPU type, dtype, numbers of GPUs, variant, layout and
-    published seconds. What a row shares with the one above it (the first three) is empty there. A single row that
-    counts them where it has more than ``MANY`` (60) configurations, unless ``all_of_it`` is wanted; none without
-    configurations.
+    The cells are workload, whether it is installed, size, GPU type, dtype, numbers of GPUs (``8*``: not in the
+    workload's image), variant, layout and published seconds. What a row shares with the one above it (the first three)
+    is empty there. A single row that counts them where it has more than ``MANY`` (60) configurations, unless
+    ``all_of_it`` is wanted; none without configurations.
     """
     configurations = item["configurations"]
     state = "installed" if item["installed"] else "available"

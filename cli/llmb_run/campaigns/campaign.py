@@ -47,9 +47,10 @@ from llmb_common.runs.record import RunRecord, load_record
 class Arm:
     """One configuration on trial in a campaign of benchmark runs; a campaign numbers its arms from 1.
 
-    ``plan`` is the job of its runs; ``title`` is what messages call it; ``recipe_folder`` is where its recipe is.
-    ``timed``: the step time of its runs counts, else it is enough that they succeed. ``strict``: of runs that are
-    not timed, problems that their nodes report, and a bad end after the last step, are failures.
+    ``plan`` is the job of its runs; ``title`` is what messages call it; ``recipe_folder`` is where its recipe is
+    (``Path()`` where no run will be started). ``timed``: the step time of its runs counts, else it is enough that they
+    succeed. ``strict``: of runs that are not timed, problems that their nodes report, and a bad end after the last
+    step, are failures.
     """
 
     plan: JobPlan
@@ -71,11 +72,12 @@ class Campaign:
 
     ``open_campaign`` makes it; it starts no runs itself, but finds them again by their keys. ``folder`` is the
     campaign's own, called by its number. ``id`` is random, and part of its runs' keys. ``purpose`` is the command's
-    name. ``began`` is Unix time. ``key`` returns the key of a run, a text, and ``numbers`` reads (arm, attempt)
-    from one of this campaign, None from another. ``records`` returns the runs' records by (arm, attempt), in no
-    order, and raises ``RecordError`` for a damaged one. The property ``frozen_file`` is the path of the inputs it
-    began with, the property ``result_file`` that of its answer. ``result`` returns the answer, a dict, from there;
-    None: it is not over.
+    name. ``began`` is Unix time. ``key`` returns the key of a run, a text (``ab:3f2a9c1e:1.2``), and ``numbers`` reads
+    (arm, attempt), both from 1, from one of this campaign, None from another. ``records``, called with the plans of all
+    arms, returns the user's own runs' records by (arm, attempt), in no order, maybe none, and raises ``RecordError``
+    for a damaged one. The property ``frozen_file`` is the path of the inputs it began with, the property
+    ``result_file`` that of its answer; either may not exist yet. ``result`` returns the answer, a dict, from there;
+    None: it is not over; ``RecordError``: the file is damaged.
     """
 
     folder: Path
@@ -188,7 +190,8 @@ def answered(
     """Begin a campaign or continue it, and return its result as ``show`` makes it.
 
     A campaign that is over is only looked up, and a notice says so. The campaign is locked until ``show`` has
-    returned. What ``find`` returns is written into the campaign's folder as ``result.json``.
+    returned. What ``find`` returns is written into the campaign's folder as ``result.json``, replacing an earlier one;
+    if it raises, nothing is written.
 
     Args:
         campaigns: the folder of all campaigns; made if missing
@@ -298,11 +301,12 @@ def _lock_campaign(descriptor: int) -> None:
 class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One arm of a campaign as ``campaign.json`` keeps it, to see later whether anything has changed.
 
-    ``title`` is what messages call it. ``plan`` is as ``fixed_values`` returns it, without predictions and
-    warnings. ``recipe_folder`` is a path, ``recipe_sha256`` the hash of ``recipe.yaml``. ``image``: path, size and
-    the installer's receipt with the digest; None outside containers. The property ``inputs`` has the values that
-    must not change, by the names that messages use; the property ``arm`` is the arm made from the saved plan again,
-    to start runs of (``msgspec.ValidationError`` if that is no plan). Decoding refuses unknown keys.
+    ``frozen_now`` makes it, or reading that file. ``title`` is what messages call it. ``plan`` is as
+    ``fixed_values`` returns it, without predictions and warnings. ``recipe_folder`` is a path, ``recipe_sha256``
+    the hash of ``recipe.yaml``. ``image``: path, size and the installer's receipt with the digest; None outside
+    containers. The property ``inputs`` has the values that must not change, by the names that messages use; the
+    property ``arm`` is the arm made from the saved plan again, to start runs of (``msgspec.ValidationError`` if
+    that is no plan). Decoding refuses unknown keys.
     """
 
     title: str
@@ -336,11 +340,12 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a campaign began with, the content of its ``campaign.json``. ``frozen_now`` makes it.
 
-    ``id`` is part of its runs' keys. ``began`` is Unix time. ``user`` is a login name, ``llmb`` LLMB's version,
-    ``git`` the commit (None outside a clone), ``code_sha256`` the hash of the training code. ``arm_kind`` is the
-    class of ``arms``, for commands that keep more of each arm. The property ``inputs`` has the values, beside those
-    of the arms, that must not change, by name; ``changes`` returns a line for each input, of the arms too, that
-    differs from ``now``, and an empty list if none does. Decoding refuses unknown keys.
+    Reading that file does, too. ``id`` is part of its runs' keys. ``began`` is Unix time. ``user`` is a login name,
+    ``llmb`` LLMB's version, ``git`` the commit (None outside a clone), ``code_sha256`` the hash of the training
+    code. ``arm_kind`` is the class of ``arms``, for commands that keep more of each arm. The property ``inputs``
+    has the values, beside those of the arms, that must not change, by the names that messages use; ``changes``
+    returns a list with a line ``name: before -> after`` for each input, of the arms too, that differs from ``now``;
+    empty if none does. Decoding refuses unknown keys.
     """
 
     arm_kind: ClassVar[type[FrozenArm]] = FrozenArm

@@ -49,8 +49,8 @@ def attempt_of(
 
     Faults are the scheduler's, a node's, or an incomplete log's: such a run may be repeated. Of ``time``, ``fault``
     and ``failure`` at most one is set; none: the success of a run that is not ``timed``. Faults and failures are
-    clauses for people. A run that did not train the planned work is a failure whatever its step time. Reads the
-    run's log to say why it failed.
+    clauses for people; ``bad_nodes`` stays empty. A run that did not train the planned work is a failure whatever its
+    step time. Reads the run's log to say why it failed; writes nothing.
 
     Args:
         item: the run's figures
@@ -152,7 +152,10 @@ Runs: TypeAlias = Mapping[int, Sequence[Run]]
 
 
 def with_arms(runs: Runs) -> Iterator[tuple[int, Run]]:
-    """Yield (number of the arm, run) for every run of a campaign, arm by arm, in the order of ``runs``."""
+    """Yield (number of the arm, run) for every run of a campaign, arm by arm, in the order of ``runs``.
+
+    The number, from 1, is the key of ``runs``; arms without runs yield nothing.
+    """
     for arm, of_arm in runs.items():
         for run in of_arm:
             yield arm, run
@@ -162,8 +165,8 @@ def with_arms(runs: Runs) -> Iterator[tuple[int, Run]]:
 class Due:
     """A run of a campaign that is to start now: the ``attempt`` of an ``arm``, both numbers from 1.
 
-    It may be on record already, with a submission that was interrupted. With ``cancel`` it is such a one, has no
-    job, and is not to get one any more.
+    A ``Strategy`` makes it. It may be on record already, with a submission that was interrupted. With ``cancel`` it
+    is such a one, has no job, and is not to get one any more.
 
     ``days``: how many days from now it may begin; 0: at once. ``plan``: another one than the arm's; None: the
     arm's. ``called`` and ``why``: what the user reads about it, as ``called`` followed by ``why``, which brings its
@@ -188,7 +191,8 @@ class Strategy(Protocol):
     """The rule by which a campaign chooses its next runs, from the runs on record alone and without side effects.
 
     ``due``, called with all arms and the runs of each by its number from 1, returns the runs to start or cancel
-    now, maybe none. A campaign is over when nothing is due and no run is live.
+    now, maybe none; it may raise OSError where it reads a run's log again. A campaign is over when nothing is due and
+    no run is live.
     """
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> Sequence[Due]:
@@ -196,6 +200,9 @@ class Strategy(Protocol):
 
         ``arms`` are all of the campaign, in order; an arm without runs has an empty list. Empty: none for now; if
         no run is live either, the campaign is over.
+
+        Raises:
+            OSError: the log of a run that was read before cannot be read any more
         """
 
 
@@ -206,8 +213,10 @@ class Conduct:
     which they run. ``say`` is called with each line (without line break) that tells the user what is going on.
     ``attempt_of`` decides how an ended run counts, in place of the function of that name, and is called like it,
     but without ``trained_counts``. ``to_the_end`` starts and waits for runs until the campaign is over, and raises
-    ``LLMBError`` where a run is refused or the scheduler does not answer; ``recorded_runs`` only looks at what is
-    on record. Both return all runs by the number of their arm, from 1: a list for each, in order of attempt.
+    ``LLMBError`` where a run is refused or the scheduler does not answer, OSError where a file is not readable;
+    ``recorded_runs`` only looks at what is on record, and raises ``RecordError``, ``RecipeError`` or ``ConfigError``
+    for what cannot be read. Both return all runs by the number of their arm, from 1: a list for each, in order of
+    attempt, maybe empty.
     """
 
     def __init__(
@@ -240,7 +249,7 @@ class Conduct:
         Raises:
             LLMBError: a run was refused or cannot be cancelled, a record cannot be read, or the scheduler does not
                 answer. Runs stay on record, so that a later call continues with them.
-            OSError: a run.json, or a file that a submission needs, cannot be read
+            OSError: a run.json, a run's log, or a file that a submission needs, cannot be read
         """
         while True:
             runs = self.recorded_runs()
@@ -337,11 +346,12 @@ class Conduct:
     def _leave_out(self) -> None:
         """Keep runs that begin from now on off the nodes that earlier runs of this campaign have shown bad.
 
-        Tells the user about each new one.
+        Only this object does; nothing is written into the installation's list. Tells the user about each new one.
 
         Raises:
             RequestError: the installation does not exist
             RecordError: the list of excluded nodes cannot be read
+            OSError: the folder that the installation is in may not be looked at
         """
         before = {item.node for item in self._bad}
         self._bad = nodes_to_leave_out(self._shown, self._workspace.require_install())
@@ -386,13 +396,14 @@ class Conduct:
         return [result for _, result in submit_many(jobs)] if jobs else []
 
     def _submit_series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
-        """Submit runs as one job that executes them in order; return for each its record or why it was refused.
+        """Submit runs as one job that executes them in order, off the nodes known to be bad, and tell the user.
 
-        Empty: they cannot share an allocation, and none was submitted; the object remembers that, and submits later
-        runs one by one.
+        Returns for each, in that order, its record or why it was refused. Empty: they cannot share an allocation, and
+        none was submitted; the object remembers that, and submits later runs one by one.
 
         Raises:
             LLMBError: nothing can be submitted at all, for any other reason
+            OSError: a file of the training code, or another that a submission needs, cannot be read
         """
         try:
             results = submit_series(keep_off([self._job_to_submit(item) for item in due], self._bad))

@@ -57,8 +57,10 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
     ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``; ``why``
     says why it failed or stopped without an answer, else it is empty. ``difference`` is as ``_as_dict`` returns it,
     in per cent of A's time: -6.1 means that B takes 6.1 % less; None where too few runs were compared. ``loss`` has
-    ``iteration`` and ``relative_difference``, a share; None where the settings differ in work or no iteration is in
-    both logs. ``equal_work`` is false where settings differ in work, or losses by more than ``SAME_LOSS``.
+    ``iteration`` and ``relative_difference``, a share: where the loss of any run that counts is furthest from that of
+    the first one. It is None where the settings differ in work, or there are no two losses to compare. ``equal_work``
+    is false where settings differ in work, or losses by more than ``SAME_LOSS``, and true where losses could not be
+    compared.
 
     Raises:
         OSError: the log of a run that was read before cannot be read any more
@@ -92,10 +94,11 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
 def _as_dict(found: Comparison) -> dict[str, Any]:
     """Return the statistics of a comparison for ``result.json``, by names such as ``noise_percent``.
 
-    ``difference_percent``, ``low_percent`` and ``high_percent`` (its bounds), ``stalls_percent`` and
-    ``drift_percent`` are changes of B's step time against A's, negative where B takes less time; ``drift`` is from
-    one run of a block to the next. The other keys are ``noise_percent`` (how pairs scatter), ``pairs`` (a number),
-    ``confidence`` and ``error_rate_each_look`` (shares).
+    ``difference_percent``, ``low_percent`` and ``high_percent`` (its bounds) are changes of B's step time against
+    A's, negative where B takes less time; ``stalls_percent`` is the part of it that stalls make, ``drift_percent``
+    the change from one run of a block to the next. The other keys are ``noise_percent`` (how pairs scatter),
+    ``pairs`` (a number), ``confidence`` and ``error_rate_each_look`` (shares). Per cents have three digits after the
+    point.
     """
     percent = {
         name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
@@ -113,9 +116,9 @@ def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
     """Return a block of runs of sides A and B for ``result.json``, as a dictionary.
 
     Its keys: ``block`` (number from 1), ``order`` (of the sides: ``ABBA``), ``counts`` (``good``), ``nodes`` (a
-    host list, empty if not known), ``one_allocation``, ``runs`` (the ids of all its runs on record, in their order)
-    and ``lost`` (the ids of those that do not count). ``good``: whether the block counts for the answer; if not,
-    all of its runs are lost.
+    host list, empty if not known), ``one_allocation`` (whether any run that counts was one of several in one job;
+    False unless ``good``), ``runs`` (the ids of all its runs on record, in their order) and ``lost`` (the ids of those
+    that do not count). ``good``: whether the block counts for the answer; if not, all of its runs are lost.
     """
     runs = [run.record for run in block.runs if run is not None]
     counted = [run.record for run in block.counted if run is not None] if good else []
@@ -213,7 +216,8 @@ def _answer_sentence(result: Mapping[str, Any]) -> str:
 def _same_work_line(result: Mapping[str, Any]) -> list[str]:
     """Return one line on whether sides A and B did the same work, by their settings and losses, in a list.
 
-    ``result`` is as ``outcome`` returns it. Empty list: too few runs ended to compare the sides.
+    Such as ``loss: at most 0.12 % apart, at iteration 40: the same work``, without a full stop. ``result`` is as
+    ``outcome`` returns it. Empty list: too few runs ended to compare the sides.
     """
     if result["difference"] is None:
         return []
@@ -242,8 +246,8 @@ def ab(
     """Begin, continue or show a comparison of the job ``base`` (side A) with the same job and ``changes`` (side B).
 
     Submits jobs and waits for their end. Without ``changes``, both sides are the same job. A comparison that is
-    over under the same ``rule`` is only shown; under another rule it goes on. The exit status is as ``status_of``
-    says.
+    over under the same ``rule`` is only shown; under another rule it goes on. The data is as ``outcome`` returns it,
+    with the campaign's ``folder``; of a dry run as ``show_plans`` does. The exit status is as ``status_of`` says.
 
     Args:
         base: the job of side A

@@ -90,10 +90,10 @@ class RunBlock:
     None: not on record. A block is good, and counts for the answer, when it has ``ended`` and is not ``lost`` (too
     few runs with a step time).
 
-    Properties: ``ended``; ``lost``; ``waits``: one of its runs has a job that has not ended; ``counted``: the runs
-    that count, in their places, None in the others; ``nodes``: a host list, empty if not known. ``due`` yields the
-    runs to start, or, of a block that is lost or not ``wanted``, to cancel; ``timed``, called with sides A and B,
-    returns the block as the statistics take it.
+    Properties: ``ended``; ``lost``; ``waits``: one of its runs has a job that has not ended; ``counted``: a tuple of
+    the runs that count, in their places, None in the others; ``nodes``: a host list, empty if not known. ``due`` yields
+    the runs to start, or, of a block that is lost or not ``wanted``, to cancel; ``timed``, called with sides A and B,
+    returns the block as the statistics take it; OSError if a log cannot be read any more.
     """
 
     number: int
@@ -166,6 +166,9 @@ class RunBlock:
 
         The time is the step time after warm-up, None for a run that does not count. ``arms`` are sides A and B, in
         this order: if they train different numbers of tokens per GPU, times are compared per token.
+
+        Raises:
+            OSError: the log of a run that was read before cannot be read any more
         """
         work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
         times = (step_time_after_warm_up(run.measured.timing) if run and run.measured else None for run in self.counted)
@@ -205,11 +208,12 @@ class ComparisonProgress:
 
     ``InTurns.standing`` makes it. ``arms`` are side A and side B; ``blocks`` are in order of their number. It does
     not change: newer runs need another one. All but ``lacks`` are properties. ``good``, a list, are the blocks that
-    have ended and count; ``broken`` those that have ended and are lost. ``comparison`` is the statistics at the
-    last look, None before the first; ``answer`` how B compares with A by them (``faster``, ``slower``, ``no
+    have ended and count; ``broken``, a list, those that have ended and are lost. ``comparison`` is the statistics at
+    the last look, None before the first; ``answer`` how B compares with A by them (``faster``, ``slower``, ``no
     difference`` or ``open``). ``failure`` says why a side cannot be timed, and ``stopped`` why no more blocks are
-    begun; each is empty where that is not so. ``hours`` are the GPU-hours held. ``lacks``, called with the new
-    blocks that are about to be begun, returns whether to begin one more.
+    begun; each is empty where that is not so. ``hours`` are the GPU-hours held by ended runs. ``lacks``, called with
+    the new blocks that are about to be begun, returns whether to begin one more. OSError, from ``comparison`` and what
+    follows from it (``answer``, ``lacks``, ``stopped``): a run's log cannot be read any more.
     """
 
     arms: Sequence[Arm]
@@ -239,7 +243,10 @@ class ComparisonProgress:
 
     @cached_property
     def broken(self) -> list[RunBlock]:
-        """The blocks that have ended and do not count, lost to faults of machines, not of a configuration."""
+        """The blocks that have ended and are ``lost``, in order: too few runs of each have a step time.
+
+        Mostly by faults of machines; the runs of a side that fails (``failure``) make such blocks, too.
+        """
         return [block for block in self.blocks if block.ended and block.lost]
 
     @cached_property
@@ -247,6 +254,9 @@ class ComparisonProgress:
         """The statistics of the last look at the good blocks; None: before the first look, or too few blocks.
 
         Looks are at fixed numbers of blocks, so good blocks since the last one do not count yet.
+
+        Raises:
+            OSError: the log of a run that was read before cannot be read any more
         """
         seen = self.good[: blocks_at_last_look(len(self.good), self.rule.most)]
         return _compared(tuple(block.timed(self.arms) for block in seen))
@@ -256,6 +266,9 @@ class ComparisonProgress:
         """How side B compares with A by the last look: ``faster``, ``slower``, ``no difference`` or ``open``.
 
         ``open`` before the first look, too.
+
+        Raises:
+            OSError: the log of a run that was read before cannot be read any more
         """
         return self.comparison.answer(self.rule.resolution) if self.comparison else "open"
 
@@ -264,6 +277,9 @@ class ComparisonProgress:
 
         It is for the next look, or makes up for a lost block. False where a side failed, the answer is known, or a
         limit (of pairs, budget, or lost blocks) is reached.
+
+        Raises:
+            OSError: the log of a run that was read before cannot be read any more
         """
         if self.failure or self.rule.is_met(self.comparison) or self.stopped:
             return False
@@ -281,6 +297,9 @@ class ComparisonProgress:
         A clause: ``8 pairs were the limit (--pairs)``. Faults are more than ``BROKEN`` lost blocks. The limit is of
         pairs, or of the budget where the blocks until the next look would exceed it. Empty: there is an answer, or
         more may be begun; a failed side is not looked at.
+
+        Raises:
+            OSError: the log of a run that was read before cannot be read any more
         """
         if self.rule.is_met(self.comparison):
             return ""
@@ -307,8 +326,9 @@ class InTurns:
     """The strategy of a comparison: blocks of four runs, until a look at them answers.
 
     The order of a block is drawn by chance from ``seed``, the same again for the same seed and number. ``rule``
-    says when to stop. ``due`` returns a list of the runs to start or cancel next, ``standing`` where the comparison
-    is, both by the runs on record, which are by number of the side (1 is A, 2 is B).
+    says when to stop. ``due`` returns a list of the runs to start or cancel next, maybe empty, and raises OSError where
+    a run's log cannot be read any more; ``standing`` returns where the comparison is, a ``ComparisonProgress``. Both
+    take the runs on record by number of the side (1 is A, 2 is B).
     """
 
     seed: str
@@ -319,7 +339,11 @@ class InTurns:
 
         Those of begun blocks come first. A block of which a run has a job that has not ended gets nothing now.
         Where a side has failed, or a block is lost, its runs whose job was never submitted are returned to be
-        cancelled, and nothing of it is started. Empty: nothing to do now.
+        cancelled, and nothing of it is started. Empty: nothing to do now. ``arms`` are sides A and B; ``runs`` has
+        those of each by its number, 1 and 2.
+
+        Raises:
+            OSError: the log of a run that was read before cannot be read any more
         """
         standing = self.standing(arms, runs)
         open_ = [block for block in standing.blocks if not (block.ended or block.waits)]

@@ -52,8 +52,8 @@ _MOST_ALSO = 3
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The first screen of a report: how the runs did, and what to do.
 
-    ``word`` is PASS, FAIL, OPEN or FASTEST; ``text`` one sentence. Any other field is empty where there is nothing
-    to say. ``conclude``, ``of_campaign`` and ``of_tuning`` make it.
+    ``word`` is PASS, FAIL, OPEN or FASTEST; ``text`` one sentence, or a few, with a full stop. Any other field is empty
+    where there is nothing to say. ``conclude``, ``of_campaign`` and ``of_tuning`` make it.
     """
 
     word: Word
@@ -77,8 +77,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How many runs a report has, and how they ended.
 
-    ``runs``: all. ``failed``: ended without a result, the cancelled, preempted and never submitted ones too.
-    ``unsuccessful``: ended without success: these, and those whose steps did not suffice. ``live``: have not ended.
+    ``build`` makes it. ``runs``: all. ``failed``: ended without a result, the cancelled, preempted and never
+    submitted ones too. ``unsuccessful``: ended without success: these, and those whose steps did not suffice.
+    ``live``: have not ended.
     """
 
     runs: int
@@ -94,9 +95,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 class Deciding(NamedTuple):
     """The configuration that decides the answer of a report, the worst one, as JSON (by ``GROUP``) in ``group``.
 
-    ``todo`` and ``command``: what ``results`` says is next, as a sentence and as a command line; empty: nothing.
-    ``without``: the configuration's mean step time in seconds, stalls included, over the runs that had no slow
-    node; None where all of its timed runs or none had no slow node.
+    ``build`` makes it. ``todo`` and ``command``: what ``results`` says is next, as a sentence and as a command
+    line; empty: nothing. ``without``: the configuration's mean step time in seconds, stalls included, over the runs
+    that had no slow node; None where all of its timed runs or none had no slow node.
     """
 
     group: Mapping[str, Any]
@@ -245,7 +246,10 @@ def plain(text: str) -> str:
 
 
 def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
-    """Return the name to show for each node of ``hosts``, by whole name: where that is unique, without the domain."""
+    """Return the name to show for each node of ``hosts``, by its whole name.
+
+    It is the part before the first dot where no other of these nodes has that, else the whole name.
+    """
     firsts = {line.host: line.host.partition(".")[0] for line in hosts}
     counts = Counter(firsts[line.host] for line in hosts)
     return {host: first if counts[first] == 1 else host for host, first in firsts.items()}
@@ -366,9 +370,9 @@ def _node_names(slow: Sequence[HostLine]) -> list[str]:
 def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     """Return (sentence, command) on what to do next; each is empty where there is none.
 
-    Slow nodes that are not excluded yet outrank all else, a pass too: whatever they slow down proves nothing.
-    ``kind`` is how the deciding configuration stands, one of ``WORST_FIRST``; ``hosts`` are all nodes, ``slow`` the
-    slow ones.
+    Such as ``Nothing to do.`` and an empty command for a pass. Slow nodes that are not excluded yet outrank all
+    else, a pass too: whatever they slow down proves nothing. ``kind`` is how the deciding configuration stands, one
+    of ``WORST_FIRST``; ``hosts`` are all nodes, ``slow`` the slow ones.
     """
     within = [line for line in slow if line.host not in deciding.excluded]
     if within:
@@ -381,8 +385,8 @@ def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow:
 def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     """Return (sentence, command) on slow nodes, at least one: why and how to exclude all of them.
 
-    The sentence ends with a full stop; the command is ``llmb-run exclude add ...``, quoted for a shell. The reason
-    is the first node's. ``hosts`` are all nodes, so that short names stay unique.
+    The sentence is such as ``Take n1 out: REASON.``, with a full stop; the command is ``llmb-run exclude add ...``,
+    quoted for a shell. The reason is the first node's. ``hosts`` are all nodes, so that short names stay unique.
     """
     known = short_names(hosts)
     names = [known[line.host] for line in slow]
@@ -401,9 +405,9 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
 def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
     """Return further sentences for the first screen of a report, the weightiest first, at most ``_MOST_ALSO``.
 
-    They are on slow nodes (unless ``deciding`` tells of these), failures, runs without a step time or end, and
-    stalls. ``slow`` are the slow nodes; ``deciding`` is None where no run was recorded. Empty: there are none of
-    these.
+    Each has a full stop: ``2 of 9 runs failed, mostly for this reason: CAUSE.`` They are on slow nodes (unless
+    ``deciding`` tells of these), failures, runs without a step time or end, and stalls. ``slow`` are the slow
+    nodes; ``deciding`` is None where no run was recorded. Empty: there are none of these.
     """
     sentences = []
     runs = counted(counts.runs, "run")
@@ -431,7 +435,8 @@ def _of_sweep(board: Board) -> Answer:
     """Return the answer for a report on a sweep without references: which configuration is the fastest.
 
     ``board`` must have a configuration with a step time. The word is FASTEST, or OPEN where several tie for first
-    place. ``figure`` is its tokens per second and GPU, ``reference`` the next one's.
+    place. ``figure`` is its tokens per second and GPU (``10,240 tokens/s a GPU``), ``reference`` those of the next one,
+    in a tie the next that shares the first place (``10,100, the next``); empty where unknown.
     """
     first, *others = board.configurations
     tied = [item for item in others if item.place == first.place]

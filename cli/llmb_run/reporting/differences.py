@@ -23,8 +23,8 @@ _MOST_VALUES = 8
 class Value(msgspec.Struct, frozen=True):
     """One value of a fact in which runs differ, such as the driver's version, and the runs that have it.
 
-    ``value`` is the value as text, ``-`` where the runs have none. ``count`` runs have it; ``runs`` are the ids of
-    the first ``MOST_NAMED``.
+    ``differing`` makes it. ``value`` is the value as text, ``-`` where the runs have none. ``count`` runs have it;
+    ``runs`` are the ids of the first ``MOST_NAMED``.
     """
 
     value: str
@@ -35,8 +35,8 @@ class Value(msgspec.Struct, frozen=True):
 class Fact(msgspec.Struct, frozen=True):
     """A fact in which runs differ, such as the driver's version, with its commonest values first.
 
-    ``name`` is the fact's, such as ``env NCCL_ALGO``. There are at most ``_MOST_VALUES`` of ``values``; ``others``:
-    how many further values there are.
+    ``differing`` makes it. ``name`` is the fact's, such as ``env NCCL_ALGO``. There are at most ``_MOST_VALUES`` of
+    ``values``; ``others``: how many further values there are.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Fact(msgspec.Struct, frozen=True):
 class Differing(msgspec.Struct, frozen=True):
     """What the runs of one configuration differ in; ``title`` is such as ``grok1 314b nemo2 bf16 on 256 h100``.
 
-    There is at least one of ``facts``.
+    ``differing`` makes it. There is at least one of ``facts``.
     """
 
     title: str

@@ -25,10 +25,10 @@ _MOST_FINDINGS = 30
 class FabricGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One group of nodes in a report on the network fabric, and its bandwidth.
 
-    ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured. ``kind``: "slow" or "usual"
-    as the verdict on the measurement has it, "no figure" without a bandwidth, "not judged" where nothing is known
-    to be usual. ``again``: it was measured again to find the node at fault. ``why``: why it is judged so, a text;
-    may be empty.
+    ``fabric_part`` makes it. ``nodes`` is a host list. ``busbw_gbps``: bus bandwidth in GB/s; None: not measured.
+    ``kind``: "slow" or "usual" as the verdict on the measurement has it, "no figure" without a bandwidth, "not
+    judged" where nothing is known to be usual. ``again``: it was measured again to find the node at fault. ``why``:
+    why there is no figure; empty: there is one.
     """
 
     nodes: str

@@ -82,7 +82,8 @@ def page(report: Report) -> str:
 def _page_data(report: Report) -> dict[str, Any]:
     """Return the report as JSON values for the HTML page; runs name their nodes by position in the list ``nodes``.
 
-    Otherwise it has the report's fields. So long names are there once: many runs have many nodes.
+    These positions, in ``hosts`` of each run, count from 0, and ``nodes`` has each name once. Otherwise it has the
+    report's fields. So long names are there once: many runs have many nodes.
     """
     data: dict[str, Any] = msgspec.to_builtins(report)
     numbers: dict[str, int] = {}
@@ -110,7 +111,10 @@ def markdown(report: Report) -> str:
 
 
 def _markdown_lines(report: Report) -> Iterator[str]:
-    """Yield the lines of a report as Markdown, without newlines."""
+    """Yield the lines of a report as Markdown, without newlines: title, answer and facts, then sections with tables.
+
+    The sections and their order are as ``markdown`` says.
+    """
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
     yield from (f"# {_escape_markdown(report.title)}", "")
     yield from _answer_lines(report.answer)
@@ -324,9 +328,9 @@ def _escape_markdown(value: str) -> str:
 class _Case(NamedTuple):
     """One test case of a JUnit file.
 
-    ``name`` is the case's; ``software`` becomes its class. ``kind``: the element that says how it ended
-    (``failure``, ``error``, ``skipped``), or ``pass``; ``message`` is that element's, and unused with ``pass``.
-    ``output``: lines that the case has however it ended; empty: none.
+    ``_cases`` makes it. ``name`` is the case's; ``software`` becomes its class. ``kind``: the element that says how
+    it ended (``failure``, ``error``, ``skipped``), or ``pass``; ``message`` is that element's, and unused with
+    ``pass``. ``output``: lines that the case has however it ended; empty: none.
     """
 
     name: str

@@ -75,9 +75,10 @@ _PAGE = {
 class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run in a report.
 
-    ``result`` is the run as ``results --json`` has it, without ``why``. ``name`` is the run id, or the log's name
-    for a log that LLMB did not write; ``title``, of the configuration, is None for such a log, ``software`` where
-    it is unknown. ``hosts`` are the names of its nodes, empty if not known; ``steps`` its steps, thinned out.
+    ``build`` makes it. ``result`` is the run as ``results --json`` has it, without ``why``. ``name`` is the run id,
+    or the log's name for a log that LLMB did not write; ``title``, of the configuration, is None for such a log,
+    ``software`` where it is unknown. ``hosts`` are the names of its nodes, empty if not known; ``steps`` its steps,
+    thinned out.
     """
 
     result: dict[str, Any]
@@ -91,10 +92,12 @@ class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a report says, whatever its form: HTML, Markdown or JUnit. ``build`` makes it.
 
-    ``version`` is LLMB's. ``groups`` are the configurations as ``results --group --json`` has them, the worst
-    first, ``hosts`` the nodes, slow ones first; ``runs`` stay in the order given. ``references`` are lines on what
-    the verdicts were compared with. The lists are cut to what there is room for; ``counts`` are of all runs. The
-    property ``ok``: none of all runs failed.
+    ``title`` is the heading, ``answer`` the first screen, ``version`` LLMB's. ``scaling`` has a line for each kind
+    of job that ran at several numbers of GPUs, ``differing`` what runs of one configuration differ in. ``groups``
+    are the configurations as ``results --group --json`` has them, the worst first, ``hosts`` the nodes, slow ones
+    first; ``runs`` stay in the order given. ``references`` are lines on what the verdicts were compared with. The
+    lists are cut to what there is room for; ``counts`` are of all runs. The property ``ok``: none of all runs
+    failed.
     """
 
     title: str
@@ -149,10 +152,11 @@ class _Choice:
     """The configurations and runs that a report shows: the worst configurations, and of each the newest runs.
 
     Made from all measured runs, which then drop what they hold in memory. ``made`` has all configurations,
-    ``every`` these as JSON, ``groups`` those that are shown, the worst first, and ``runs`` the runs that are shown,
-    in the order given. ``shown_groups`` returns those of ``every`` that are shown, the worst first; ``named`` those
-    of given ids whose runs are shown; ``deciding`` the worst configuration, with what to do about it; None: LLMB
-    recorded none of the runs.
+    ``every`` these as JSON, ``order`` their positions, the worst first, ``groups`` those that are shown, the worst
+    first, and ``runs`` the runs that are shown, in the order given. ``shown_groups`` returns those of ``every``
+    that are shown, a tuple, the worst first, with the ids of shown runs only; ``named`` a list of those of given
+    ids whose runs are shown, in their order; ``deciding`` the worst configuration, with what to do about it; None:
+    LLMB recorded none of the runs. Making it and ``deciding`` raise:
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -204,7 +208,8 @@ class _Choice:
         """Return the worst configuration, which decides the report's answer, and what to do about it.
 
         ``seen`` and ``hosts`` are all runs and nodes: they tell which of its runs had a slow node. None: there is
-        no configuration, as LLMB recorded none of the runs.
+        no configuration, as LLMB recorded none of the runs. ``workspace``: whose installation's excluded nodes
+        count.
 
         Raises:
             RecordError: the record of a run is gone, or cannot be read
@@ -220,9 +225,9 @@ class _Choice:
         )
 
     def _configuration_name(self, of: Group | None) -> str:
-        """Return what to call the configuration ``of`` in a sentence, as ``named`` does.
+        """Return what to call the configuration ``of`` in a sentence: ``llama3.1 70b mbridge fp8 on 64 H100``.
 
-        ``it`` where there is only one configuration, or ``of`` is None.
+        ``it`` where there is only one configuration, or ``of`` is None. ``of`` is one of those in ``made``.
         """
         if of is None or len(self.made) == 1:
             return "it"
@@ -233,7 +238,8 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
     """Return the report on the measured runs ``found``, in their order; there may be none.
 
     Fabrics, campaign and tuning stay empty: callers add them, by a copy. Finds out why failed runs failed. Each run
-    drops what it holds in memory and can read again.
+    drops what it holds in memory and can read again. ``workspace``: whose recipes and site configuration count;
+    ``title``: the report's heading.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -344,6 +350,7 @@ def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Seque
     """Return the mean step time, in seconds with stalls, of those of a configuration's runs that had no slow node.
 
     None where all of its timed runs, or none, had no slow node. ``seen`` and ``hosts`` are all runs and nodes.
+    ``worst`` is that configuration.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -370,6 +377,10 @@ def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, An
 
     There are at most ``_MOST_SWEEPS``, of at most ``_MOST_OF_SWEEP`` configurations. Run ids are those of runs that
     ``choice`` shows. ``boards`` stay as they are.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     few = [replace(board, configurations=board.configurations[:_MOST_OF_SWEEP]) for board in boards[:_MOST_SWEEPS]]
     shown = ranking_as_dict(few)
@@ -380,9 +391,10 @@ def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, An
 
 
 def _histories(seen: Sequence[SeenRun]) -> list[History]:
-    """Return the histories of the configurations among the runs; empty where no run has a step time that counts.
+    """Return a history for each configuration among the runs, in the order of their first runs that have a step time.
 
-    A run without one is left out.
+    A run without a step time that counts is left out; empty where no run has one. How repeats differ is by the past
+    runs that the first of ``seen`` knows of.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read

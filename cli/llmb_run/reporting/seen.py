@@ -29,7 +29,7 @@ class SeenRun:
     the names of its nodes; ``gpus`` what its nodes reported of theirs, such as ``8 H100``; ``driver``, ``cuda`` and
     ``nccl`` are versions; ``owner`` is a login name. An empty text: not known. The property ``run_id`` is its id,
     the property ``observed`` the run as the history of its configuration takes it; None: it has no step time to
-    compare.
+    compare; ``RecordError``, ``RecipeError`` or ``ConfigError`` where its record or configuration cannot be read.
     """
 
     run: MeasuredRun

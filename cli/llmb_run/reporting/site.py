@@ -17,8 +17,9 @@ def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[
     """Return (name, text) pairs for the head of a report: cluster, GPUs, software, dates and people of its runs.
 
     The names are ``Cluster``, ``GPUs``, ``Software``, ``Measured`` (the first and the last date, in UTC) and ``By``
-    (the cluster's operator if the configuration names one, else the runs' owners), in this order. The texts are safe to
-    print. A pair about which nothing is known is left out.
+    (the cluster's operator if the configuration names one, else the runs' owners), in this order. The texts are
+    safe to print. A pair about which nothing is known is left out. ``seen`` are the runs; ``workspace``: whose site
+    configuration counts.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -37,7 +38,8 @@ def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[
 def _cluster_text(seen: Sequence[SeenRun], workspace: Workspace) -> str:
     """Return the cluster's name, the queues of the runs, and from which hosts they were submitted.
 
-    ``NAME, partition batch, submitted from login1``. What is unknown is left out; empty: all of it.
+    ``NAME, partition batch, submitted from login1``. What is unknown is left out; empty: all of it. ``workspace``:
+    whose site configuration counts.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted

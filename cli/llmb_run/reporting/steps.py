@@ -36,6 +36,9 @@ def steps_of(timing: RunTiming, most: int) -> StepColumns:
 
     The quantiles are of all steps after warm-up. ``most`` is at least 0; the first and the last step stay in any
     case.
+
+    Raises:
+        OSError: the log was read before, is to be read again for its steps, and cannot be
     """
     items = thin(timing.iterations, most)
     steady = sorted(item.seconds for item in after_warm_up(timing))
@@ -53,6 +56,9 @@ def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
 
     All of them if they are no more, else the extremes of each stretch. These are the fastest and the slowest step of
     the stretch and its highest loss. The first and the last step of all stay, too.
+
+    Raises:
+        OSError: ``items`` are on disk, in a log, and cannot be read any more
     """
     items = list(items)  # else each look at one asks the file
     if len(items) <= most:

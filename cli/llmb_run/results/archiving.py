@@ -99,7 +99,7 @@ def write_archive(
     Args:
         path: ends in ``.tar.zst`` or ``.tar.gz``
         folders: may be none; each is packed under its own name, so no two may be equal
-        summary: plain values for ``archive.json``; secrets in them are masked
+        summary: plain values for ``archive.json``, without NaN (ValueError); secrets in them are masked
         profiles: also reports of Nsight Systems
         unmasked: also files that are no text, in which secrets cannot be masked
         secrets: texts to mask as ``****``, beside the secrets in this environment
@@ -145,9 +145,9 @@ class _Packer:
     """Adds files to an open ``tar``, below one folder with the archive's name, and notes them in ``archive``.
 
     ``mask`` masks their secrets. ``unmasked``: also files that are no text, in which secrets cannot be masked. Call
-    ``add_run`` for each run's folder, ``add_bytes`` for further files, and ``close`` last, which adds the summary
-    and the hashes; all return nothing, and raise ``OSError`` where a file cannot be read or written. The tar itself
-    stays open.
+    ``add_run`` for each run's folder, ``add_bytes`` for further files (whose content the caller has masked), and
+    ``close`` last, which adds the summary, masked, and the hashes; all return nothing, and raise ``OSError`` where a
+    file cannot be read or written. The tar itself stays open.
     """
 
     def __init__(self, tar: tarfile.TarFile, archive: Archive, mask: Mask, *, unmasked: bool) -> None:
@@ -326,8 +326,8 @@ class Mask:
 
     That is the values of environment variables with a secret's name, what looks like a token, and what is assigned
     to a variable with such a name. Values of fewer than 8 characters are left alone. Calling the object with bytes,
-    a line, returns these masked; ``text`` returns bytes of many lines masked, and ``value`` a copy of JSON values,
-    masked.
+    a line, returns these masked; ``text`` returns bytes of many lines masked, and ``value`` a copy of JSON values
+    whose texts are masked, but for the keys of dictionaries. Nothing is raised.
     """
 
     _ASSIGNED = re.compile(rb"\b([A-Za-z][A-Za-z0-9_]*)(=['\"]?)([^\s'\";,]{8,})")
@@ -361,7 +361,7 @@ class Mask:
         return [self.value(item) for item in plain] if isinstance(plain, list | tuple) else plain
 
     def __call__(self, block: bytes) -> bytes:
-        """``block``, such as a line, with every secret in it replaced by ``****``."""
+        """Return ``block``, bytes such as one line, with every secret in it replaced by ``****``."""
         for value in self._known:
             block = block.replace(value, _MASK)
         block = SECRET_SHAPES.sub(_MASK, block)

@@ -20,7 +20,8 @@ def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) 
     each job, or, of a dry run, a function; ``started.text`` is a string. ``workspace`` is the command's. Returned
     unchanged: a dry run, one without a started job, and one where a job's ``state`` says that it has not ended. Else a
     copy with a longer text; data and exit status stay. Of a single run one line is added, and the hint is now to
-    ``show`` it; of several a summary by configuration, or with ``ranked`` a ranking.
+    ``show`` it; of several a summary by configuration, or with ``ranked`` a ranking, even of one run. Runs that are all
+    too short for the measured window are measured over the steps that they have (``over_common_steps``).
 
     Raises:
         RecordError: the record of one of the runs cannot be read

@@ -48,15 +48,16 @@ from llmb_run.results.words import word_of
 class Group:
     """The runs of one configuration and image, judged together as repeats. ``group_runs`` makes it.
 
-    ``key`` (12 hexadecimal digits) and ``title`` (``title_of``) name the configuration, ``software`` is its container
-    and engine as text. ``runs`` are those on which every figure and the verdict rest: successful, oldest first, up to
-    the last look (``runs_at_last_look``); without a reference all successful ones. ``seconds`` are their steady step
-    times, in seconds and in that order. ``verdict`` is None where no run was measured, or the recipe is gone.
+    ``key`` (12 hexadecimal digits) and ``title`` (``title_of``) name the configuration, ``software`` is its
+    container and engine as text. ``runs`` are those on which every figure and the verdict rest: successful, oldest
+    first, up to the last look (``runs_at_last_look``); without a reference all successful ones; maybe none.
+    ``seconds`` are their steady step times, in seconds and in that order. ``verdict`` is None where no run was
+    measured, or the recipe is gone.
 
-    Properties: ``outcomes`` counts what became of ``members``; ``word`` is how the configuration stands, one of
-    ``WORST_FIRST``. ``mean`` is that of ``seconds``, None without any; ``spread`` their standard deviation as a share
-    of the mean, None below two. ``shown_seconds`` is the mean in seconds with stalls, as compared with the reference;
-    None where no run has a step time. None of them fails.
+    Properties: ``outcomes`` counts what became of ``members``, by outcome (``failed``); ``word`` is how the
+    configuration stands, one of ``WORST_FIRST`` (``no reference``). ``mean`` is that of ``seconds``, None without
+    any; ``spread`` their standard deviation as a share of the mean, None below two. ``shown_seconds`` is the mean
+    in seconds with stalls, as compared with the reference; None where no run has a step time. None of them fails.
     """
 
     key: str
@@ -74,13 +75,13 @@ class Group:
     """How many successful runs the reference itself is made of: nothing is compared with itself."""
     verdict: Verdict | None
     interval: float | None = None
-    """Half the confidence interval of the mean step time, as a share of that mean; None without a time."""
+    """Half the confidence interval of the mean step time, as a share of that mean (0.02: 2 %); None without a time."""
     members: tuple[MeasuredRun, ...] = ()
     """All runs of the configuration, whatever became of them."""
 
     @cached_property
     def outcomes(self) -> Counter[Outcome]:
-        """How many of all the configuration's runs came to each outcome."""
+        """How many of all the configuration's runs came to each outcome, such as ``failed``; 0 for any other."""
         return Counter(run.outcome for run in self.members)
 
     @property
@@ -216,8 +217,8 @@ def _reference_rank(run: MeasuredRun) -> int:
 def _runs_cell(item: Group) -> str:
     """Return the number of judged runs of a group, and in parentheses what became of its others: ``3 (1 failed)``.
 
-    The others are counted by their outcome, or as ``not counted yet`` or ``in the baseline``, joined with commas. The
-    parentheses are left out where there are none.
+    The others are counted by their outcome, in the order in which the group has these, then as ``not counted yet``
+    or ``in the baseline``, joined by a comma and a blank. The parentheses are left out where there are none.
     """
     others = [
         *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
@@ -281,7 +282,8 @@ GROUP: tuple[Column[Group], ...] = (
 def group_view(groups: Sequence[Group]) -> View[Group]:
     """Return the table of ``results --group``: a row for each configuration, in the order of ``groups``.
 
-    Its ``name`` is ``groups``, its columns are ``GROUP``; without groups its table is an empty line.
+    Its ``name`` is ``groups``, its columns are ``GROUP``, its JSON values dictionaries by the keys of these
+    columns; without groups its table is an empty line.
     """
     return View("groups", [as_dict(GROUP, item) for item in groups], GROUP, groups)
 
@@ -300,7 +302,7 @@ class RankedConfiguration:
     not only the judged ones. ``values`` are its settings named in ``Board.names``, as text in that order, ``-`` for
     one that it lacks. ``place`` counts from 1; None: no run has a step time, and ``outcome`` says why (else empty).
     ``shared``: others have the same place, as these runs do not tell them apart. ``behind``: its time for a token over
-    that of the first in the list; None for that first one, and without a place.
+    that of the first in the list (a ``ratio`` above 1 is slower); None for that first one, and without a place.
 
     ``seconds``, a property, is the mean step time in seconds of its successful runs, stalls included; None: there is
     none.
@@ -328,11 +330,14 @@ class RankedConfiguration:
 class Board:
     """A ranking of configurations that do the same work, whatever their batch size; ``rank_groups`` makes it.
 
-    ``title`` names the work. ``names`` are the settings in which the configurations differ; empty for a single one.
+    ``title`` names the work: ``mbridge llama3_70b sft fp8 (cs)``, or recipe and size alone where variants or
+    precisions differ. ``names`` are the settings in which the configurations differ; empty for a single one.
     ``configurations`` are the fastest for a token first; those without a step time stand last.
 
     Properties: ``live`` is whether a run of any of them has not ended; ``columns`` is the list of columns of the
-    ranking's table, whose rows are ``configurations``.
+    ranking's table, whose rows are ``configurations``. Neither fails, but the cells of memory and outcome raise
+    RecordError, RecipeError or ConfigError where a run's record, its recipe or the site's configuration cannot be
+    read.
     """
 
     title: str
@@ -350,10 +355,10 @@ class Board:
 
     @property
     def columns(self) -> list[Column[RankedConfiguration]]:
-        """The columns of this ranking: place, the settings in which configurations differ, and figures.
+        """The columns of this ranking, in order: place, the settings in which configurations differ, and figures.
 
         JSON has no columns for the settings: ``ranking_as_dict`` adds them. Columns of memory and outcome may raise
-        RecordError for a row whose record cannot be read.
+        RecordError for a row whose record cannot be read, that of outcome also RecipeError and ConfigError.
         """
         figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
         return [
@@ -438,9 +443,9 @@ def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
 def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
     """Return the ranking of groups that do the same work, at least one, the fastest first.
 
-    Groups without a step time stand last. Groups whose measured runs had different software get a setting
-    ``software``, unless ``image`` or ``engine`` differs already. ``workspace`` knows the recipes, for the command
-    line.
+    Groups without a step time stand last, in their order; why they have none is found out where it is not known
+    yet. Groups whose measured runs had different software get a setting ``software``, unless ``image`` or
+    ``engine`` differs already. ``workspace`` knows the recipes, for the command line.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -532,6 +537,8 @@ def _first_record(item: Group) -> RunRecord:
 def _failure_text(members: Iterable[MeasuredRun]) -> str:
     """Return why none of the runs has a step time: ``out of memory; not ended``; each reason once, in the runs' order.
 
+    ``members`` have none that counts. Empty without runs. The causes of failures are found out now where need be.
+
     Raises:
         RecordError: the record of a run cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
@@ -540,10 +547,11 @@ def _failure_text(members: Iterable[MeasuredRun]) -> str:
 
 
 def _no_time_reason(run: MeasuredRun) -> str:
-    """Return why a run, which has no step time that counts, has none, in a few words such as ``not ended``.
+    """Return why a run, which has no step time that counts, has none, in a few words without a full stop.
 
-    For a failed run it is the cause of the failure, found out now unless that was done before; if it is not known,
-    what the run's status says.
+    Of a run that is queued or running it is ``not ended``. For a failed run it is the cause of the failure, found
+    out now unless that was done before; if it is not known, and of any other run, why it is unfit
+    (``MeasuredRun.unfit``).
 
     Raises:
         RecordError: the run's record cannot be read
@@ -558,8 +566,8 @@ def _no_time_reason(run: MeasuredRun) -> str:
 def _ranking_column(figure: Column[Group]) -> Column[RankedConfiguration]:
     """Return a column of groups as a column of ranked configurations, with the same key and values.
 
-    Tables write the interval as text (``half_interval``), and do not show ``step_seconds``: they have a step time of
-    their own.
+    ``figure`` is one of ``GROUP``. Tables write the interval as text (``half_interval``), and do not show
+    ``step_seconds``: they have a step time of their own; all other forms have it.
     """
     forms = ALL & ~Form.TABLE if figure.key == "step_seconds" else ALL
     text = (lambda entry: half_interval(entry.group.interval)) if figure.key == "interval" else None
@@ -588,7 +596,8 @@ def _peak_memory_gib(entry: RankedConfiguration) -> float | None:
 def _failures_cell(entry: RankedConfiguration) -> str | None:
     """Return why a ranked configuration, or some of its runs, has no step time; None where all its runs have one.
 
-    A configuration with a place also says of how many runs: ``1 of 3 runs: out of memory``.
+    A configuration with a place also says of how many runs: ``1 of 3 runs: out of memory``. Reasons are joined by
+    ``; ``, each once, without a full stop; they are found out now where need be.
 
     Raises:
         RecordError: the record of a run cannot be read
@@ -604,8 +613,9 @@ def ranking_text(found: Sequence[Board], width: int) -> str:
     """Return the rankings as text: of each a sentence with its fastest configuration, a table, and the command for it.
 
     Rankings are separated by an empty line. Tables are at most ``width`` characters wide: columns that matter least
-    are left out, then lines are cut. The rule of ranking comes last. Without any ranking, a sentence that says so. The
-    text ends with a newline.
+    are left out, then lines are cut. Sentences are wrapped at ``width``; the command, ``its command: llmb-run ...``,
+    stays one line, and is left out where no configuration has a time. The rule of ranking comes last. Without any
+    ranking, a sentence that says so. The text ends with a newline.
 
     Raises:
         RecordError: the record of a run cannot be read
@@ -629,8 +639,9 @@ _LEAST_OUTCOME = 12
 def _ranking_sentence(board: Board) -> str:
     """Return a ranking as a sentence without a full stop: how many configurations, the fastest, its step time, ties.
 
-    Such as ``3 configurations, fastest: tp=2, 9.876 s a step; 2 tie for first place``, or ``..., none has a time``. It
-    names the iterations that were measured where these are not the documented ones.
+    Such as ``3 configurations, fastest: tp=2, 9.876 s a step; 2 tie for first place``, or ``..., none has a time``;
+    a fastest one without settings to name is ``as documented``. The ranking's title is not in it. It names the
+    iterations that were measured where these are not the documented ones.
     """
     many = counted(len(board.configurations), "configuration")
     placed = [item for item in board.configurations if item.place is not None]
@@ -651,9 +662,10 @@ def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
     """Return the rankings as JSON values, in their order: times in seconds, differences and spreads as shares.
 
     Each has ``title``, ``window`` (with ``first`` and ``last``; None: the documented one), ``differing`` (names of
-    settings), ``lines`` (its configurations, the fastest first) and ``command`` (None: there is none). A line has
-    ``values``, a dictionary by the names in ``differing``, and the figures by the keys of those of ``Board.columns``
-    that JSON has; a figure that it lacks is None.
+    settings), ``lines`` (its configurations, the fastest first, those without a time last) and ``command`` (None:
+    there is none). A line has ``values``, a dictionary by the names in ``differing`` (``-``: it lacks that
+    setting), and the figures by the keys of those of ``Board.columns`` that JSON has; a figure that it lacks is
+    None.
 
     Raises:
         RecordError: the record of a run cannot be read

@@ -36,8 +36,9 @@ class Line:
     Properties: ``word`` says how it stands, one of ``WORST_FIRST`` in capitals. ``seconds`` is its mean step time in
     seconds, ``difference`` that over the reference's, less 1 (above 0: slower); each is None where there is none.
     ``indication``: whether it was compared with other software. ``outcomes`` counts what became of the runs; ``count``
-    is the text of their number and of those without a time: ``5, 1 failed``. ``slow_node`` is the node that slows some
-    of them down (``SlowNode``), or None.
+    is the text of their number and of those without a time, but for the outcome that ``word`` names already:
+    ``5, 1 failed``. ``slow_node`` is the node that slows some of them down (``SlowNode``), or several of which one
+    does; None where none is known.
 
     ``why_slow(node)`` returns the reason for the node of that name, a clause without a full stop; it raises
     RecordError where a run's record cannot be read.
@@ -49,7 +50,7 @@ class Line:
 
     @cached_property
     def outcomes(self) -> Counter[Outcome]:
-        """How many of the line's runs came to each outcome, such as ``failed``."""
+        """How many of the line's runs came to each outcome, such as ``failed``; 0 for any other."""
         return Counter(run.outcome for run in self.runs)
 
     @cached_property
@@ -64,8 +65,9 @@ class Line:
     def why_slow(self, node: str) -> str:
         """Return why the line's runs with ``node``, its name as runs have it, are slow: ``GPU 3 is too hot``.
 
-        The text is a fragment without a full stop. It comes from what the nodes of the newest such runs recorded;
-        where these recorded nothing of it, it says by how much the runs are slower.
+        The text is a fragment without a full stop. It comes from what the nodes of the newest ``_MOST_ASKED`` such
+        runs recorded; where these recorded nothing of it, it says by how much runs with the line's slow node are
+        slower. Nothing checks that ``node`` is slow: 0.0 % where the line has no slow node.
 
         Raises:
             RecordError: the record of a run cannot be read
@@ -179,16 +181,17 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 def software_said(item: Group) -> str:
     """Return the software in which a group's runs trained, container and engine as one text.
 
-    While all of them are queued or run, ``software not known yet``.
+    While all of them are queued or run, ``software not known yet``. It is that of the group's first run
+    (``Group.software``).
     """
     nothing_yet = item.live == len(item.members)
     return "software not known yet" if nothing_yet and not item.runs else item.software
 
 
 def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return ``names``, in order, where equal names with different ``words`` get their word behind a comma.
+    """Return ``names``, in order, where equal names with different ``words`` get their word behind a comma and a blank.
 
-    ``words`` has one for each name. Equal names with equal words stay.
+    ``words`` has one for each name. Equal names with equal words stay, and so do names that are there once.
     """
     of_name: dict[str, set[str]] = {}
     for name, word in zip(names, words, strict=True):
@@ -230,8 +233,9 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
     """Return why a node is slow, a fragment without a full stop: ``GPU 3 is too hot``.
 
     A GPU that is too hot is named first, else it is the first finding; without findings, the text says by how much:
-    ``runs with it are 4.1 % slower than those without it``. ``findings`` are sentences that name the node; in the
-    answer its name is left out, or without its domain. ``share``: how much slower runs with it are, 0.02 for 2 %.
+    ``runs with it are 4.1 % slower than those without it``. ``findings`` are sentences, without a full stop, that name
+    ``node``; in the answer its name is left out, or without its domain. ``share``: how much slower runs with it are,
+    0.02 for 2 %.
     """
     for finding in findings:
         if hot := re.search(r"(GPU \d+) \(too hot", finding):
@@ -244,8 +248,8 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
 def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
     """Return the words behind ``llmb-run`` of the command that keeps later jobs off slow nodes for ``_DAYS`` days.
 
-    They are ``exclude``, ``add``, the names of ``nodes`` joined with commas, and options, not quoted. ``reason`` is
-    what the list of excluded nodes will show.
+    They are ``exclude``, ``add``, the names of ``nodes`` joined with commas, ``--days``, the number, ``--reason`` and
+    ``reason``, not quoted for a shell. ``reason`` is what the list of excluded nodes will show.
     """
     return ("exclude", "add", ",".join(nodes), "--days", str(_DAYS), "--reason", reason)
 
@@ -253,8 +257,8 @@ def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
 def relative_speed(share: float) -> str:
     """Return how a step time compares, for a sentence: ``4.1 % slower than``, ``2.0 % faster than``, ``as fast as``.
 
-    ``share`` is the step time over the one that the sentence goes on with, less 1: above 0 is slower. Below
-    ``_SHOWN_SHARE`` in either direction it is ``as fast as``.
+    ``share`` is the step time over the one that the sentence goes on with, less 1: above 0 is slower. Less than
+    ``_SHOWN_SHARE`` (what rounds to 0.0 %) in either direction is ``as fast as``.
     """
     if abs(share) < _SHOWN_SHARE:
         return "as fast as"

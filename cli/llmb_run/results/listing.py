@@ -36,16 +36,20 @@ _MOST_IDS = 10
 class Step(NamedTuple):
     """What to do next about runs, with the command for it; of several steps, the smallest ``urgency`` comes first.
 
-    There is always a step, also where all is well; ``next_step`` chooses it. ``words`` are the command's, behind
-    ``llmb-run``, not quoted. ``why`` is the reason in a few words, without a full stop. ``of``: the configuration that
-    it is about; None: no single one. ``command``, a property, is the whole line, ``llmb-run ...``, quoted for a shell.
+    There is always a step, also where all is well; ``next_step`` chooses it. ``urgency`` is from -1 to 9. ``words``
+    are the command's, behind ``llmb-run``, not quoted. ``why`` is the reason in a few words, without a full stop.
+    ``of``: the configuration that it is about; None: no single one. ``command``, a property, is the whole line,
+    ``llmb-run ...``, quoted for a shell.
     """
 
     urgency: int
     words: tuple[str, ...]
     why: str
     todo: str = ""
-    """What to do, as a sentence in which ``{}`` is the configuration; empty: just read what the command prints."""
+    """What to do, a sentence with its full stop, ``{}`` standing for the configuration where it is named.
+
+    Empty: just read what the command prints.
+    """
     of: Group | None = None
 
     @property
@@ -57,8 +61,9 @@ class Step(NamedTuple):
 def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
     """Return what to do next about the runs: the most urgent step of all groups; of equally urgent ones the first.
 
-    Excluding a slow node comes before all else. ``found`` are all runs, ``groups`` their configurations. Without
-    groups: list what can be run.
+    Excluding a slow node comes before all else, unless the list of excluded nodes of the installation has it; that
+    is the installation of the first run. ``found`` are all runs, ``groups`` their configurations. Without groups:
+    list what can be run. Starts and changes nothing.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -77,9 +82,9 @@ def _install_of(found: Sequence[MeasuredRun]) -> Path | None:
 def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
     """Return the most urgent step; a slow node comes before all else, as further runs would be measured with it.
 
-    Only where it is known which node is the slow one; that step is of no single configuration. Of equally urgent steps
+    Only where it is known which node is the slow one; that step has no configuration in ``of``. Of equally urgent steps
     the first group's, with the group in ``of``; a step to rank short runs names those of all groups. Without groups:
-    list what can be run. ``summary`` is that of the same runs.
+    list what can be run. ``summary`` is that of the same runs; its ``slow_nodes`` say which nodes are slow.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -106,7 +111,7 @@ _RANK = ("results", "--rank")
 def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return words of a command that name ``runs``: their sweeps (``sweep-3f2a9c1e``), or their ids.
 
-    Sweeps are named, sorted, if each run is of one, else the first ``_MOST_IDS`` ids. Empty without runs.
+    Sweeps are named, sorted and each once, if each run is of one, else the first ``_MOST_IDS`` ids. Empty without runs.
     """
     beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
     names = sorted(map(name_of_round, beginnings))
@@ -117,7 +122,8 @@ def _next_step_of(item: Group) -> Step:
     """Return what to do next about the configuration ``item``, by how its runs stand; there is always a step.
 
     Live runs come first, then a failed verdict, runs without a result, an open answer, and a baseline to make; if all
-    is well, it is to look at the history. Runs that are all too short are to be ranked. The step's ``of`` is not set.
+    is well, it is to look at the history. Runs that are all too short are to be ranked; where nothing was judged, a run
+    is to be looked at. The step's ``of`` is None.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -161,10 +167,10 @@ def _next_step_of(item: Group) -> Step:
 
 
 def _step_for_open(item: Group, verdict: Verdict) -> Step:
-    """Return what to do about a configuration whose answer is open: run it again, or look at it.
+    """Return what to do about a configuration whose answer is open: run it again, or look at it in a report.
 
     ``verdict`` is that on ``item``, the configuration. It is run again on other days if need be. If its baseline has
-    too few runs to decide, the step is to make a larger one.
+    too few runs to decide, the step lists the baselines, so that a larger one is made.
 
     Raises:
         RecordError: it is to be run on other days, and a run's record is gone or cannot be read
@@ -185,8 +191,9 @@ def _step_for_open(item: Group, verdict: Verdict) -> Step:
 def _make_reference(item: Group, why: str) -> Step:
     """Return the step that makes a baseline of a group's runs, or that first runs more of them.
 
-    The latter where the judged runs, at least one, are fewer than ``ENOUGH``. ``why``: the reason, for people. If all
-    of them are in a baseline already, the step is to run more to compare with it.
+    The latter where the judged runs, at least one, are fewer than ``ENOUGH``. ``why``: the reason, for people, a
+    clause without a full stop. If all of them are in a baseline already, the step is to run ``ENOUGH`` more to
+    compare with it.
     """
     of_baselines = chain.from_iterable(baseline.runs for baseline in item.members[0].baselines)
     known = {run.run_id for run in of_baselines}
@@ -202,7 +209,8 @@ def _make_reference(item: Group, why: str) -> Step:
 def _repeat_step(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
     """Return the step that runs the newest judged run of a group, which has one, ``count`` times more.
 
-    ``spread``: on as many days, where the run's job went through a queue. ``urgency`` and ``why`` are the step's.
+    ``spread``: on as many days (``--spread``), where the run's job went through a queue; else at once. ``urgency`` and
+    ``why`` are the step's, as ``Step`` has them.
 
     Raises:
         RecordError: with ``spread``, the record of that run is gone, or cannot be read
@@ -213,7 +221,7 @@ def _repeat_step(urgency: int, item: Group, count: int, why: str, *, spread: boo
 
 
 def _first_ids(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Return the ids of the first runs, in their order, at most ``_MOST_IDS``."""
+    """Return the ids of the first runs, in their order, at most ``_MOST_IDS``; empty without runs."""
     return [run.run_id for run in runs[:_MOST_IDS]]
 
 
@@ -227,12 +235,12 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a listing of runs that are printed beside the summary; by default none.
+    """The parts of a listing of runs that are printed beside the summary; by default none. Made of a command's options.
 
     ``runs``: a table of the runs. ``timing``: a table of their step times. ``notes``: all notes, not only the
-    weightiest. ``everything``: every configuration, however many. ``full_names``: names of runs are not shortened, and
-    the table of runs has all columns. ``most``: how many of the newest runs are listed in the tables, and looked at for
-    notes, ``MOST`` by default; None: all.
+    weightiest. ``everything``: every configuration, however many. ``full_names``: names of runs are not shortened,
+    and the table of runs has all columns. ``most``: how many of the newest runs are listed in the tables, and
+    looked at for notes, ``MOST`` by default; None: all.
     """
 
     runs: bool = False
@@ -246,9 +254,9 @@ class Parts:
 def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
     """Return what plain ``results`` prints: conclusion, a line for each configuration, weightiest notes, next step.
 
-    Between notes and next step come the tables that ``parts`` ask for, with repeats together. ``found`` are all runs.
-    Made for the terminal's width. The text ends with a newline. Reads logs and records, and finds out why failed runs
-    failed.
+    Between notes and next step come the tables that ``parts`` ask for, the repeats of a configuration side by side.
+    ``found`` are all runs. Made for the terminal's width. The text ends with a newline. Reads logs and records, and
+    finds out why failed runs failed.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -301,7 +309,8 @@ def _more_options_line(parts: Parts, notes: int) -> str:
 def _timing_tables(shown: Sequence[MeasuredRun], parts: Parts) -> str:
     """Return tables of the runs' step times in the form of NVIDIA's documents, an empty line between two.
 
-    There is one for each way and window of measuring. Empty without runs. Of ``parts`` only ``full_names`` counts.
+    There is one for each way and window of measuring, in the order in which the runs have them; its runs are in the
+    order of ``shown``. Each ends with a newline. Empty without runs. Of ``parts`` only ``full_names`` counts.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -319,8 +328,9 @@ def _timing_tables(shown: Sequence[MeasuredRun], parts: Parts) -> str:
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
     """Return what ``results --json`` has: ``runs``, ``groups`` with their verdicts, and ``next``.
 
-    All runs are there, in their order. ``next`` is the next step: its ``command``, and ``why``. Finds out why failed
-    runs failed.
+    ``runs`` are all of them as ``as_dicts`` makes them, in their order; ``groups`` has a dictionary by the keys of
+    ``GROUP`` for each configuration, in the order of its first run. ``next`` is the next step: its ``command``, a whole
+    line, and ``why``. Finds out why failed runs failed.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -340,8 +350,8 @@ def _runs_table(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) ->
     """Return the table of single runs: step time, difference from the reference, what became of each, what differs.
 
     ``found`` are the runs to list, at least one, in the table's order; ``summary`` is that of all. Finds out why
-    failed runs failed. Of ``parts`` only ``full_names`` counts: all columns, and names as they are; else it fits the
-    terminal.
+    failed runs failed. Of ``parts`` only ``full_names`` counts: all columns, and names as they are; else it fits
+    the terminal. It ends with a newline.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -420,9 +430,11 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
 def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
     """Return for each run the first few facts in which it is unlike most others: ``driver 580.95; on n12``.
 
-    Empty text: none. A fact without a commonest value is named of every run, nodes only where at most half of the runs
-    have them. ``known``: the facts of each run of a group (name to text, ``hosts`` joined with a comma and a blank),
-    by any key, which the answer has too.
+    At most ``_MOST_NAMED``, each cut to ``_LONGEST`` characters, then how many more: ``; 2 more``. Empty text:
+    none. A fact without a commonest value is named of every run, nodes only where at most half of the runs have
+    them. ``known``: the facts of each run of a group (name to text, ``hosts`` joined with a comma and a blank), by
+    any key, which the answer has too. A run that lacks a fact that others have is named with ``-``, unless nodes
+    record that fact (``EVIDENCE``).
     """
     names = dict.fromkeys(chain.from_iterable(known.values()))
     names.pop("hosts", None)
@@ -451,7 +463,8 @@ def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
 def _usual_value(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
     """Return the commonest value of the fact ``name`` among the runs; None where two values are equally common.
 
-    At least one run has the fact. One without it has ``-``, but runs whose nodes did not tell it do not count.
+    ``known`` has the facts of each run, name to text. At least one run has the fact. One without it counts as
+    ``-``, but not at all for a fact that nodes record (one of ``EVIDENCE``).
     """
     recorded = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
     (value, count), *others = Counter(of_run.get(name, "-") for of_run in recorded).most_common(2)

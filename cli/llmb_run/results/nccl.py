@@ -24,9 +24,9 @@ _HEAD_BYTES, _MOST_BYTES = 1 << 18, 1 << 26
 
 
 def are_nccl_tests(words: Sequence[str]) -> bool:
-    """Return whether all ``words`` name files with outputs of nccl-tests; False where none does, and without words.
+    """Return whether all ``words``, taken as paths, name files with outputs of nccl-tests.
 
-    A word that names no file, or one that cannot be read, is none.
+    A word that names no file, or one that cannot be read, is none. False where none does, and without words.
 
     Raises:
         RequestError: some do, and others do not
@@ -41,7 +41,10 @@ def are_nccl_tests(words: Sequence[str]) -> bool:
 
 
 def _is_nccl_tests_output(file: Path) -> bool:
-    """Return whether ``file`` is the output of nccl-tests, by its beginning; False for one that cannot be read."""
+    """Return whether ``file`` is the output of nccl-tests, by its beginning.
+
+    False where it does not exist, is no regular file, or cannot be read.
+    """
     try:
         return file.is_file() and is_nccl_tests(_read_text(file, _HEAD_BYTES))
     except OSError:
@@ -51,7 +54,7 @@ def _is_nccl_tests_output(file: Path) -> bool:
 def _read_text(file: Path, most: int) -> str:
     """Return at most the first ``most`` bytes of a file as text.
 
-    Bytes that are not UTF-8 become replacement characters.
+    Bytes that are not UTF-8, and a character cut at the end, become replacement characters.
 
     Raises:
         OSError: the file cannot be read
@@ -62,7 +65,7 @@ def _read_text(file: Path, most: int) -> str:
 def read_nccl_tests(file: Path) -> list[NcclTest]:
     """Return the tests in an output file of nccl-tests, in order; empty where it holds none.
 
-    At most the first ``_MOST_BYTES`` are read.
+    At most the first ``_MOST_BYTES`` are read: tests behind them are missing, without a word.
 
     Raises:
         RequestError: the file cannot be read
@@ -77,9 +80,10 @@ def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], 
     """Return (data, table, csv, status) for output files of nccl-tests, whose paths are ``words``.
 
     The files are read at once, in order. The first three are functions without arguments: they return a dictionary
-    whose list ``nccl_tests`` has a dictionary for each test (``_as_dict``), the text for people, and CSV text; the
-    first two raise RecipeError where LLMB's list of published bandwidths cannot be read. The exit status is 1 if a
-    test is not good, or there is none, else 0.
+    whose list ``nccl_tests`` has a dictionary for each test (``_as_dict``), the text for people (an empty line
+    between tests; empty without any), and CSV text with a heading; the first two raise RecipeError where LLMB's
+    list of published bandwidths cannot be read. The exit status is 1 if a test is not good, or there is none, else
+    0.
 
     Raises:
         RequestError: a file cannot be read
@@ -99,8 +103,10 @@ def answer(test: NcclTest) -> str:
     """Return the first line on a test of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and why.
 
     Such as ``ok: all_reduce on 2 nodes, 16 GPUs: 480.0 GB/s bus bandwidth at 8 GiB; no wrong values``; it has no
-    newline. A test has failed with wrong values, without figures or with problems; it is incomplete where the output
-    has no end. The bandwidth is left out where no size has any.
+    newline and no full stop. What the output does not say is ``an unnamed collective`` or
+    ``an unknown number of GPUs``. A test has failed with wrong values, without figures or with problems; it is
+    incomplete where the output has no end. The bandwidth, that of the largest size, is left out where no size has
+    any.
     """
     what = test.collective or "an unnamed collective"
     nodes = f"{counted(len(test.nodes), 'node')}, " if test.nodes else ""
@@ -123,9 +129,10 @@ def answer(test: NcclTest) -> str:
 
 
 def _wrong_values_text(test: NcclTest) -> str:
-    """Return at which message sizes the test found wrong values: ``wrong values at 8 MiB, 16 MiB``, the first four.
+    """Return at which message sizes the test found wrong values: ``wrong values at 8 MiB, 16 MiB``.
 
-    Empty where it found none. Where the output tells no sizes of them, how many values are out of bounds.
+    Of more than four sizes, the first four and `` and more``. Empty where it found none. Where the output tells no
+    sizes of them, how many values are wrong: ``3 values are out of bounds``.
     """
     sizes = [_size_text(item.bytes) for item in test.wrong]
     if sizes:
@@ -136,7 +143,8 @@ def _wrong_values_text(test: NcclTest) -> str:
 def _test_text(word: str, test: NcclTest) -> str:
     """Return what is printed of one test of nccl-tests: the answer, problems, figures, and what others published.
 
-    ``word`` names its file. The text ends with a newline.
+    ``word``, the path of its file as the user gave it, begins the first line. At most 10 problems are named. The text
+    ends with a newline.
 
     Raises:
         RecipeError: LLMB's own list of published bandwidths cannot be read
@@ -162,6 +170,7 @@ def _test_text(word: str, test: NcclTest) -> str:
 def _column_cells(column: Column | None) -> list[str]:
     """Return the results of one message size as three texts: time in us, bus bandwidth in GB/s, wrong values.
 
+    Such as ``123.4``, ``480.12`` and ``0``, or ``not counted`` for wrong values that the test did not look for.
     ``column`` is either out of place or in place; three empty texts for None: not measured.
     """
     if column is None:
@@ -216,8 +225,8 @@ _CSV = ("file", "collective", "ranks", "bytes", "in_place", "seconds", "algbw_gb
 def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
     """Return tests of nccl-tests as CSV text: a heading, then rows for each message size, out of place and in place.
 
-    Each test comes with a word, its file's name, that stands in its rows. Lines end with a newline alone, and no cell
-    is a formula. Without tests, the heading alone.
+    Each test comes with a word, the path of its file as the user gave it, the first cell of its rows (``_csv_rows``).
+    Lines end with a newline alone, and no cell is a formula. Without tests, the heading alone.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -231,8 +240,9 @@ def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
 def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[object]]:
     """Yield the CSV rows of one message size under the heads ``_CSV``: out of place, then in place.
 
-    A result that was not measured has no row. ``word`` names the file, ``test`` is the test that has the size
-    ``item``.
+    A row has ``word``, collective, number of GPUs, message size in bytes, whether it is in place, seconds,
+    algorithm and bus bandwidth in GB/s, and the number of wrong values (None: not counted). A result that was not
+    measured has no row. ``word`` names the file, ``test`` is the test that has the size ``item``.
     """
     for in_place, column in ((False, item.out_of_place), (True, item.in_place)):
         if column is not None:

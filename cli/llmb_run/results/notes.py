@@ -33,13 +33,14 @@ def notes_on(
 ) -> list[Note]:
     """Return everything to know of the runs ``found`` as notes, the weightiest first, each text once.
 
-    Of equal weight, in the order of ``lines``. Empty: there is nothing to know. Finds out why failed runs failed.
+    Those of a configuration are in the order of ``lines``, where they weigh the same. Empty: there is nothing to know.
+    Finds out why the failed ones of ``looked_at`` failed.
 
     Args:
         lines: the configurations of the runs, and the logs among them
         looked_at: those runs of which logs and records are read
         found: all runs; what their references are is noted, too
-        excluded: nodes that jobs are kept off already, on which notes have less weight
+        excluded: names of nodes that jobs are kept off already, on which notes have less weight
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -67,7 +68,7 @@ def notes_on(
 def group_remarks(items: Sequence[Group]) -> list[str]:
     """Return the remarks of the verdicts on the configurations ``items``, in order, each as ``TITLE: sentence``.
 
-    Empty: there are none, also where nothing was decided.
+    They have no full stop. Empty: there are none, also where nothing was decided.
     """
     found: list[str] = []
     for item in items:
@@ -76,7 +77,10 @@ def group_remarks(items: Sequence[Group]) -> list[str]:
 
 
 def _verdict_remarks(item: Group) -> Sequence[str]:
-    """Return the remarks of a group's verdict, clauses; empty where there is no verdict, or it decided nothing."""
+    """Return the remarks of a group's verdict, in order, sentences without a full stop.
+
+    Empty where there is no verdict, it decided nothing, or it has none.
+    """
     return item.verdict.remarks if item.verdict and item.verdict.decision else ()
 
 
@@ -116,8 +120,9 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
 def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable[Note]:
     """Yield a note for each outcome and reason of runs without a step time: how many runs, of what, and why.
 
-    In the order in which the runs of ``lines`` first have that outcome and reason. Runs that are queued or run have no
-    note. ``known``: the ``id()`` of the runs to look at; others are left out.
+    Such as ``2 of 5 runs of NAME failed (ID, ID): out of memory``; at most two ids are named. In the order in which the
+    runs of ``lines`` first have that outcome and reason. Runs that are queued or run have no note. ``known``: the
+    ``id()`` of the runs to look at; others are left out. Why a failed run failed is found out if that is not known yet.
 
     Raises:
         RecordError: the record of a run cannot be read
@@ -148,7 +153,7 @@ _WITH_A_REASON = (*WITHOUT_RESULT, "too short", "stopped early", "incomplete", "
 def _unusable_reason(run: MeasuredRun) -> str:
     """Return why a run has no result that counts, a fragment; of a failed run the short diagnosis.
 
-    Empty where the run has such a result.
+    The diagnosis is found out now where it is not known yet. Empty where the run has such a result.
 
     Raises:
         RecordError: the run's record cannot be read
@@ -162,8 +167,9 @@ def _unusable_reason(run: MeasuredRun) -> str:
 def _notes_on_runs(runs: Sequence[MeasuredRun], slow_nodes: Iterable[str]) -> Iterable[Note]:
     """Yield notes on what single runs tell of their steps and their logs, run by run, and then of their nodes.
 
-    Equal problems of nodes are one note, with the names of the first two runs. Problems that name one of
-    ``slow_nodes`` are left out: another note has these.
+    They begin with the run's id and a colon (of a log, its name). Equal problems of nodes are one note, with the
+    names of the first two runs and how many more have it. Problems that name one of ``slow_nodes`` are left out:
+    another note has these.
 
     Raises:
         RecordError: the record of a run cannot be read

@@ -27,9 +27,10 @@ def _safe_text(value: object) -> str | None:
 
 
 def _safe_texts_at(path: str) -> Callable[[Any], list[str]]:
-    """Return a function of a row that returns the texts at the dotted ``path``, safe to print, as a list.
+    """Return a function of a row that returns the texts at the dotted ``path`` (``a.b``), safe to print, as a list.
 
-    The list is empty where there are none, or an attribute on the way is None. What the attributes raise passes.
+    What stands at ``path`` is an iterable of texts, or None. The list is empty where there are none, or an attribute on
+    the way is None. What the attributes raise passes.
     """
     value = attribute_at(path)
     return lambda row: [printable(text) for text in value(row) or ()]
@@ -69,16 +70,17 @@ def _days_cell(run: MeasuredRun) -> str:
 
 
 def _percent_text(share: float) -> float:
-    """Return ``share`` as a number of percent: 41.0 for 0.41."""
+    """Return ``share`` as a number of percent, a float that is not rounded: 41.0 for 0.41."""
     return share * 100
 
 
 def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str]:
     """Return a function of a run that returns its figure at the dotted ``path`` as text by ``spec`` (``formatted``).
 
-    The text is empty where there is none. For a log that LLMB did not write, the figure is the one at ``of_log``,
-    another such path: what the log itself says over the window. The function raises RecordError where the run's record
-    cannot be read.
+    ``spec`` is one of Python's formats, such as ``.2f``. The text is empty where there is no figure. For a log that
+    LLMB did not write, the figure is the one at ``of_log``, another such path: what the log itself says over the
+    window. What the run's attributes raise passes: RecordError where its record cannot be read, and for its figures
+    also RecipeError, ConfigError and OSError.
     """
     recorded, logged = attribute_at(path), attribute_at(of_log)
     return lambda run: formatted(recorded(run) if run.record else logged(run), spec)
@@ -402,7 +404,10 @@ def as_dicts(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
 
 
 class MeasuredStep(NamedTuple):
-    """One iteration of a run, with the run: a row of ``results --iterations``. ``measured_steps`` makes it."""
+    """One iteration of a run, with the run: a row of ``results --iterations``. ``measured_steps`` makes it.
+
+    ``step`` is an iteration of ``run``'s log, in the measured window or not.
+    """
 
     run: MeasuredRun
     step: Iteration
@@ -436,8 +441,8 @@ def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
 def remarks_of(found: dict[str, Any]) -> list[str]:
     """Return sentences that a reader must know of a run: on its log, its steps and its nodes.
 
-    They are in this order. Empty: nothing. ``found`` is the run as ``as_dict`` makes it. Of what the nodes recorded,
-    only problems count.
+    They are in this order. Empty: nothing. ``found`` is the run as ``as_dict`` makes it, with ``notices``,
+    ``remarks`` and ``findings``. Of what the nodes recorded, only problems count.
     """
     problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
     return [*found["notices"], *found["remarks"], *problems]

@@ -22,23 +22,26 @@ def selected_runs(
 ) -> list[MeasuredRun]:
     """Return the runs that ``runs`` name, measured, or without any all that match ``filters``; at least one.
 
-    Words that are paths come first, then the others, each in order; without words, the newest run first. A path
-    without a run or log is passed over where there are other runs. What is read of their logs is kept in the index of
-    runs.
+    Words that are paths come first, then the others, each in order; without words, the newest run first. Each run
+    comes once. A path without a run or log is passed over where there are other runs. Of live runs the scheduler is
+    asked, and their records are brought up to date, also on disk; a record that cannot be read is told in a notice,
+    and its run left out. What is read of their logs is kept in the index of runs.
 
     Args:
         workspace: whose installation has the runs
-        runs: paths of folders or logs, run ids or their beginnings, names or job ids; a word that exists as a path is
-            one
-        filters: arguments of ``selecting.run_filter``; they do not apply to runs that are named
+        runs: paths of folders (for all runs in them) or logs, run ids or their beginnings, names, job ids, or the
+            name of a sweep, for all its runs; a word that exists as a path is one
+        filters: arguments of ``selecting.run_filter`` by name; they do not apply to runs that are named, but are
+            checked where a word is no path
         window: the iterations to measure; None: those of each run's document
 
     Raises:
-        RequestError: there is no run, a word names none or several, or a filter has an impossible value; or no
-            installation is named, and it is needed, as it is for all but paths
+        RequestError: there is no run, a word names none or is the beginning of several run ids, or a filter has an
+            impossible value; or no installation is named, and it is needed, as it is for all but paths
         RecordError: the list of folders outside the installation cannot be read
         ConfigError: a filter names a workload, and ``cluster_config.yaml`` is wrong or not trusted
         RecipeError: no recipe has that workload, and a recipe's catalogue cannot be read to suggest one
+        OSError: a word's path may not be looked at, or the record of a live run not be read to change it
     """
     # os.path says no of a word that is too long for a name, where pathlib raises.
     paths = [word for word in runs if os.path.exists(word)]  # noqa: PTH110

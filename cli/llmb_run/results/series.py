@@ -41,8 +41,8 @@ def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[Sc
 def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace) -> list[ScalingLine]:
     """Return the same lines as ``scaling_lines``, from pairs of a plan and its run.
 
-    Runs without a step time that counts are left out, and those whose recipe is gone. Empty: no kind ran at two
-    scales.
+    Runs without a step time that counts are left out, and those whose recipe is gone. Kinds of job are in the order
+    of their first runs; ``workspace`` knows the recipes. Empty: no kind ran at two scales.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -75,8 +75,9 @@ def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> li
 def shift_text(shift: Shift) -> str:
     """Return a lasting change of step times as text: ``slower by 4.1 ± 0.6 % since 12 November 2026: ...``.
 
-    The text, a fragment, also has the days between which the change came, where these are not one, and the first few
-    things that changed on record then. Dates are in UTC.
+    The text, a fragment without a full stop, also has the days between which the change came, where these are not
+    one, and after the colon the first few things that changed on record then (``driver 580.82 to 580.95``), else
+    ``nothing on record changed``. Dates are in UTC.
     """
     way = "slower" if shift.ratio > 1 else "faster"
     size = f"{100 * abs(shift.ratio - 1):.1f} ± {percent((shift.high - shift.low) / 2)}"
@@ -100,9 +101,9 @@ def _short_value(value: str) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """One number of GPUs on a scaling line: a row of ``results --scaling``. ``point``, of ``line``, has its figures.
+    """One number of GPUs on a scaling line: a row of ``results --scaling``.
 
-    ``scales_of`` makes it.
+    ``point``, one of ``line.points``, has its figures. ``scales_of`` makes it.
     """
 
     line: ScalingLine
@@ -179,7 +180,8 @@ def scales_of(line: ScalingLine) -> list[Scale]:
 def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
     """Return the table of ``results --scaling``: a row for each number of GPUs on each line, in the order of ``lines``.
 
-    Its ``name`` is ``scaling``; without lines its table is a sentence that says so.
+    Its ``name`` is ``scaling``, its columns are ``SCALING``, its JSON values are ``lines`` themselves; without
+    lines its table is a sentence that says so.
     """
     rows = list(chain.from_iterable(scales_of(line) for line in lines))
     empty = "no configuration has successful runs at two or more GPU counts"
@@ -244,6 +246,7 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
 def history_view(lines: Sequence[History]) -> View[HistoryRow]:
     """Return the table of ``results --history``: a row for each run, by configuration, the oldest run first.
 
+    Configurations are in the order of ``lines``; the columns are ``HISTORY``, the JSON values ``lines`` themselves.
     Its conclusions are, for each configuration, a line on each lasting change of step times, or one that there is
     none, or too few days to tell. Its ``name`` is ``history``; without lines its table is a sentence that says so.
     """
@@ -263,5 +266,5 @@ def history_view(lines: Sequence[History]) -> View[HistoryRow]:
 
 
 def _utc_date(when: float) -> datetime:
-    """Return a Unix time as a date and time in UTC."""
+    """Return a Unix time in seconds as a date and time in UTC, with its time zone set."""
     return datetime.fromtimestamp(when, timezone.utc)

@@ -16,9 +16,9 @@ from llmb_run.results.groups import Group, group_runs, of_the_same_work
 def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
     """Return ``found`` in the same order, with runs that are too short measured anew.
 
-    That is done where no run of the same work is longer, over the second half of the steps that all of them have.
-    Short runs beside others that were measured stay as they are: they are tries, and would change what is ranked.
-    ``found`` itself stays.
+    That is done where no run of the same work (``of_the_same_work``) is longer, over the second half of the steps
+    that all its short runs have. Short runs beside others that were measured stay as they are: they are tries, and
+    would change what is ranked. All other runs, and logs, come back as they are, and ``found`` itself stays.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -38,7 +38,8 @@ def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> lis
 def _too_short(groups: Sequence[Group]) -> list[MeasuredRun]:
     """Return the runs of ``groups`` that were too short to be measured, in the order of the groups and their runs.
 
-    Empty where any run was long enough, successful or not training as planned, or none is too short.
+    Those that failed, were cancelled or have not ended are left out. Empty where any run was long enough (its
+    outcome is ``measured`` or ``not training``), or none is too short.
     """
     runs = list(chain.from_iterable(item.members for item in groups))
     if any(run.outcome in ("measured", "not training") for run in runs):

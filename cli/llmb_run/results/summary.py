@@ -86,18 +86,21 @@ _DISPENSABLE = ("software", "reference", "interval", "difference")
 class Summary:
     """The first part of what ``results`` prints: a conclusion, a line for each configuration, and notes.
 
-    ``found`` are all runs, ``groups`` their configurations (``group_runs``); ``looked_at`` those runs whose logs and
-    records are read for notes, the newest. ``width`` is in characters. ``install``: the installation, whose list of
-    excluded nodes counts; None: there is none. What it finds out is kept: later changes on disk do not show.
+    ``found`` are all runs, ``groups`` their configurations (``group_runs``); ``looked_at`` those runs whose logs
+    and records are read for notes, the newest. ``width`` is in characters. ``install``: the installation, whose
+    list of excluded nodes counts; None: there is none. What it finds out is kept: later changes on disk do not
+    show.
 
     Properties: ``lines`` is a list of the configurations, the most urgent first, then of the logs; ``notes`` all
-    notes, the weightiest first; ``names`` the configurations' full names, in the order of ``groups``; ``shared`` the
-    beginning that these have in common (empty: none); ``jobs`` a dictionary from the ``id()`` of a run to the rest of
-    its configuration's name; ``excluded`` a set of nodes that jobs are kept off; ``slow_nodes`` a dictionary from the
-    names of other nodes to the lines that they slow down.
+    notes, the weightiest first; ``names`` the configurations' full names, in the order of ``groups``; ``shared``
+    the beginning that these have in common (empty: none); ``jobs`` a dictionary from the ``id()`` of a run to the
+    rest of its configuration's name; ``excluded`` a set of the names of nodes that jobs are kept off;
+    ``slow_nodes`` a dictionary from the names of other nodes, a tuple (several: one of them is slow), to the lines
+    that they slow down.
 
-    ``text`` returns all of that part, ``conclusion`` its first line without a newline; ``short(text)`` is the text
-    without the domain of slow nodes. All but ``excluded`` raise RecordError where the record of a run cannot be read.
+    ``text`` returns all of that part, ending with a newline, ``conclusion`` its first line without a newline;
+    ``short(text)`` is the text without the domain of slow nodes. All but ``excluded`` raise RecordError where the
+    record of a run cannot be read; ``notes`` and ``text`` also RecipeError, ConfigError and OSError.
     """
 
     found: Sequence[MeasuredRun]
@@ -145,7 +148,7 @@ class Summary:
     def jobs(self) -> dict[int, str]:
         """The name of each run's configuration, without what all share, by the run's ``id()``.
 
-        Logs that LLMB did not write are left out.
+        ``as documented`` where nothing else is left of it. Logs that LLMB did not write are left out.
 
         Raises:
             RecordError: the record of a run is gone, or cannot be read
@@ -205,9 +208,10 @@ class Summary:
     def conclusion(self) -> str:
         """Return the first line of the summary, a fragment: how many configurations and runs, and how they stand.
 
-        Such as ``2 configurations of llama3.1 405b fp8 on 128 gb200, 6 runs: 1 FAIL, 1 PASS``. Slow nodes come first,
-        then the words of the configurations, the worst first, then how many runs have no time. It has no newline. It
-        may be wider than the terminal.
+        Such as ``2 configurations of llama3.1 405b fp8 on 128 gb200, 6 runs: 1 FAIL, 1 PASS``. Slow nodes come
+        first, then the words of the configurations, the worst first, then how many runs have no time. Of a single
+        configuration it has the name and the difference: ``NAME, 3 runs: PASS, 1.2 % slower than the reference``;
+        ``*`` behind the word means other software. It has no newline. It may be wider than the terminal.
 
         Raises:
             RecordError: the record of a run is gone, or cannot be read
@@ -243,10 +247,12 @@ class Summary:
         Configurations and notes stand in the order of their weight. It ends with a newline.
 
         Args:
-            everything: all configurations, not only the first ``_MOST_ROWS``
+            everything: all configurations; False: where there are more than ``_MOST_ROWS``, one less than that, and
+                a line that says how many more there are
             all_notes: all notes, else as many as the screen has room for: at least one if there is any, at most
                 ``MOST_NOTES``
-            below: the lines that the caller prints at the end of the screen, for which room is left
+            below: the lines that the caller prints at the end of the screen; room is left for them, they are not in
+                the text
 
         Raises:
             RecordError: the record of a run is gone, or cannot be read
@@ -289,9 +295,10 @@ def excluded_of(install: Path | None) -> frozenset[str]:
 
 
 def _table_lines(lines: Sequence[Line], width: int) -> list[str]:
-    """Return a table of the summary's lines, with headings, as lines of text; names above ``_LONGEST_NAME`` are cut.
+    """Return a table of the summary's lines, in order and with headings, as lines of text without line breaks.
 
-    Columns that matter least are left out until it fits in ``width`` characters. Empty without lines.
+    Names above ``_LONGEST_NAME`` characters are cut. Columns that matter least are left out until it fits in
+    ``width`` characters. Empty without lines.
     """
     named = [Line(shorten(line.name, _LONGEST_NAME), line.runs, line.group) for line in lines]
     return columns.fitting(ROW, named, _DISPENSABLE, width).splitlines()

@@ -60,7 +60,8 @@ def standing(word: str, difference: float | None, *, indication: bool) -> tuple[
 def word_of(verdict: Verdict | None, outcomes: Counter[Outcome], judged: int, in_reference: int) -> str:
     """Return how a configuration stands, as one of ``WORST_FIRST``: by its verdict, else by its runs.
 
-    Where no run counts, it is the worst of their outcomes without a time; ``not compared`` without any. A failed
+    Where no run counts (neither judged nor in the reference), it is the worst of their outcomes without a time, or
+    ``not compared`` if there is none. ``not compared``, too, where the verdict is None or judges nothing. A failed
     verdict on runs that did not train is ``not training``.
 
     Args:

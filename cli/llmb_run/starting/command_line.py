@@ -33,12 +33,12 @@ VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
 def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, str]:
     """Return the variables of a job that ``--env NAME=VALUE`` options set, by name; a value may be empty.
 
-    ``values`` are the options' values. ``option``: what messages call the option; where it ends with ``()``, as a call
-    of Python, their remedies show its arguments.
+    ``values`` are the options' values. ``option``: what messages call the option; where it ends with ``()``, as a
+    call of Python, their remedies show its arguments. Names keep their case.
 
     Raises:
-        RequestError: one is not ``NAME=VALUE``, is given twice (also with the same value), looks like a secret, names
-            an option and no variable, or cannot be set for a job
+        RequestError: one is not ``NAME=VALUE``, is given twice (also with the same value), looks like a secret,
+            names an option or a column in place of its variable (``tp``), or cannot be set for a job
     """
     result: dict[str, str] = {}
     for name, value in name_value_pairs(values, option, f"{option} NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
@@ -81,7 +81,8 @@ def check_job_variable(name: str, value: str, where: str) -> None:
 def columns_of(values: Sequence[str]) -> dict[str, str]:
     """Return the values that ``--set COLUMN=VALUE`` options give, by the plan's names of columns (tp, pp, gbs, ...).
 
-    Names may be in any case, or those of variables (``SEQ_LENGTH``). Values are texts, not checked here. Empty without
+    ``values`` are the options' values, without ``--set``. Names may be in any case, or those of variables
+    (``SEQ_LENGTH``); those returned are in lower case. Values are texts, not checked here. Empty without
     ``values``.
 
     Raises:
@@ -145,11 +146,13 @@ def slurm_of(values: Sequence[str], source_option: str = "--slurm-arg", **named:
     Args:
         values: the values of ``--slurm-arg``: ``NAME=VALUE`` or a flag, with or without dashes, one option each
         source_option: what messages call that option
-        named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``); None: not given. A list
-            of hosts with a ``/`` is a file that has the list, which is not read here.
+        named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``), by name without
+            dashes; None: not given. A list of hosts with a ``/`` is a file that has the list, which is not read
+            here.
 
     Raises:
-        RequestError: one is no option that Slurm jobs may have, has a wrong value, or is given twice
+        RequestError: one is no option that Slurm jobs may have, has a wrong value, has a semicolon, or is given
+            twice
         ConfigError: ``nodelist`` or ``exclude`` is no host list
     """
     parts: dict[str, str] = {}

@@ -43,8 +43,9 @@ def plan_options(
 ) -> RequestedJobs:
     """Plan every job that the options of ``options.planned_jobs`` ask for, and return them planned or refused.
 
-    Starts nothing; prints notices on what planning chose. Of combinations that are the same job, all but the first are
-    refused. A chain of more than one job (``how.chain``) writes checkpoints where the settings do not say otherwise.
+    Starts nothing; prints notices on what planning chose. Of combinations that are the same job, all but the first
+    are refused. A chain of more than one job (``how.chain``) writes checkpoints where the settings do not say
+    otherwise.
 
     Args:
         workspace: knows the recipes and the cluster
@@ -53,17 +54,18 @@ def plan_options(
             with commas
         size: model sizes; without any, the recipe has the choice, as with the next two
         dtype: as recipes call them
-        scale: numbers of GPUs, or ``all``
+        scale: numbers of GPUs as text, or ``all``
         min_scale: the fewest GPUs of the documented scales to take; None: no bound
         max_scale: the most; None: no bound
         vary: further dimensions to combine, ``tp=1,2`` each
         zipped: groups of dimensions that change together, ``tp=1,2 pp=4,2`` each
-        repeats: how many runs of each combination
+        repeats: how many runs of each combination, from 1
         spread: over how many days, 1 for none
         settings: those of ``job_spec``
 
     Raises:
-        RequestError: an option has a wrong value, a dimension is both varied and set, or nothing can be planned here
+        RequestError: an option has a wrong value, a dimension is both varied and set, or nothing can be planned
+            here; a single job that cannot be planned is not raised, but is among the refused
         LLMBError: a host list is wrong, or planning a job failed otherwise than by its request
     """
     check_spread(repeats, how.apart)
@@ -111,22 +113,23 @@ def combined_specs(
     """Return one job request per combination and repeat; a dimension without values leaves the choice to the recipe.
 
     They are in the order of the combinations, of whose dimensions the last changes first; then by scale, then by
-    repeat. The scale ``all``, in any case, means all that are documented. Whether a combination can be planned is not
-    checked.
+    repeat. The scale ``all``, in any case, means all that are documented. Whether a combination can be planned is
+    not checked.
 
     Args:
-        base: what all have in common
+        base: what all have in common; it stays as it is
         workspace: knows the recipes and the cluster
         dimensions: lists of values, as text, by dimension, ``workload`` and ``scale`` among them
         zipped: groups of dimensions that change together, with equally many values
         min_scale: the fewest GPUs of the documented scales to take; None: no bound
         max_scale: the most; both bounds are included
-        repeats: how many runs of each combination
-        spread: over how many days, beginning today, to spread the repeats
+        repeats: how many runs of each combination, counted from 1 in ``JobSpec.repeat``
+        spread: over how many days, beginning today, to spread the repeats, as evenly as can be (``JobSpec.days``)
 
     Raises:
-        RequestError: a name or a number is wrong, no scale is within the bounds, there are more than ``MOST``
-            combinations, jobs are to be spread and start at once here, or there is no installation
+        RequestError: a name or a number is wrong, a dimension is both in ``dimensions`` and ``zipped``, no scale is
+            within the bounds, there are more than ``MOST`` combinations, jobs are to be spread and start at once
+            here, or there is no installation
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a recipe's catalogue cannot be read
     """
@@ -179,11 +182,12 @@ def check_spread(repeats: int, apart: bool) -> None:
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
     """Return ``plan`` once for each of ``repeats`` more runs, to begin on ``days`` days, as evenly as can be.
 
-    They are in order of their days, which begin at six in the morning. The first day is today; or tomorrow, where the
-    run of ``record`` was today's. Runs of today have ``plan`` itself, which may begin at once.
+    They are in order of their days, which begin at six in the morning where the run of ``record`` was submitted.
+    The first day is today; or tomorrow, where that run was today's. Runs of today have ``plan`` itself, which may
+    begin at once; those of later days have copies that begin so many days from this hour.
 
     Raises:
-        RequestError: the plan's jobs start at once
+        RequestError: the plan's jobs start at once, or its scheduler does not let jobs wait
     """
     _require_queue(plan.cluster_type)
     first = int(record.day == record.day_of(time.time()))
@@ -241,9 +245,9 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
 def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
     """Return ``given`` with workloads by their full names, after checking all names of workloads, sizes and dtypes.
 
-    ``given`` has values by dimension; without workloads, the one of ``base`` counts. The answer always has
-    ``workload``. Upper and lower case of sizes and dtypes are the same. One that only some of several workloads have
-    passes.
+    ``given`` has at least one value for each dimension that it has; without workloads, the one of ``base`` counts.
+    The answer always has ``workload``, as its first key; all else is as given. Upper and lower case of sizes and
+    dtypes are the same. One that only some of several workloads have passes.
 
     Raises:
         RequestError: a workload, size or dtype is in no recipe that is asked for, or there is no workload

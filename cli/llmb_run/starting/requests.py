@@ -26,14 +26,15 @@ from llmb_run.starting.command_line import VARIABLES_OF, columns_of, environment
 class JobSpec:
     """The request for one job, as a command line or a task file asks for it, before anything is planned.
 
-    ``job_spec`` and ``combined_specs`` make it; it is never changed, only copied. Two specs are equal where they ask
-    for the same job, repeat and day, and both or neither for a dry run, wherever they come from.
+    ``job_spec`` and ``combined_specs`` make it; it is never changed, only copied. Two specs are equal where they
+    ask for the same job, repeat and day, and both or neither for a dry run, wherever they come from.
 
-    ``with_settings`` returns a copy with other settings over its own, where None takes one away. ``digest`` returns 16
-    hexadecimal digits, equal for equal jobs and equal ``more``. Properties: ``workload`` is its name as given, empty
-    where none is; ``options`` are the variables of ``launch.sh`` that options and columns set, ``environment`` all
-    other variables, both by name; ``title`` is the job for messages, ``combination`` the dimensions that vary, ``tp=2
-    mbs=1``. None of them raises anything.
+    ``with_settings`` returns a copy with other settings over its own, where None takes one away. ``digest`` returns
+    16 hexadecimal digits, equal for equal settings, Slurm options and repeat and equal ``more``. Properties:
+    ``workload`` is its name as given, empty where none is; ``options`` are the variables of ``launch.sh`` that
+    options and columns set, ``environment`` all other variables, both as values by name, maybe none; ``title`` is
+    the job for messages (``grok1 314b fp8 128 GPUs tp=2``), ``combination`` the dimensions that vary,
+    ``tp=2 mbs=1``, empty without any. None of them raises anything.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -43,13 +44,16 @@ class JobSpec:
     dry_run: bool = False
     """Whether the job is to be shown only."""
     days: int = 0
-    """In how many days the job may begin; 0: now."""
+    """In how many days, from this hour, the job may begin; 0: now."""
     repeat: int = 1
     """Which of several equal jobs this is, from 1."""
     where: str = field(default="", compare=False)
     """File and line of the task that asks for the job; empty: a command line does."""
     varied: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The job's value in each dimension that a sweep varies (``starting.sweeps``); empty: it is of no sweep."""
+    """The job's value in each dimension that a sweep varies (``starting.sweeps``); empty: it is of no sweep.
+
+    ``-`` where the recipe has the choice.
+    """
 
     def with_settings(self, settings: Mapping[str, str | None]) -> JobSpec:
         """Return a copy of this job request with ``settings`` over its own; a setting of None is taken away.
@@ -74,9 +78,10 @@ class JobSpec:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of this job that have no option or column, by name; empty: none.
+        """The variables of this job that have no option or column, by name, with their values; empty: none.
 
-        They are others of ``launch.sh``, and those for the job itself.
+        They are others of ``launch.sh``, and those for the job itself. The workload and settings of the framework
+        are not among them.
         """
         known = {*VARIABLES_OF, "workload"}
         return {name: text for name, text in self.settings.items() if name not in known and not is_setting(name)}
@@ -145,19 +150,20 @@ def job_spec(
 ) -> JobSpec:
     """Return the request for one job, made of the options of ``options.job_settings`` and further ``fields``.
 
-    Empty fields, and False, say nothing. Without a workload the request is to be completed with ``with_settings``.
-    Names are checked, and values only as far as they can be without a recipe.
+    Empty fields, None and False, say nothing. Without a workload the request is to be completed with
+    ``with_settings``. Names are checked, and values only as far as they can be without a recipe.
 
     Args:
         env: ``NAME=VALUE`` for variables of the job
         columns: ``COLUMN=VALUE``, such as ``tp=4``; one with a comma is refused
         megatron: ``NAME=VALUE`` for settings of the framework
         slurm_arg: options for Slurm, ``NAME=VALUE`` or a flag
-        nodelist: a host list, or a file with one
+        nodelist: a host list, or a file with one, known by its ``/``; None: not given
         exclude: likewise, of nodes to avoid
-        reservation: its name
+        reservation: its name; None: not given
         dry_run: whether the job is to be shown only
-        fields: values of options that have a field of their own (``FIELDS``), such as ``size``
+        fields: values of options that have a field of their own (``FIELDS``) and ``workload``, by name, such as
+            ``size``; names are not checked
 
     Raises:
         RequestError: an option has a wrong value
@@ -375,12 +381,12 @@ def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[Planne
 
 
 def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
-    """Refuse jobs of several workloads while ``LLMB_WORKLOAD`` names one folder for all runs.
+    """Refuse jobs of several workloads while the environment's ``LLMB_WORKLOAD`` names one folder for all runs.
 
-    It is a variable of the environment.
+    It passes where that is empty or not set, and where all ``specs`` name the same workload in the same spelling.
 
     Raises:
-        RequestError: that is so
+        RequestError: there are several workloads, and it is set
     """
     workloads = {spec.workload for spec in specs}
     if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:
@@ -391,10 +397,10 @@ def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
 
 
 def say_warnings(planned: Sequence[PlannedJob]) -> None:
-    """Print a notice for each warning of the plans, once.
+    """Print a notice on stderr for each warning of the plans (``preflight.warnings``), once.
 
-    A warning that not all of the plans have is printed once for each kind of job that has it, behind the job's name
-    (``experiment_name``). Nothing is printed where no plan has any.
+    A warning that not all kinds of jobs have is printed once for each kind that has it, behind the job's name
+    (``experiment_name``) and a colon. Nothing is printed where no plan has any.
     """
     warned: dict[str, dict[str, None]] = {}
     for item in planned:

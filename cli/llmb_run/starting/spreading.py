@@ -19,8 +19,8 @@ from llmb_common.submission.jobs import JobToSubmit
 def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
     """Return ``jobs`` in the same order, where repeats of one job exclude nodes so that they run on different ones.
 
-    Repeats have equal workloads and experiments. What a job excludes already stays excluded. A single job may use all
-    nodes. Prints a notice where repeats have to share nodes.
+    Repeats have equal workloads and experiments. The answer has copies; what a job excludes already stays excluded.
+    A job without repeats may use all nodes. Prints a notice where repeats have to share nodes. Starts nothing.
 
     Raises:
         RequestError: no scheduler chooses nodes here, or too many are excluded (code ``no-nodes``)
@@ -62,7 +62,8 @@ def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]
 def _usable_nodes(job: JobToSubmit) -> list[str]:
     """Return the names of the nodes that the scheduler may give the job, in the scheduler's order.
 
-    Excluded nodes and those out of service are left out; busy ones are in the list.
+    Excluded nodes and those out of service are left out; busy ones are in the list. It may be shorter than the job
+    needs: only excluded nodes count for the error.
 
     Raises:
         RequestError: no scheduler chooses nodes here, or too many are excluded (code ``no-nodes``)

@@ -84,10 +84,11 @@ _TOLD = ("workload", "size", "dtype", "scale", "tp", "pp", "cp", "ep", "vp", "mb
 def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
     """Return what a dry run prints: the batch script of one job, a table of several, or plans as JSON.
 
-    Prints notices on the plans. ``planned`` is not empty; ``chain``: how many jobs in a row each of them stands for.
-    JSON instead of the script where the request has ``DRY_RUN=json``. The data of the result is a function, which
-    tells it from the result of jobs that were started; it, and the text of a script, raise RequestError where a path
-    of a plan cannot be expressed in a script.
+    Prints notices on the plans; starts and writes nothing. ``planned`` is not empty; ``chain``: how many jobs in a
+    row each of them stands for. JSON of the plan instead of the script of one job where the request has
+    ``DRY_RUN=json``. The data of the result is a function, which tells it from the result of jobs that were
+    started; it, and the text of a script, also a function, raise RequestError where a path of a plan cannot be
+    expressed in a script.
 
     Raises:
         RequestError: the jobs cannot be chained
@@ -136,7 +137,9 @@ def _dry_run_script(plan: JobPlan) -> str:
 def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
     """Return the plans as a table: a row for each different plan, with the dimensions that vary, in their order.
 
-    It ends with a newline. ``chain``: jobs in a row of each run; above 1, the table counts jobs instead of runs.
+    It ends with a newline. Repeats are one row where they share one plan object, as ``plan_each`` makes them. A
+    value that a job lacks is ``-``. ``chain``: jobs in a row of each run; above 1, the table counts jobs instead of
+    runs.
     """
     right = ("jobs" if chain > 1 else "runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in planned)
@@ -168,7 +171,8 @@ def say_doubts(plans: Iterable[JobPlan]) -> None:
 def announce(record: RunRecord, differing: str = "") -> None:
     """Print on stderr run id and log of a run that starts at once and is followed; nothing of a queued one.
 
-    ``differing``: the settings that tell it from the other runs of the command; empty: none do.
+    It is one line, ``ID  DIFFERING  LOG``. ``differing``: the settings that tell the run from the others of the
+    command; empty: none do.
     """
     if not record.plan.traits.queued:
         words = (record.paths.run_id, differing, str(record.paths.log))
@@ -180,7 +184,9 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
 
     The exit status is the greatest of the errors', 0 without one. The data has ``dry_run`` (false), ``jobs``, a
     dictionary for each of ``results`` (``_as_dict``), in order, and ``skipped``, an empty list for the caller to
-    replace.
+    replace. The text has the started runs; the remarks are a line ``error: ...`` for each error, equal ones
+    together, and of several jobs how many were started. The hint is the next command, ``watch`` for queued runs,
+    else ``results``; empty where none was started.
 
     Args:
         results: the title of each job, with its record or the error that refused it
@@ -212,8 +218,9 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
 def _started_lines(record: RunRecord, *, old: bool) -> str:
     """Return the lines to print of a run that was started, or was on record already (``old``), with a final newline.
 
-    Of a queued run ``ID  Submitted batch job 4711  NAME``, or with ``old`` ``Already`` for ``Submitted``; of any other
-    ``ID  STATE  NAME``, and indented lines on its checkpoints and profiles.
+    Of a queued run it is ``ID  Submitted batch job 4711  NAME``, with ``old`` ``ID  Already batch job 4711  NAME``;
+    of any other run, whatever ``old`` says, ``ID  STATE  NAME``, and lines on its checkpoints and profiles, if any,
+    indented by two blanks.
     """
     if record.plan.traits.queued:
         did = "Already" if old else "Submitted"
@@ -240,12 +247,13 @@ def start(
     """Start all jobs that are asked for, or show what a dry run would start; return what the command prints.
 
     It is a dry run if the request of any job says so. ``command`` is the command's name. ``task_file``: the path of
-    the file that asks for the jobs; empty: a command line does. Jobs that are skipped are told in notices.
+    the file that asks for the jobs; empty: a command line does. Jobs that are skipped are told in notices; of jobs
+    that were started, the result's data has these lines in ``skipped``, beside what ``report_started`` says.
 
     Raises:
         RequestError: jobs cannot be planned, and ``options`` do not say to skip them
-        LLMBError: nothing could be started, or in a dry run, a real one would be refused; if only some jobs could not,
-            the result says so
+        LLMBError: nothing could be started, or in a dry run, a real one would be refused; if only some jobs could
+            not, the result says so
         OSError: a file of the training code or of a run cannot be read
     """
     skipped = skip_refused(requested, options)
@@ -310,15 +318,16 @@ def start_planned(
 ) -> Result:
     """Start jobs that are planned, and return what the command prints; before that, print what is doubtful of them.
 
-    Checks the nodes first, where ``options`` ask for it. ``options.dry_run`` does not count.
+    Checks the nodes first, where ``options`` ask for it, but not for jobs that check their own nodes when they have
+    them (``check_fabric``). ``options.dry_run`` does not count.
 
     Args:
         command: the name of the command that is carried out
         planned: the jobs, at least one
         workspace: whose installation they run in
         options: how they are started
-        task_file: the file that asks for them; empty: none does. Jobs of it that are on record are not started again,
-            unless ``options.again``.
+        task_file: the file that asks for them; empty: none does. Jobs of it that are on record are not started
+            again, unless ``options.again``.
         swept: all that a sweep asks for, of which ``planned`` are those that can run; empty: it is no sweep
 
     Raises:
@@ -371,18 +380,20 @@ def start_round(
     """Start ``jobs`` together, as a round, and return what the command prints: what became of each.
 
     The same command goes on with a round that was interrupted: what is on record is not started again, unless
-    ``options.again``. Waits while another process works on the same round. The state of the round is kept in a file.
-    Its name is ``round`` in the data of the result, unless it is ``lasting``.
+    ``options.again``. Waits while another process works on the same round. The state of the round is kept in a
+    file. Its name is ``round`` in the data of the result, unless it is ``lasting``. Where only some jobs could be
+    started, the result has the errors of the others, and its hint says to run the command again.
 
     Args:
         command: the name of the command
         jobs: at least one
         workspace: whose installation they run in
         options: how they are started
-        digest: tells the command from others; made of the jobs where it is not given
-        names: what tells the jobs of the round from each other, one for each, whichever of them can run; else their
-            numbers do
-        lasting: what their keys begin with, if they stay on record for ever, as those of a task file
+        digest: tells the command from others; made of the jobs where it is empty
+        names: what tells the jobs of the round from each other, one for each, whichever of them can run; empty:
+            their numbers do
+        lasting: what their keys begin with, if they stay on record for ever, as those of a task file; empty: they
+            do not
 
     Raises:
         LLMBError: nothing could be started
@@ -431,7 +442,10 @@ def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], wor
 
 
 def _numbered_names(names: Sequence[str]) -> list[str]:
-    """Return each name with its count in the list up to there, so that all are different: ``a.1``, ``b.1``, ``a.2``."""
+    """Return each name, in order, with its count from 1 in the list up to there: ``a.1``, ``b.1``, ``a.2``.
+
+    So all are different.
+    """
     seen, found = Counter[str](), []
     for name in names:
         seen[name] += 1

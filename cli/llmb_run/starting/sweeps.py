@@ -31,8 +31,9 @@ Dimensions = Mapping[str, Sequence[str]]
 def without_equal_plans(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:
     """Return (planned, refused): the jobs that could be planned and those that could not, each in order.
 
-    A combination that is the same job as an earlier one is refused, too (code ``same-job``); repeats of one combination
-    are not.
+    A combination that is the same job as an earlier one is refused, too (code ``same-job``, with the earlier
+    combination in the message); repeats of one combination, whose ``spec.varied`` are equal, are not. That a
+    setting was asked for which the recipe has anyway makes no other job.
     """
     planned, refused = list[PlannedJob](), list[Refused]()
     known: dict[str, PlannedJob] = {}
@@ -121,7 +122,8 @@ def changed_spec(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
     """Return a copy of the job request ``spec`` with another value in each dimension of ``changes``.
 
     Dimensions are called as ``dimension`` calls them. None: the recipe has the choice. All of ``changes`` count as
-    varied: they are in ``varied`` of the answer, beside those of ``spec``, None as ``-``.
+    varied: they are in ``varied`` of the answer, beside those of ``spec``, None as ``-``. Values of columns and
+    variables are checked, those of options' fields (``size``) and of the framework's settings are not.
 
     Raises:
         RequestError: a dimension cannot have that value
@@ -138,9 +140,10 @@ def changed_spec(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
 def dimension(text: str, refused: str = "cannot be varied") -> str:
     """Return the dimension of a job that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``.
 
-    A dimension is a column, an option's field, a setting of the framework, or a variable: any other word in capitals.
-    Columns and fields may be in any case; ``-`` counts as ``_``, and blanks around ``text`` do not count. ``refused``:
-    what the error says of a text that names none.
+    A dimension is a column, an option's field, a setting of the framework (a name with dots), or a variable: any
+    other word in capitals. Columns and fields may be in any case, and come back in lower case; the others come back
+    as they are. ``-`` counts as ``_``, and blanks around ``text`` do not count. ``refused``: what the error says of
+    a text that names none.
 
     Raises:
         RequestError: code ``unknown-dimension``: it names none

@@ -73,12 +73,13 @@ MAX_REPEATS = 10000
 def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
     """Return the job requests in a task file of the short form (``(fp8, [128, 256], 3)``), in order.
 
-    A header line names the workload of the tasks below it. Empty: it has no tasks. ``text`` is the file's content,
-    ``where`` its name, for messages.
+    A header line (``pretrain_llama3.1_405b:``) names the workload of the tasks below it. Empty: it has no tasks.
+    ``text`` is the file's content, ``where`` its name, for messages; each request has it, with the line, in its
+    ``where``.
 
     Raises:
-        ConfigError: a line is wrong, ``cluster_config.yaml`` or a recipe's catalogue is, or there is no installation;
-            the message has ``where`` and the line
+        ConfigError: a line is wrong, ``cluster_config.yaml`` or a recipe's catalogue is, or there is no
+            installation; the message has ``where`` and the line
     """
     specs: list[JobSpec] = []
     base: JobSpec | None = None
@@ -112,9 +113,9 @@ def _without_comment(line: str) -> str:
 def _header_spec(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
     """Return the request for the workload and size that a header of the short form names, without anything else.
 
-    ``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b, in any case; a size may hold ``_``
-    itself. ``size`` is what the header says apart from the name; None: nothing. A header without a size leaves it to
-    the recipe.
+    ``name`` is the header's, without its colon: ``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and
+    its size 405b, in any case; a size may hold ``_`` itself. ``size`` is what the header says apart from the name;
+    None: nothing. A header without a size leaves it to the recipe.
 
     Raises:
         ConfigError: there is no such workload or size, or ``cluster_config.yaml`` or a recipe is wrong; the message
@@ -189,12 +190,14 @@ SettingValues = dict[str, SettingValue | tuple[SettingValue, ...]]
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of jobs that a YAML task file may have on each level: defaults, task, override.
 
-    Most are called as an option of ``llmb-run`` (``max_steps``: ``--max-steps``), and take its values. The later level
-    wins, setting by setting. None or an empty mapping: not said on this level. Several values, where they are allowed,
-    make a job for each. ``env``, ``set`` (columns) and ``megatron`` hold a value, or several, by name; ``slurm`` holds
-    options for Slurm by name; None: the option is a flag. ``preflight`` is what to do with jobs that may not fit.
-    ``read_content`` decodes it, and refuses unknown keys, wrong types and empty values; whether values are known ones
-    is checked later, by ``specs_of_task`` and by planning.
+    Most are called as an option of ``llmb-run`` (``max_steps``: ``--max-steps``), and take its values;
+    ``time_limit`` is a text such as ``2h``, or a number of minutes. The later level wins, setting by setting. None
+    or an empty mapping: not said on this level. ``gpu_type``, ``variant``, ``engine`` and ``image`` may have
+    several values, which make a job for each, but not in an override. ``env``, ``set`` (columns) and ``megatron``
+    hold a value, or several, by name; ``slurm`` holds options for Slurm by name; None: the option is a flag.
+    ``preflight`` is what to do with jobs that may not fit. ``read_content`` decodes it, and refuses unknown keys,
+    wrong types and empty values; whether values are known ones is checked later, by ``specs_of_task`` and by
+    planning.
     """
 
     profile: bool | None = None
@@ -215,9 +218,9 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings in a YAML task file for some of a task's jobs: those that meet every condition of ``when``.
 
-    A condition is a dimension with its wanted values, of which the job's request has one; a dimension that the request
-    leaves to the recipe fits none. ``use`` has single values alone; ``specs_of_task`` refuses lists, and an override
-    that fits no job. Decoding refuses unknown keys.
+    A condition is a dimension with its wanted values, of which the job's request has one; a dimension that the
+    request leaves to the recipe fits none. ``use`` has single values alone; ``specs_of_task`` refuses lists, and an
+    override that fits no job. ``read_content`` decodes it with its task, and refuses unknown keys and empty values.
     """
 
     when: SettingValues
@@ -227,9 +230,10 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a task in a YAML task file, or of all tasks, whose values may be lists; None: not given.
 
-    It has the fields of ``TaskSettings``, too. ``scale`` is in GPUs, or ``all``; ``min_scale`` and ``max_scale`` are
-    bounds, which are included, for the documented numbers of GPUs. ``repeats``: how many runs of each job; None: one.
-    Decoding refuses unknown keys.
+    It has the fields of ``TaskSettings``, too. ``size`` and ``dtype`` are called as the recipe calls them.
+    ``scale`` is one or several numbers of GPUs, or ``all``; ``min_scale`` and ``max_scale`` are bounds, which are
+    included, for the documented numbers of GPUs. ``repeats``: how many runs of each job, 10000 at most; None: one.
+    ``read_content`` decodes it, and refuses unknown keys.
     """
 
     size: Words | None = None
@@ -307,9 +311,9 @@ def _empty_values(value: Any, path: str) -> Iterator[str]:
 def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, at: At) -> list[JobSpec]:
     """Return the request for every job of one task in a YAML task file, in the order of ``combined_specs``.
 
-    Values of the task win over ``defaults``, and those of its overrides, in order, over both; a task with a scale or
-    bounds of its own takes neither from the defaults. ``path`` (``$.tasks[3]``) and ``at``, which makes file and line
-    of a path, tell messages where the task stands.
+    Values of the task win over ``defaults``, and those of its overrides, in order, over both; a task with a scale
+    or bounds of its own takes neither from the defaults. ``path`` (``$.tasks[3]``) and ``at``, which makes file and
+    line of a path, tell messages where the task stands; the requests' ``where`` stays empty.
 
     Raises:
         ConfigError: something in the task or the defaults is wrong, an override fits no job, or there is no
@@ -410,11 +414,13 @@ def _with_task_settings(spec: JobSpec, settings: TaskSettings) -> JobSpec:
 def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
     """Return the request for every job in a task file of either form, YAML or the short one, in order; at least one.
 
-    It is the short form where one of the first two lines with content begins with ``(``. Starts and plans nothing.
+    It is the short form where one of the first two lines with content begins with ``(``. Each request has file and
+    line in its ``where``. Starts and plans nothing.
 
     Raises:
-        ConfigError: the file cannot be read, something in it is wrong, it has no task, or its jobs cannot be planned
-            here at all, as without an installation; the message has file and line
+        ConfigError: the file cannot be read, something in it is wrong, it has no task, or its jobs cannot be
+            planned here at all, as without an installation; the message has file and line. Code ``nvidias-config``:
+            it is a configuration of NVIDIA's own launcher
     """
     text = read_text(path)
     if {line.partition(":")[0] for line in text.splitlines()} & {*NVIDIAS_KEYS}:

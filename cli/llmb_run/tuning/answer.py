@@ -23,15 +23,17 @@ from llmb_run.tuning.strategy import Tuning, TuningState, ended_in_order, is_ful
 def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
     """Return what a tuning that is over has found, as JSON values: winner, proof, candidates, runs.
 
-    ``id`` is the campaign's, ``kept`` what it began with, ``tuning`` its strategy, ``runs`` those of every arm by its
-    number. ``winner`` (title, changes, command, ids of its whole runs) is the leading configuration, the base if
-    nothing is faster; ``found`` whether whole runs prove it, and ``gain`` with ``gain_low`` and ``gain_high`` by how
-    much (``_gain_and_bounds``). ``in_trials`` is by which share its steps are shorter than the base's by the trials, 0
+    ``id`` is the campaign's, ``kept`` what it began with, ``tuning`` its strategy, ``runs`` those of every arm by
+    its number. The keys: ``schema``, ``campaign`` (the id) and ``base`` (title, command). ``winner`` (title,
+    changes, command, ids of its whole runs) is the leading configuration, the base if nothing is faster; ``found``
+    whether whole runs prove it, and ``gain`` with ``gain_low`` and ``gain_high`` by how much
+    (``_gain_and_bounds``). ``in_trials`` is by which share its steps are shorter than the base's by the trials, 0
     for the base. ``proof`` compares the whole runs, None without any. ``ended`` says why the tuning did
-    (``_end_reason``), ``conclusion`` all of it in a sentence, ``next`` what to do. ``space`` is that of ``preview``;
-    ``tried`` counts the candidates with a run; ``short_of_budget``: the budget was too small to go on. ``arms``,
-    ``crashed`` and ``trials`` are rows of configurations and runs; ``baseline`` is None here. Times are in seconds,
-    costs (``spent_hours``, ``budget``, None: no limit) in GPU-hours, gains and ratios are shares.
+    (``_end_reason``), ``conclusion`` all of it in a sentence, ``next`` what to do (empty: nothing). ``space`` is
+    that of ``preview``; ``tried`` counts the candidates with a run; ``short_of_budget``: the budget was too small
+    to go on. ``arms``, ``crashed`` and ``trials`` are lists of rows on configurations and runs (``_arm_rows``,
+    ``crashed_candidates``, ``_trial_rows``); ``baseline`` is None here. Times are in seconds, costs
+    (``spent_hours``, ``budget``, None: no limit) in GPU-hours, gains and ratios are shares.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -108,7 +110,7 @@ def _full_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
     """Return the whole runs of the candidate at position ``leader`` that have a step time and did the base's work.
 
     In order of their numbers; empty: there are none. Position 0 is the base. ``runs``: those of every arm by its
-    number, which is the position plus 1.
+    number, which is the position plus 1. ``tuning`` is not used.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -120,10 +122,11 @@ def _full_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
 def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
     """Return a row for every configuration that has an ended run, as JSON values, the fastest first.
 
-    Those that are out come last. The base stands behind those that were faster. ``title``, ``changes`` and ``command``
-    are the configuration's in ``kept``. ``ratio``: step time over the base's by the trials, None where not known.
-    ``what``: why the configuration is out; empty: it is not. ``runs`` counts ended ones. ``tuning`` is the strategy,
-    ``state`` how far it has come by ``runs``, those of every arm by its number.
+    Those that are out come last. The base stands behind those that were faster. The keys: ``title``, ``changes``
+    (values by setting; empty for the base) and ``command`` are the configuration's in ``kept``. ``ratio``: step
+    time over the base's by the trials, None where not known. ``what``: why the configuration is out; empty: it is
+    not. ``runs`` counts ended ones. ``tuning`` is the strategy, ``state`` how far it has come by ``runs``, those of
+    every arm by its number.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -166,8 +169,9 @@ def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
 def _failed_runs(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
     """Return the ended runs of the configuration at position ``at`` that have no step time that counts.
 
-    In order of their numbers; empty: there are none. Runs that did other work than the base are among them. Position 0
-    is the base. ``runs``: those of every arm by its number, which is the position plus 1.
+    In order of their numbers; empty: there are none. Runs that did other work than the base are among them, and
+    runs without an answer. Position 0 is the base. ``runs``: those of every arm by its number, which is the
+    position plus 1. ``tuning`` is not used.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -176,12 +180,13 @@ def _failed_runs(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
 
 
 def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
-    """Return a row for each candidate that crashed though it was fast, or without any time.
+    """Return a row for each candidate that failed though it was fast, or that crashed without any time.
 
-    A fast candidate was timed faster than both the base and the leader. The fastest comes first, those without a time
-    last. The rows have ``title``, ``why`` (``_elimination_reason``), ``ratio`` (step time over the base's, None: no
-    time) and the ``run_id`` of the last failure. Candidates that did other work are left out. ``state`` is how far
-    ``tuning`` has come by ``runs``, those of every arm by its number.
+    A fast candidate was timed faster than both the base and the leader; it crashed or ran out of memory. The
+    fastest comes first, those without a time last; empty: there is none. The rows have ``title``, ``why``
+    (``_elimination_reason``), ``ratio`` (step time over the base's, None: no time) and the ``run_id`` of the last
+    failure. Candidates that did other work are left out. ``state`` is how far ``tuning`` has come by ``runs``,
+    those of every arm by its number.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -243,8 +248,9 @@ def _conclusion_sentence(result: dict[str, Any], why_base: str) -> str:
 def _winner_clause(result: dict[str, Any]) -> str:
     """Return the first half of the conclusion of a tuning: the winner and its gain, or why to keep the base.
 
-    Such as ``tp=2 is 3.1 % faster than the base (1.0 % to 5.2 %)``, or a clause that begins with ``keep the base:`` or
-    ``the budget ran out first``; without a full stop. ``result`` is that of ``outcome`` of a tuning whose base runs.
+    Such as ``tp=2 is 3.1 % faster than the base (1.0 % to 5.2 %)``, or a clause that begins with ``keep the base:``
+    or ``the budget ran out first``; without a full stop. ``result`` is that of ``outcome`` of a tuning whose base
+    runs; its ``conclusion`` and ``next`` are not needed.
     """
     title = result["winner"]["title"]
     proof = ""
@@ -328,8 +334,8 @@ def as_text(result: dict[str, Any]) -> str:
 def _crash_line(row: dict[str, Any]) -> str:
     """Return one line on a fast candidate that crashed, with the command that says why; no full stop, no newline.
 
-    Such as ``tp=2 led with -3.1 % a step and crashed twice: llmb-run why ID``. ``row`` is one of
-    ``crashed_candidates``.
+    Such as ``tp=2 led with -3.1 % a step and crashed twice: llmb-run why ID``; of one without a time, that it
+    crashed before it had one. ``row`` is one of ``crashed_candidates``.
     """
     look = f"llmb-run why {row['run_id']}"
     if row["ratio"] is None:

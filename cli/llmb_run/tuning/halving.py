@@ -55,12 +55,14 @@ class Standing:
 
     Args:
         round: the number of the round, from 1; the last one where nothing is ``due``
-        due: who has no trial of this round yet, in the order in which to run them; 0 is the base
-        remaining: candidates in this round
+        due: who has no trial of this round yet, in the order in which to run them; 0 is the base; empty: the search
+            is over, or the base does not run
+        remaining: candidates in this round, in rising order; some may be ``out``
         order: candidates with a step time that are not out, the best first: those of later rounds before others
-        out: why candidates are out (``_elimination_reason``), by their numbers
+        out: why candidates are out (``_elimination_reason``), by their numbers; those that were only slower are not
         base_fails: the base does not run; then nothing is due
-        ratios: step time over the base's, of every candidate that was timed: by the trials of their common rounds
+        ratios: step time over the base's, of the base (1) and every candidate that was timed, by the trials of
+            their common rounds; empty before the base was timed
     """
 
     round: int
@@ -87,8 +89,9 @@ def _short_times(runs: Sequence[Trial]) -> list[float]:
 def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
     """Return where a tuning's search stands after ``runs``.
 
-    These are the trials of the base, then of each candidate, as they started; one without trials has an empty
-    sequence. ``seed`` decides the order within the rounds. Reads and changes nothing.
+    These are the trials of the base, then of each candidate, in the order in which they started; one without trials
+    has an empty sequence. The step times of whole runs do not count here, but their failures do. ``seed`` decides
+    the order within the rounds: equal arguments give an equal answer. Reads and changes nothing.
     """
     times = [_short_times(known) for known in runs]
     why_out = {at: _elimination_reason(known) for at, known in enumerate(runs) if at}
@@ -125,7 +128,11 @@ def survivors(count: int) -> int:
 
 
 def trials_of(candidates: int) -> int:
-    """Return how many trials a search among ``candidates`` takes if none fails, those of the base included."""
+    """Return how many trials a search among ``candidates`` takes if none fails, those of the base included.
+
+    In each round the base and all candidates that are left have one; then ``survivors`` of these go on, until at
+    most two are left and ``FEWEST`` rounds are over.
+    """
     total = number = 0
     while True:
         number += 1
@@ -138,9 +145,10 @@ def trials_of(candidates: int) -> int:
 def _trial_order(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequence[Trial]]) -> list[int]:
     """Return the candidates ``due`` in round ``number`` in the order in which to run them.
 
-    The very first trial is the base alone. The order is drawn by chance from ``seed``, and turned round in every second
-    round, so that no candidate is always late. Those that are tried again come last. ``runs``: the trials of the base
-    and of each candidate so far.
+    The very first trial is the base alone: where it is due in round 1, the answer is only 0, the base. Else all of
+    ``due`` are in it, in an order that is drawn by chance from ``seed``, and turned round in every second round, so
+    that no candidate is always late. Those that are tried again come last. ``runs``: the trials of the base and of
+    each candidate so far.
     """
     if 0 in due and number == 1:
         return [0]
@@ -153,9 +161,10 @@ def _trial_order(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequ
 def _elimination_reason(known: Sequence[Trial]) -> str:
     """Return why a candidate with the trials ``known`` is not tried again; empty: it is still in the search.
 
-    It is out after one trial that ran out of memory or did other work (``out of memory``, ``other work``), after two
-    failures one after the other, or after ``CRASHES`` failures; the words for these two are in ``CRASHED``. Trials
-    without an answer do not count.
+    ``known`` are in the order in which they were tried. It is out after one trial that ran out of memory or did
+    other work (``out of memory``, ``other work``: the first of these), else after two failures one after the other,
+    or after ``CRASHES`` failures; the words for these two are the first and second of ``CRASHED``. Trials without
+    an answer do not count, also between two failures.
     """
     for trial in known:
         if trial.outcome in ("out of memory", "other work"):
@@ -169,10 +178,10 @@ def _elimination_reason(known: Sequence[Trial]) -> str:
 
 
 def _base_fails(known: Sequence[Trial]) -> bool:
-    """Return whether the base does not run; ``known`` are its trials so far, and may be none.
+    """Return whether the base does not run; ``known`` are its own trials so far, in any order, and may be none.
 
-    It does not if its failures, out of memory included, are at least two more than its timed runs, or if it ran out of
-    memory and was never timed.
+    It does not if its failures, out of memory included, are at least two more than its timed runs, or if it ran out
+    of memory and was never timed.
     """
     failed = [trial.outcome for trial in known if trial.outcome in ("failed", "out of memory")]
     timed = sum(trial.outcome == "timed" for trial in known)

@@ -36,7 +36,9 @@ def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
 def why_not(number: int, run: Run, runs: Runs) -> str:
     """Return why an ended run of the arm ``number`` has no step time that counts, a fragment; arm 1 is the base.
 
-    ``runs``: those of every arm. Where nothing is known of it, the word of ``outcome_of``, such as ``failed``.
+    The run has none (``outcome_of`` is not ``timed``). Such as ``out of memory``,
+    ``not the same work as the base: ...``, or what is known of its failure; where nothing is known of it, the word
+    of ``outcome_of``, such as ``failed``. ``runs``: those of every arm.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be

@@ -32,8 +32,9 @@ class FrozenChoice(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=T
 class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The configurations that a tuning chooses from, as its ``campaign.json`` keeps them, the base first.
 
-    It has the fields of ``Frozen``, too; ``frozen_now`` makes it. The configurations are found once: another release,
-    or other documented rows, would find others. ``space``: what ``preview`` says. Decoding refuses unknown keys.
+    It has the fields of ``Frozen``, too; ``frozen_now`` makes it. The configurations are found once: another
+    release, or other documented rows, would find others. ``schema`` is the version of the file's form, ``space``
+    what ``preview`` says, ``arms`` the configurations. Decoding refuses unknown keys.
     """
 
     arm_kind = FrozenChoice
@@ -45,14 +46,14 @@ class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
     """Return what a tuning is going to do, as JSON values: candidates, refusals, number of runs.
 
-    Nothing is started. ``trial_steps``: training steps of a trial. ``budget``: in GPU-hours, infinite where there is
-    none, which is None in the answer.
+    Nothing is started. ``trial_steps``: training steps of a trial. ``budget``: in GPU-hours, infinite where there
+    is none, which is None in the answer.
 
     The keys: ``base`` (title), ``values`` (lists by setting), ``combinations``, ``looked_at`` and ``candidates``
-    (numbers of them), ``may_not_fit`` (how many candidates are predicted not to fit the memory), ``refused`` (how
-    many, by reason), ``example`` (of a refusal), ``trials`` (all runs of the search if none fails), ``trial_steps``,
-    ``whole_runs`` (the fewest and the most), ``budget``, and ``first`` (the commands of the base and the first four
-    candidates).
+    (numbers of them, the base not counted), ``may_not_fit`` (how many candidates are predicted not to fit the
+    memory), ``refused`` (how many, by reason), ``example`` (a text on a refusal, empty if none), ``trials`` (all
+    runs of the search if none fails, the base's too), ``trial_steps``, ``whole_runs`` (a list of two: the fewest
+    and the most), ``budget``, and ``first`` (the commands of the base and the first four candidates).
 
     Raises:
         RecipeError: a recipe's catalogue cannot be read
@@ -78,7 +79,8 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
 def preview_text(preview: dict[str, Any]) -> str:
     """Return what ``preview`` says of a tuning as lines for people, with a final newline.
 
-    They are its base, settings, candidates, refusals, cost, and an example of a refusal where there is one.
+    ``preview`` is the answer of the function of that name. They are its base, settings, candidates, refusals, cost,
+    and an example of a refusal where there is one.
     """
     values = ", ".join(f"{name} {'/'.join(values)}" for name, values in preview["values"].items())
     refused = ", ".join(f"{count} {why}" for why, count in preview["refused"].items())

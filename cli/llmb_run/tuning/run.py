@@ -46,10 +46,11 @@ from llmb_run.tuning.strategy import Tuning
 class TuneRequest:
     """What a user asked of ``llmb-run tune``: from which job, which values are tried, and at what cost.
 
-    ``spec`` is that job, the base. ``values`` are those to try by setting, in place of found ones; ``only``: no other
-    setting varies. ``budget``: in GPU-hours, infinite without one. ``trial_steps``: training steps of a trial.
-    ``set_baseline``: make the winner's runs this site's reference at the end. ``about``, a property, is a text that is
-    equal for requests for the same tuning, whatever the budget. Nothing is checked here.
+    ``spec`` is that job, the base. ``values`` are those to try, texts by setting (``tp`` or a name with dots), in
+    place of found ones; ``only``: no other setting varies. ``budget``: in GPU-hours, infinite without one.
+    ``trial_steps``: training steps of a trial. ``set_baseline``: make the winner's runs this site's reference at
+    the end. ``about``, a property, is a text that is equal for requests for the same tuning, whatever the budget
+    and ``set_baseline``. Nothing is checked here.
     """
 
     spec: JobSpec
@@ -203,7 +204,8 @@ def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, w
 def _refuse_earlier(campaign: Campaign) -> None:
     """Refuse to continue a tuning that an earlier release of LLMB has begun: its runs are those of another search.
 
-    A tuning that has not begun passes.
+    Earlier is one whose file has a smaller ``schema`` than ``SCHEMA``. A tuning that has not begun passes, and so
+    does a file of another form, which is refused elsewhere.
 
     Raises:
         RequestError: code ``earlier-release``: it is such a one
@@ -240,8 +242,9 @@ def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> Froz
 def _run_search(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
     """Carry out the tuning to its end, write its report as ``report.html`` into its folder, and return the result.
 
-    ``kept`` is what it began with. Submits jobs and waits for them, for hours or days. The result, that of
-    ``outcome``, is not written here, and has no baseline.
+    ``kept`` is what it began with; of ``wanted`` the budget and the trials' steps count. Submits jobs and waits for
+    them, for hours or days; runs on record are taken over. The result, that of ``outcome``, is not written here,
+    and has no baseline.
 
     Raises:
         LLMBError: a run was refused, the scheduler does not answer, or a record or the report cannot be read or

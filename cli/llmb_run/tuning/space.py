@@ -57,12 +57,13 @@ Values = Mapping[str, Sequence[str]]
 class Space:
     """The configurations that a tuning tries: the base, and the candidates that may be faster.
 
-    Made by ``find_space``. Properties: ``base`` is the job from which the tuning starts; ``reasons`` a dictionary that
-    counts the combinations that were refused, by reason, the commonest first; ``example`` a text on one refused for a
-    reason without a name (``tp=8: MESSAGE``), empty if none was.
+    Made by ``find_space``. Properties: ``base`` is the job from which the tuning starts; ``reasons`` a dictionary
+    that counts the combinations that were refused, by reason (``do not divide``), the commonest first, where
+    ``cannot be planned`` stands for any reason without a name; ``example`` a text on one of these
+    (``tp=8: MESSAGE``), empty if none was.
 
     Args:
-        values: the values of each setting
+        values: the values of each setting, texts by name
         arms: the base first, then the candidates
         refused: what cannot be planned, or is the same job as an earlier one
         impossible: how many divide nothing, and were not even planned
@@ -95,7 +96,8 @@ class Space:
     def reasons(self) -> dict[str, int]:
         """How many combinations of this space were refused, by the reason in a few words (``do not divide``).
 
-        The commonest reason comes first. Those that were not even planned are counted, too. Empty: none was refused.
+        Reasons without words of their own are together under ``cannot be planned``. The commonest reason comes
+        first. Those that were not even planned are counted, too. Empty: none was refused.
         """
         counts = Counter(_WORDS.get(item.error.code or "", "cannot be planned") for item in self.refused)
         if self.impossible:
@@ -106,9 +108,10 @@ class Space:
 def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: bool = False) -> Space:
     """Return what a tuning of the job ``base`` may try: which settings vary, and the combinations that can run.
 
-    ``given``: values of settings in place of those that are found, by names as ``dimension`` has them; ``only``:
-    nothing else varies. Of found settings at most ``_FURTHEST`` change at once; documented rows come first. Of more
-    than ``MOST`` combinations it is a sample, the same for the same values. Plans jobs, and starts none.
+    ``given``: values of settings, texts and at least one each, in place of those that are found, by names as
+    ``dimension`` has them; ``only``: nothing else varies. Of found settings at most ``_FURTHEST`` change at once,
+    but for documented rows, which come first. Of more than ``MOST`` combinations it is a sample, the same for the
+    same values. Plans jobs, and starts none.
 
     Raises:
         RequestError: code ``nothing-to-tune``: nothing can be run beside the base
@@ -149,11 +152,12 @@ def _documented_values(base: PlannedJob, row: Row) -> dict[str, str]:
 
 
 def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the changes by setting that make the base into a documented row.
+    """Return the changes by setting that make the base into a documented row, as far as settings are searched.
 
     Empty: the row is the base, or cannot be tried as it has a value that is not searched. ``row``: its values;
-    ``values``: those that are searched; ``own``: the base's. A setting with one value gets that. A setting on which the
-    row is silent keeps the base's value, or gets the first that is searched.
+    ``values``: those that are searched, at least one each; ``own``: the base's. Settings that are not in ``values``
+    are ignored, whatever the row says of them. A setting with one value gets that. A setting on which the row is
+    silent keeps the base's value, or gets the first that is searched where the base's is not among these.
     """
     changes: dict[str, str] = {}
     for name, listed in values.items():
@@ -170,8 +174,9 @@ def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, st
 def _combination(values: Values, number: int) -> dict[str, str]:
     """Return the combination of ``values`` with the number ``number``, as the value of each setting.
 
-    ``number`` is at least 0 and below the number of combinations. The last setting changes with each number, the first
-    one least often.
+    ``values`` has the values of each setting by its name, at least one each. ``number`` is at least 0 and below the
+    number of combinations. The last setting changes with each number, the first one least often. Empty without
+    settings.
     """
     found: dict[str, str] = {}
     for name in reversed([*values]):
@@ -183,9 +188,10 @@ def _combination(values: Values, number: int) -> dict[str, str]:
 def _near_combinations(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
     """Return every change of at most ``_FURTHEST`` settings from the base's ``own`` values, fewest first.
 
-    A change has new values by setting, among those in ``values`` that are not the base's own. Changes of fewer
-    settings come first; the very first one changes nothing. A setting whose own value is not known changes with each
-    of its values.
+    ``values`` and ``own`` have values, and the base's value, by setting. A change has new values by setting, among
+    those in ``values`` that are not the base's own. Changes of fewer settings come first; the very first one
+    changes nothing, and is always there. A setting whose own value is not known (``own`` lacks it) changes with
+    each of its values.
     """
     others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
     found: list[dict[str, str]] = []
@@ -208,13 +214,14 @@ def _plan_space(
     """Plan the combinations that a tuning may try, and return the base and the first that can run, at most ``MOST``.
 
     No more than ``_PLANNED`` are planned. A combination that is the base, or was there before, does not count.
+    Starts nothing.
 
     Args:
         base: the job itself
         workspace: to plan jobs with
-        values: the settings and values that are searched
-        own: the base's own values
-        always: combinations that come first
+        values: the settings and values that are searched, kept in the answer
+        own: the base's own values by setting; a setting may be missing
+        always: combinations that come first, as changes by setting
         drawn: the others, in the order in which to look at them
         count: how many combinations there are, for people
 
@@ -309,7 +316,8 @@ def _columns_to_search(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[
 def _base_value(base: PlannedJob, name: str) -> str | None:
     """Return the base's own value of the setting ``name``, as an option would ask for it.
 
-    None where nothing says it, such as for a variable that the base does not set.
+    ``name`` is as ``dimension`` has it: a column, an option's field, a framework's setting or a variable. None
+    where nothing says it, such as for a variable that the base does not set, or the image of a job without one.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -324,9 +332,10 @@ def _base_value(base: PlannedJob, name: str) -> str | None:
 
 
 def _column_text(of: JobPlan | Row, name: str) -> str:
-    """Return the value that a plan or a documented row has for the column ``name``, as text.
+    """Return the value that a plan or a documented row has for the column ``name``, as ``option_text`` writes it.
 
-    ``1`` for a size not said.
+    ``name`` is any column in lower case, such as ``tp`` or ``cuda_graph``. ``1`` for one of ``_SIZES`` that is None
+    or 0; another column that is None is ``NA``.
     """
     value = getattr(of, name)
     return option_text(value or 1 if name in _SIZES else value)

@@ -73,9 +73,10 @@ def ended_in_order(runs: Runs) -> list[tuple[int, Run]]:
 class Price:
     """What runs of the base configuration cost in GPU-hours, estimated from its first timed trial.
 
-    Both fields are the cost of a single run. ``proof``, a property, is the cost of the shortest proof, that is, of the
-    fewest whole runs that can show the leader faster than the base; ``of_search`` returns that of all trials with so
-    many candidates and the proof together.
+    ``Tuning`` makes it. Both fields are the cost of a single run. ``proof``, a property, is the cost of the
+    shortest proof, that is, of the fewest whole runs, of leader and base together, that can show the leader faster
+    than the base; ``of_search(candidates)`` returns that of all trials with so many candidates, the base not
+    counted, and the proof together. All are numbers of GPU-hours, and all runs count at the price of the base.
     """
 
     trial: float
@@ -130,16 +131,17 @@ class Tuning:
 
     Short trials narrow the candidates down to a leader, then whole runs compare the leader with the base. ``due``
     returns a list of the runs to start or cancel now (empty: wait, or it is over), ``state`` how far the tuning has
-    come, and ``trials`` the outcomes of all ended runs, a list for each configuration, the base first; each raises
-    OSError where a log that it needs cannot be read any more. It keeps nothing between calls. ``runs`` of its methods
-    are those of every arm, by the arm's number: 1 is the base, and each arm has a list, maybe an empty one.
+    come, and ``trials`` the outcomes of all ended runs, a list for each configuration, the base first, in the order
+    of their starts; each raises OSError where a log that it needs cannot be read any more. It keeps nothing between
+    calls. ``runs`` of its methods are those of every arm, by the arm's number: 1 is the base, and each arm has a
+    list, maybe an empty one.
 
     Args:
         arms: the base, then its candidates
         seed: decides the order of runs
         trial_steps: training steps of a short trial
         budget: GPU-hours that all runs may take; infinite without a limit
-        say: called with each line of progress for the user
+        say: called by ``due`` with each line of progress for the user, without a newline; by default nobody is told
     """
 
     arms: Sequence[Arm]
@@ -251,8 +253,9 @@ class Tuning:
     def _candidates(self, price: Price | None, runs: Runs) -> int:
         """Return how many candidates take part: as many, from the first on, as the budget has room for.
 
-        All do without a ``price`` (None) or with an infinite budget. Candidates that have a run stay, even where the
-        budget was lowered since.
+        All do without a ``price`` (None) or with an infinite budget; 0: it has room for none. Candidates that have
+        a run stay, even where the budget was lowered since. The base is not counted. ``runs``: those of every arm
+        by its number.
         """
         count = len(self.arms) - 1
         begun = max((number - 1 for number, listed in runs.items() if listed), default=0)
@@ -317,8 +320,8 @@ class Tuning:
     def _report_progress(self, state: TuningState) -> None:
         """Tell the user, as a round of trials begins, what the tuning will cost or which candidate leads so far.
 
-        This goes through ``say``. The cost is told in round 1, the leader in later ones. Nothing is told before the
-        base is timed or while a round is under way.
+        This goes through ``say``, one line. The cost is told in round 1, the leader in later ones. Nothing is told
+        before the base is timed or while a round is under way. ``state`` is that in which trials are due.
         """
         search, price = state.search, state.price
         # Only as a round begins, when none of its candidates has run yet.
@@ -340,8 +343,8 @@ class Tuning:
     def _budget_sentence(self, state: TuningState) -> str:
         """Return the fragment, from its semicolon on, that tells the tuning's budget; empty without a budget.
 
-        For example ``; budget 500``. Where the budget is too small for all candidates, it says how many it has room
-        for.
+        For example ``; budget 500``, in GPU-hours, with at most four significant digits. Where the budget is too
+        small for all candidates, it says how many it has room for: ``; the budget of 500 has room for 3 of 12``.
         """
         if math.isinf(self.budget):
             return ""

@@ -43,10 +43,10 @@ EXIT_STATUS = {
 class LLMBError(Exception):
     """The base class of all errors that LLMB raises on purpose; never raised itself.
 
-    Made from ``message``, what is wrong, and by keyword ``remedy``, what the user can do about it (empty: nothing to
-    add), and ``code``, a stable word for programs (empty: the class's own). They are its attributes. ``str()`` gives
-    the message and, on a second line behind an arrow, the remedy; ``as_dict`` all of these and the exit status, for
-    JSON.
+    Made from ``message``, what is wrong, and by keyword ``remedy``, what the user can do about it (empty: nothing
+    to add), and ``code``, a stable word for programs (empty: the class's own). They are its attributes, texts.
+    ``str()`` gives the message and, on a second line behind an arrow, the remedy; ``as_dict`` returns a dictionary
+    for JSON with ``code``, ``message``, ``remedy`` (empty without one) and ``exit_status``, a number.
     """
 
     exit_status: ClassVar[int] = 1
@@ -80,10 +80,11 @@ class LLMBError(Exception):
 class RequestError(LLMBError):
     """The user asks for something impossible or unknown: ``llmb`` ends with exit status 2; code ``request``.
 
-    Beside what every error has, two keywords make it. ``field`` is the variable of ``launch.sh`` that is wrong,
-    whatever option the user wrote instead; empty: no single one is. ``complete`` maps variables to values with which
-    the same request would be complete, so that a command can show the whole line to type; empty: nothing is known to be
-    missing. ``as_dict`` has the former, not the latter.
+    Beside what every error has, two keywords make it, which are attributes, too. ``field`` is the variable of
+    ``launch.sh`` that is wrong, whatever option the user wrote instead; empty: no single one is. ``complete`` maps
+    variables to values with which the same request would be complete, so that a command can show the whole line to
+    type; empty: nothing is known to be missing. ``as_dict`` returns ``code``, ``message``, ``remedy``,
+    ``exit_status`` and ``field``, without ``complete``.
     """
 
     exit_status = 2
@@ -180,7 +181,11 @@ class NotYet(LLMBError):
 
 
 class Interrupted(LLMBError):
-    """The command was ended by Ctrl-C, SIGTERM or SIGHUP: exit status 130; code ``interrupted``."""
+    """The command was ended by Ctrl-C, SIGTERM or SIGHUP: exit status 130; code ``interrupted``.
+
+    It is an ``LLMBError``; what handles these for one of several items lets it pass (``result_or_error``,
+    ``located``).
+    """
 
     exit_status = 130
     default_code = "interrupted"

@@ -80,11 +80,13 @@ def write_atomic(
 def write_output(path: Path, content: str) -> None:
     """Write ``content`` as UTF-8 to the file ``path`` that the user has named for a command's output.
 
-    A file, or a link to one, is replaced at once, by ``write_atomic``; a device or FIFO is written into, for to replace
-    it would cost root ``/dev/null``.
+    A file, or a link to one, is replaced at once, by ``write_atomic``; a device or FIFO is written into, for to
+    replace it would cost root ``/dev/null``. No folder is created.
 
     Raises:
-        RecordError: ``path`` is a folder, its folder is missing, or it cannot be written, as a FIFO that nobody reads
+        RecordError: ``path`` is a folder, its folder is missing, or it cannot be written, as a FIFO that nobody
+            reads
+        OSError: ``path`` may not be looked at
     """
     check_output(path)
     if not path.exists() or path.is_file():
@@ -101,10 +103,11 @@ def check_output(path: Path) -> None:
     """Raise unless ``path`` can name a file to write: it is no folder, and its parent is one; links are followed.
 
     For a command to ask before it does the work whose output goes there. A file, device or FIFO that exists passes.
-    Permissions are not looked at, and nothing is written.
+    Permissions to write are not looked at, and nothing is written.
 
     Raises:
         RecordError: ``path`` is a folder, or its parent is not one
+        OSError: ``path`` may not be looked at
     """
     if path.is_dir():
         raise RecordError(f"cannot write {path}: it is a folder", remedy="name a file")

@@ -117,7 +117,8 @@ def type_of(product: str) -> str | None:
 def rows_of(gpu_type: str) -> str:
     """Return the GPU type whose configurations in recipes ``gpu_type`` runs.
 
-    That is a related type where none are documented for ``gpu_type``, else ``gpu_type`` itself, also if it is unknown.
+    That is a related type where none are documented for ``gpu_type``, a key of ``GPUS`` such as ``h100``; else
+    ``gpu_type`` itself, also if it is unknown or ``cpu``.
     """
     known = GPUS.get(gpu_type)
     return (known.rows_of if known else None) or gpu_type
@@ -135,9 +136,9 @@ def row_types(gpu_type: str) -> tuple[str, ...]:
 def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
     """Return which of the GPU types ``types`` is most like ``gpu_type``; of equals the first.
 
-    The same generation counts first, then the same number of GPUs in a node, then how close the memory is; ``gpu_type``
-    itself is not left out. Unknown names in ``types`` are; None where LLMB does not know ``gpu_type``, or none of
-    ``types``.
+    The same generation counts first, then the same number of GPUs in a node, then how close the memory is;
+    ``gpu_type`` itself is not left out. Names are keys of ``GPUS``, in lower case. Unknown names in ``types`` are
+    left out; None where LLMB does not know ``gpu_type``, or none of ``types``.
     """
     own = GPUS.get(gpu_type)
     known = [name for name in types if name in GPUS]
@@ -160,12 +161,12 @@ def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
 def differences(gpu_type: str, other: str) -> str:
     """Return how the GPU type ``gpu_type`` differs from ``other``: ``141 GB of memory (h100: 80)``.
 
-    Compares memory, its bandwidth, the BF16 peak and the GPUs in a node, in this order; the value before the
-    parentheses is that of ``gpu_type``. Several differences are joined by commas. A value that is unknown for either
-    type is left out; empty where nothing differs.
+    Compares memory, its bandwidth in TB/s, the BF16 peak in TFLOP/s and the GPUs in a node, in this order; the
+    value before the parentheses is that of ``gpu_type``. Several differences are joined by a comma and a blank;
+    there is no full stop. A value that is unknown for either type is left out; empty where nothing differs.
 
     Raises:
-        KeyError: LLMB does not know one of the two types
+        KeyError: LLMB does not know one of the two types, as they are spelled: keys of ``GPUS``, in lower case
     """
     one, two = GPUS[gpu_type], GPUS[other]
     compared = [
@@ -194,7 +195,8 @@ def generation_of(gpu_type: str) -> Generation | None:
 def per_node(gpu_type: str) -> int:
     """Return the number of GPUs in one node of ``gpu_type``; 8 for an unknown type.
 
-    Also 8 for the CPU, where it is the number of ranks in a node.
+    ``gpu_type`` is spelled as a key of ``GPUS``, in lower case: ``gb200``. Any other spelling is unknown and gives
+    8, without an error. Also 8 for ``cpu``, where it is the number of ranks in a node.
     """
     known = GPUS.get(gpu_type)
     return known.per_node if known else 8
@@ -203,7 +205,8 @@ def per_node(gpu_type: str) -> int:
 def peak_tflops(gpu_type: str, dtype: str) -> float | None:
     """Return the dense peak of one GPU in TFLOP/s with numbers of type ``dtype``, such as ``bf16``.
 
-    None for the CPU and unknown GPU types, and for a ``dtype`` of which no peak is known for the GPU.
+    None for the CPU and unknown GPU types, and for a ``dtype`` of which no peak is known for the GPU. Both names
+    are in lower case, ``gpu_type`` a key of ``GPUS``; any other spelling is unknown.
     """
     known = GPUS.get(gpu_type)
     return known.peaks.get(dtype) if known else None

@@ -62,7 +62,10 @@ class Result(NamedTuple):
     remarks: Sequence[str] = ()
     """Lines for people after the text, on standard error, with ``--json`` too."""
     hint: str = ""
-    """The next step, for a person at a terminal; a pipe does not need it."""
+    """The next step, mostly a line ``next: llmb-run ...``, for a person at a terminal; a pipe does not need it.
+
+    Empty: there is none.
+    """
     for_programs: bool = False
     """``text`` is a script or the like, which must reach a file or a program unchanged."""
 
@@ -108,8 +111,8 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
     """Return ``result`` of a command as JSON text, an object in which non-printable characters are escaped.
 
     Indented, without a final line break. Its keys are ``schema`` (a number), ``command``, ``ok`` (whether the exit
-    status is 0), ``data``, ``error`` (null without one) and ``notices``. Where ``result.data`` is a function, it is
-    called for the data, and what it raises passes.
+    status is 0), ``data``, ``error`` (an object, ``LLMBError.as_dict``; null without one) and ``notices``, a list
+    of texts as given. Where ``result.data`` is a function, it is called for the data, and what it raises passes.
 
     Raises:
         TypeError: the data holds what JSON cannot express
@@ -155,11 +158,11 @@ _BROKEN_PIPE = 1
 def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
     """Run ``work`` as the whole of a command and return its exit status, or that of its error, which is printed.
 
-    An LLMBError, an OSError (exit status 3) or an interruption (130: Ctrl-C, SIGTERM, SIGHUP) is printed on stderr and,
-    with ``as_json``, also as the JSON envelope of ``command`` with ``notices`` on stdout. A reader that has gone gives
-    status 1 and no message. Where standard output was closed from the start, ``work`` is not run: an error. Meanwhile
-    standard output and error escape what a terminal might act on and what their encoding lacks. Errors of the program
-    itself, such as a KeyError, pass.
+    ``work`` prints what it has to say itself. An LLMBError, an OSError (exit status 3) or an interruption (130:
+    Ctrl-C, SIGTERM, SIGHUP) is printed on stderr and, with ``as_json``, also as the JSON envelope of ``command``
+    with ``notices`` on stdout. A reader that has gone gives status 1 and no message. Where standard output was
+    closed from the start, ``work`` is not run: an error, status 3. Meanwhile standard output and error escape what
+    a terminal might act on and what their encoding lacks. Errors of the program itself, such as a KeyError, pass.
     """
     work = _with_streams(work)
     with printable_output():
@@ -212,10 +215,10 @@ def run_to_status(
 
 
 def _os_error_explained(error: OSError, remedy: str) -> LLMBError:
-    """Return the EnvironmentLacks that explains an OSError to a user: which file, program or disk has the problem.
+    """Return, not raised, the EnvironmentLacks that explains an OSError to a user: which file, program or disk has it.
 
-    ``remedy`` is what to do about a file; a current folder that has been removed and an output that cannot be written
-    have their own.
+    ``remedy`` is what to do about a file; a current folder that has been removed and an output that cannot be
+    written have their own.
     """
     if error.filename:
         return EnvironmentLacks(f"{error.filename}: {error.strerror}", remedy=remedy)

@@ -84,7 +84,10 @@ def folded(text: str, stream: TextIO) -> str:
 
 
 def print_message(text: str) -> None:
-    """Print a message and a line break on standard error, made printable and folded to the terminal's width."""
+    """Print a message and a line break on standard error, made printable and folded to the terminal's width.
+
+    Nothing is put before it; line breaks in ``text`` stay.
+    """
     print(folded(text, sys.stderr), file=sys.stderr, flush=True)
 
 

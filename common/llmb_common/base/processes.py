@@ -27,7 +27,8 @@ _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
 class ProcessId:
     """The identity of one process, of any machine, that holds even after its number has been given to another one.
 
-    ``identify`` makes it of a process of this machine; ``is_alive`` takes it.
+    ``identify`` makes it of a process of this machine; ``is_alive``, ``send_signal`` and ``end_processes`` take it.
+    Two of the same process are equal.
     """
 
     host: str

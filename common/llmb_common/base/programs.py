@@ -32,13 +32,15 @@ _SLURM_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
 class Answer(NamedTuple):
     """What one program that was run has printed, and how it ended. ``run_program`` makes it.
 
-    ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer. ``problem``
-    then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or ``too-long`` (it
-    was ended because it printed too much); else ``problem`` and ``why`` are empty. What was printed before it was
-    ended is kept.
+    ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer.
+    ``problem`` then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or
+    ``too-long`` (it was ended because it printed too much); else ``problem`` and ``why`` are empty. What was
+    printed before it was ended is kept, empty if nothing was.
 
-    Properties: ``ok`` tells whether the status is 0, ``output`` and ``errors`` are the two streams as text, bytes that
-    are not UTF-8 replaced, and ``complaint`` is one line on what went wrong, never empty.
+    Properties: ``ok`` tells whether the status is 0, ``output`` and ``errors`` are the two streams as text, bytes
+    that are not UTF-8 replaced, and ``complaint`` is one line of at most 300 characters on what went wrong:
+    ``why``, else the first line of standard error or else of standard output, else ``exit status N``. None of them
+    raises.
     """
 
     status: int | None
@@ -155,8 +157,9 @@ def _collect_output(
 def _start_failure(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
     """Return why ``program`` could not be started, to be printed: a phrase such as ``No such file or directory``.
 
-    It corrects one answer of the system: where PATH has a folder that we may not enter, the system says "Permission
-    denied" of every program that is in no other folder. ``env`` is the environment that has that PATH.
+    It is a text, or ``error`` itself where that has none of the system's. It corrects one answer of the system:
+    where PATH has a folder that we may not enter, the system says "Permission denied" of every program that is in
+    no other folder. ``env`` is the environment that has that PATH.
     """
     if not isinstance(error, PermissionError) or os.sep in program:
         return (isinstance(error, OSError) and error.strerror) or error
@@ -183,8 +186,9 @@ def _read_pipes(
 ) -> Literal["", "no-answer", "too-long"]:
     """Read both streams of ``process`` into ``output`` and wait for its end; return which limit it broke.
 
-    Empty: none, and it has ended. ``no-answer``: it goes on at ``deadline``, a time of ``time.monotonic``.
-    ``too-long``: a stream has more than ``most`` bytes, and is cut there. The program is not ended here.
+    ``output`` has a bytearray for each of the two streams, which gets what the stream brings. Empty: none, and it
+    has ended. ``no-answer``: it goes on at ``deadline``, a time of ``time.monotonic``. ``too-long``: a stream has
+    more than ``most`` bytes, and is cut there. The program is not ended here.
     """
     with selectors.DefaultSelector() as selector:
         for stream in output:

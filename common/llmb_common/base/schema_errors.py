@@ -38,9 +38,10 @@ _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
     """Return (path, message, remedy): msgspec's message ``text`` about a wrong value in a file, as a user needs it.
 
-    ``data`` is what the file holds and ``kind`` the type that it should have. The path is that of the wrong value, such
-    as ``$.rows[3].gpu``; the message and the remedy are without a period, and the remedy is empty where there is no
-    advice. The value itself is left out of the message if its key is the name of a secret.
+    ``data`` is what the file holds and ``kind`` the type that it should have. The path is that of the wrong value,
+    such as ``$.rows[3].gpu``, or of the unknown key; where a key is missing, that of the mapping that lacks it. The
+    message names the key (``rows[3].gpu``); it and the remedy are without a period, and the remedy is empty where
+    there is no advice. The value itself is left out of the message if its key is the name of a secret.
     """
     problem, _, path = text.partition(" - at `")
     # Of a wrong key msgspec writes "at `key` in `$.path`", of a wrong value "at `$.path`".

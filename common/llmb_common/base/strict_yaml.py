@@ -68,7 +68,10 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     known: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(known):  # type: ignore[misc]
-        """A YAML loader that leaves open what type an untagged value has; ``_scalar_value`` decides it later."""
+        """A YAML loader that leaves open what type an untagged value has; ``_scalar_value`` decides it later.
+
+        ``resolve`` gives all of them the same tag.
+        """
 
         def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
             """Return the same tag, ``_UNTAGGED``, for every value without a tag, so that PyYAML guesses no types."""
@@ -96,7 +99,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 class NotFlatError(Exception):
     """The YAML text may be valid, but has more than the simple form that is read without a YAML parser.
 
-    It never reaches users: whoever called ``load_flat`` then calls ``load_text``.
+    It never reaches users, and its own text says nothing: whoever called ``load_flat`` then calls ``load_text``.
     """
 
 
@@ -118,12 +121,13 @@ class _FlatReader:
     """Reads simple YAML without a YAML parser, of one text, whose lines are given to ``read`` in order.
 
     Made with ``where``, the text's name for messages, and ``error``, the class that ``read`` raises. ``read`` takes
-    lines that are neither empty nor comments, without blanks at the end, with their numbers from 1. It raises ``error``
-    where a line's key is there already or certainly lacks its colon, and NotFlatError for all else that is not simple
-    YAML. ``result`` (the values) and ``lines`` (the line number of each value by its path, ``$.key[0]``) are what
-    ``load_text`` returns. ``open`` are the mappings that the next line may belong to, each with its indentation and
-    path, the innermost last. ``listed`` is the list that the next line may be an item of, with the indentation of its
-    items; None: none.
+    lines that are neither empty nor comments, without blanks at the end, with their numbers from 1. It raises
+    ``error`` where a line's key is there already or certainly lacks its colon, and NotFlatError for all else that
+    is not simple YAML; no further line may be read then. ``result`` (the values) and ``lines`` (the line number of
+    each value by its path, ``$.key[0]``) are what ``load_text`` returns. ``open`` are the mappings that the next
+    line may belong to, each with its indentation and path, the innermost last. ``key`` is the last key, if its
+    value may still follow, else None. ``listed`` is the list that the next line may be an item of, with the
+    indentation of its items; None: none.
     """
 
     def __init__(self, where: str, error: type[LLMBError]) -> None:

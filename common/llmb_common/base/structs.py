@@ -38,8 +38,9 @@ def from_plain(value: Any, kind: Any) -> Any:
 def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
     """Return JSON text, or with ``packed`` MessagePack, as an instance of ``kind``, decoded in one go.
 
-    ``content`` is bytes; unknown keys are ignored unless the struct forbids them. NaN and infinity, which JSON does not
-    have, count as malformed.
+    ``content`` is bytes; unknown keys are ignored unless the struct forbids them. NaN and infinity count as
+    malformed in JSON, which does not have them; from MessagePack they are accepted. ``kind`` is a msgspec struct or
+    another type.
 
     Raises:
         msgspec.ValidationError: the content does not fit ``kind``
@@ -211,7 +212,8 @@ def locked(file: Path) -> Iterator[None]:
 def _open_lock(lock: Path) -> int:
     """Open the lock file ``lock``, created if it is missing, and return its descriptor, which the caller closes.
 
-    Opened for writing, or only for reading where it belongs to another user.
+    Opened for writing, or only for reading where it belongs to another user. A new one may be written by owner and
+    group, as far as the umask lets them. Nothing is locked yet.
 
     Raises:
         OSError: the file cannot be opened, or is a symbolic link

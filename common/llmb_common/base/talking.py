@@ -22,10 +22,12 @@ _LONGEST_LINE = 1 << 20
 class Conversation:
     """A conversation with a running program: lines are sent to its input, and the lines that it prints are received.
 
-    ``talk`` makes it. After ``send``, which only queues a line, call ``receive`` again and again, which alone reads
-    and writes, and returns the new lines, maybe none. ``over`` is True once the program's output has ended.
-    ``complaint``, a property, has what it wrote to standard error, as an ``Answer``. Nothing is raised where the
-    program has ended. For one thread at a time.
+    ``talk`` makes it. After ``send(line)``, which only queues a line, given without its line break, call
+    ``receive(seconds)`` again and again, which alone reads and writes: it returns a list of the new whole lines,
+    without line breaks, as soon as there is one, or an empty one after ``seconds`` or at the output's end. ``over``
+    is True once the program's output has ended. ``complaint``, a property, is an ``Answer`` with what it wrote to
+    standard error so far; its ``status`` is None while the program runs. Nothing is raised where the program has
+    ended. For one thread at a time.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:

@@ -132,13 +132,14 @@ def line_problem(text: str) -> str:
 
 
 def check_argument(name: str, text: str) -> None:
-    """Raise where ``text`` cannot be the value of any argument or option of a command; ``name`` is that option.
+    """Raise where ``text`` cannot be the value of any argument or option of a command.
 
-    An empty value comes from a shell variable that is not set (S8 of SECURITY.md). A value that begins with a dash
-    passes.
+    ``name`` is what messages call that option (``--name``). An empty value comes from a shell variable that is not
+    set (S8 of SECURITY.md). A value that begins with a dash passes.
 
     Raises:
-        RequestError: ``text`` is empty, only blanks and commas, longer than 20,000 characters, or not one line of UTF-8
+        RequestError: ``text`` is empty, only blanks and commas, longer than 20,000 characters, or not one line of
+            UTF-8
     """
     if len(text) > _LONGEST_ARGUMENT:
         raise RequestError(

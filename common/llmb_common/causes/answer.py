@@ -18,13 +18,14 @@ UNKNOWN = "unknown"
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """One line about a failed run, from its logs, the scheduler or the record, and who printed it.
 
-    Made with a ``Diagnosis``. ``line`` is its text and ``file`` the path of the log it stands in; empty where the
-    scheduler or the run's record says it. ``number`` is that of the line, from 1; None: not counted. ``ranks``
-    (sorted, 64 at most; empty: not known) printed it, on ``node`` (None: not known).
+    Made with a ``Diagnosis``. ``line`` is its text, safe to print, and ``file`` the path of the log it stands in;
+    empty where the scheduler or the run's record says it. ``number`` is that of the line, from 1; None: not
+    counted. ``ranks`` (sorted, 64 at most; empty: not known) printed it, on ``node``. ``node``, ``gpu`` and
+    ``time`` are None where not known.
     """
 
     signature: str
-    """The id of the kind of line, as in ``signatures.yaml``."""
+    """The id of the kind of line, as in ``signatures.yaml``; empty for a log's last line that is of no kind."""
     role: Role
     """What the line is to the failure: its beginning (``root``), a consequence (``cascade``), of a rank that waits
     (``witness``) or ends (``killed``, ``ended``, ``teardown``), or no evidence (``noise``)."""
@@ -44,10 +45,11 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """What began the failure of one run: its kind, whose fault it is, how sure that is, and what to do about it.
 
-    Made with a ``Diagnosis``. ``what`` names it in a few words and ``cause`` explains it in sentences. ``line``, with
-    the path of its ``file``, its ``number`` from 1 and the ``time`` that it prints, is the log line that says so;
-    empty where a rank is silent: the diagnosis has the witnesses then. ``rank``, ``node`` and ``gpu`` (its address on
-    PCIe, or its index on the node) are where it happened; None: not known.
+    Made with a ``Diagnosis``. ``what`` names it in a few words and ``cause`` explains it in sentences. ``line``,
+    with the path of its ``file``, its ``number`` from 1 and the ``time`` that it prints, is the log line that says
+    so. Where only the job's state says so, ``line`` is that state, and where a rank is silent it is empty (the
+    diagnosis has the witnesses then); in both, ``file`` is empty, and ``number`` and ``time`` are None. ``rank``,
+    ``node`` and ``gpu`` (its address on PCIe, or its index on the node) are where it happened; None: not known.
     """
 
     kind: str
@@ -75,7 +77,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     number: int | None = None
     peer: str | None = None
-    """The other end of a link that failed, as the line names it."""
+    """The other end of a link that failed, as the line names it.
+
+    None: it names none, or the fault is not the network's.
+    """
     keep_out: bool = False
     """Whether the line speaks for keeping jobs off ``node``: it is about that node's own hardware, daemon or files."""
     interrupted: bool = False
@@ -85,13 +90,14 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Why one run failed: its cause, the evidence and a summary. ``diagnose`` and ``diagnose_logs`` make it.
 
-    ``cause`` is None where the logs and the scheduler do not tell. ``witnesses`` are other lines of the same failure,
-    at most eight, in the order of the logs.
+    ``cause`` is None where the logs and the scheduler do not tell. ``witnesses`` are other lines of the same
+    failure, at most eight, in the order of the logs; maybe none.
 
     Properties: ``kind`` is the cause's, ``unknown`` without one. ``short`` is the summary, empty where nothing is
-    known but how the log ends; ``summary_with_line`` adds a colon and the log line that it rests on, if there is one.
-    ``of_machine``: whether the fault is not the run's or the site's; False without a cause. ``bad_node`` is the node
-    that jobs should be kept off, or None.
+    known but how the log ends; ``summary_with_line`` is the summary, a colon and the log line that it rests on, or
+    the summary alone where there is none. ``of_machine``: whether the fault is a node's, the network's, the
+    storage's or the scheduler's; False without a cause. ``bad_node`` is the name of the node that jobs should be
+    kept off, or None. None of them raises anything.
     """
 
     cause: Cause | None
@@ -99,7 +105,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """One line for a table, without a period: what began the failure, with rank and node, ``WHAT (rank 3 on n12)``."""
     witnesses: tuple[Symptom, ...] = ()
     suspect: Symptom | None = None
-    """Where there is no cause: what ended first, such as a rank that was killed by somebody."""
+    """Where there is no cause: what ended first, such as a rank that was killed by somebody.
+
+    None: there is a cause, or no line to suspect.
+    """
     trained: bool = False
     """Whether every step was trained, so that only what came after them failed: the figures count."""
 
@@ -158,7 +167,8 @@ class CauseCount(msgspec.Struct, frozen=True):
     """How many of several failures had one kind of cause; part of ``Counts``.
 
     ``kind`` is a signature's id, ``hang``, or ``unknown`` for failures without a cause; ``what`` names it in words.
-    ``nodes`` are the at most 8 nodes where it was most often, the most frequent first; empty where none is known.
+    ``count`` is the number of failures. ``nodes`` are the at most 8 nodes where it was most often, the most
+    frequent first; empty where none is known.
     """
 
     kind: str
@@ -171,7 +181,8 @@ class Counts(msgspec.Struct, frozen=True):
     """What several failed runs have in common: how often each cause and each node came, and what to do about it.
 
     ``count_causes`` makes it. ``keep_out`` is a host list (``n[01-03]``) of nodes to keep jobs off; empty where
-    nothing speaks for one. ``as_dict`` returns all but ``advice``, for JSON, with ``kinds`` as ``causes``.
+    nothing speaks for one. All others are empty without failures. ``as_dict`` returns a dictionary for JSON with
+    ``causes`` (from ``kinds``), ``nodes`` and ``keep_out``, without ``advice``.
     """
 
     kinds: tuple[CauseCount, ...]

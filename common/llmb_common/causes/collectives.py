@@ -64,8 +64,9 @@ class Missing(NamedTuple):
 class Begun:
     """The collectives that each rank of a job has begun, with the ranks and descriptions of the process groups.
 
-    Made empty, and filled by whoever reads dumps or logs; ``missing_ranks`` finds in it who is late. ``names`` are the
-    descriptions, by a group's name; empty texts where there are none.
+    Made empty, and filled by whoever reads dumps or logs; ``missing_ranks`` finds in it who is late. ``names`` are
+    the descriptions (``dp``), by a group's name; an empty text, or no entry, where there is none. Of a group
+    without an entry in ``members`` all ranks in ``entries`` count as members.
     """
 
     entries: dict[int, Sequence[BegunCollective]] = field(default_factory=dict)
@@ -81,7 +82,8 @@ def missing_ranks(known: Begun, how: str) -> Missing | None:
     """Return the ranks of a hanging job that others wait for and that wait for nobody themselves.
 
     None where there are none, or more than half of as many as have told something. ``where`` is the collective that
-    most of them are late for, of equals the first found. ``how`` says where ``known`` comes from, for ``Missing.how``.
+    most of them are late for, of equals the first found. ``how`` says where ``known`` comes from, for
+    ``Missing.how``. ``known`` stays as it is.
     """
     blamed: dict[int, list[tuple[str, int, str]]] = {}
     waiting: set[int] = set()
@@ -102,10 +104,12 @@ def missing_ranks(known: Begun, how: str) -> Missing | None:
 def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[int, tuple[str, int, str]]]:
     """Yield (rank, (group, sequence, operation)) for each rank that is late for the collective where its group waits.
 
-    It is the collective where most ranks of ``group`` wait, of equals the earlier. A rank is late that has not begun
-    it, or hangs in an earlier one; where more than a quarter of the members have told nothing, those are not blamed.
-    Late ranks come in the order of the group's ranks in ``known``, which has all groups. The ranks that wait are added
-    to ``waiting``. Nothing is yielded where none waits, or all are late.
+    It is the collective where most ranks of ``group`` wait, of equals the earlier. A rank is late that has not
+    begun it, or hangs in an earlier one; where more than one member, and more than a quarter of them, have told
+    nothing, those are not blamed. Late ranks come in the order of the group's ranks in ``known``, which has all
+    groups. While the answer is read, ranks that wait and are not late are added to ``waiting``, unless nobody is
+    late and ``known`` has all members. Nothing is yielded where none waits, or all are late; nor of a group of
+    pairs (its name ends with ``PAIR``), whose ranks only count as waiting.
     """
     last: dict[int, int] = {}
     open_at: dict[int, BegunCollective] = {}
@@ -142,10 +146,12 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
 class TimedOutCollectives:
     """What a log says of collectives that timed out, gathered line by line with ``note``.
 
-    Made empty. By the lines noted so far ``missing(world)`` returns which ranks others waited for, or None, and
-    ``waiting``, a property, is the set of ranks that have said that they wait; ``forget`` drops them all. The line
-    that names the operation does not always name the process group; the next lines of the same rank do. ``names`` are
-    descriptions of the groups, by their names in the log.
+    Made empty. By the lines noted so far ``missing(world)`` returns which ranks others waited for, as a
+    ``Missing``, or None; ``world`` is the job's number of ranks, None: not known. ``waiting``, a property, is the
+    set of ranks that have said that they wait, maybe empty; ``forget`` drops all that was noted. The line that
+    names the operation does not always name the process group; the next lines of the same rank do. ``names`` are
+    descriptions of the groups, by their names in the log; empty: it has none. Nothing is raised, whatever the lines
+    say.
     """
 
     begun: dict[int, dict[tuple[str, int], BegunCollective]] = field(default_factory=dict)
@@ -227,7 +233,10 @@ def _seat_in(text: str, found: re.Match[str] | None) -> int | None:
 
 
 def _with_group(entries: Iterable[BegunCollective], group: str) -> list[BegunCollective]:
-    """Return the collectives, in order, where those that name no process group are of ``group``."""
+    """Return all the collectives, in order, those without a process group as copies with ``group``.
+
+    Those that name one come back as they are; ``entries`` are not changed.
+    """
     return [entry if entry.group else entry._replace(group=group) for entry in entries]
 
 

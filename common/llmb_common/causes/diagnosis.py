@@ -72,8 +72,9 @@ class Outcome(NamedTuple):
     """How a job ended, by the word of its scheduler and of the supervisor that runs in the job. ``diagnose`` makes it.
 
     ``kind`` is the id of the failure signature that its state stands for, such as ``time-limit``, empty where it
-    stands for none. ``state_text`` is the state in words, empty: not known; ``problem`` what the supervisor noticed,
-    as a clause, empty: nothing; ``nodes`` are the names of those that failed.
+    stands for none. ``state_text`` is the state in words (``FAILED``, or with a comma and details), empty: not
+    known; ``problem`` what the supervisor noticed, as a clause, empty: nothing; ``nodes`` are the names of those
+    that failed, empty: none is known to.
     """
 
     kind: str = ""
@@ -144,8 +145,9 @@ _OF_ANYBODY = ("segfault", "host-memory", "file-system")
 def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
     """Yield what the kernel of each node complained of, one reading a node, from the copies in the run's folder.
 
-    In the order of the nodes' names. Only what concerns the job is kept: GPUs always; a process that crashed or was
-    killed, and a file system that did not answer, only where the process is one of the ranks in ``places``.
+    In the order of the nodes' names, of the first ``_MOST_KERNEL_LOGS`` nodes. Only what concerns the job is kept:
+    GPUs always; a process that crashed or was killed, and a file system that did not answer, only where the process
+    is one of the ranks in ``places``. Nothing where there are no copies.
     """
     for file in sorted((folder / FOLDER).glob("*.kernel.log"))[:_MOST_KERNEL_LOGS]:
         reading = read_complaints(file)
@@ -185,9 +187,9 @@ def _diagnose(
     """Return why the run ended: the cause with rank, node and remedy, or a diagnosis without one.
 
     ``readings`` are the logs, the ranks' own first; they and ``places`` are completed on the way. ``folder`` is the
-    run's (None: none), for the flight recorders' dumps. ``signalled``: the job was told to end. ``steps``: how many it
-    was to train, where the logs need not say it. ``outcome`` is how the job ended by its scheduler; ``ranks`` are the
-    rank files.
+    run's (None: none), for the flight recorders' dumps. ``signalled``: the job was told to end. ``steps``: how many
+    it was to train; None: as many as the logs say, if they do. ``outcome`` is how the job ended by its scheduler;
+    ``ranks`` are the rank files.
     """
     _without_launchers(readings)
     for reading in readings:
@@ -360,9 +362,10 @@ def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
 def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
     """Return another log line of the same kind that names a rank or node if ``first`` names none, else ``first``.
 
-    This is done for faults of a node and for a loss that is no number only; any other ``first`` is returned as it is,
-    and so is one for which ``items`` has no such line. slurmstepd says of a job that a node failed, srun says which;
-    of a loss that is no number, the iteration's line says less than the assertion.
+    It is the first such of ``items``. This is done for faults of a node and for a loss that is no number only; any
+    other ``first`` is returned as it is, and so is one for which ``items`` has no such line. slurmstepd says of a
+    job that a node failed, srun says which; of a loss that is no number, the iteration's line says less than the
+    assertion.
     """
     if (first.signature.fault != "node" and first.signature.id != "nan") or any(locate(first, Places())):
         return first
@@ -449,7 +452,10 @@ def _cause_by_state(outcome: Outcome, places: Places) -> Cause | None:
 
 
 def _cause_of_kind(found: FailureSignature, **known: Any) -> Cause:
-    """Return a ``Cause`` with the texts of the failure signature ``found``; ``known`` sets or replaces fields."""
+    """Return a ``Cause`` of the kind of the failure signature ``found``, with its texts, fault and certainty.
+
+    ``known`` are fields of ``Cause`` by name, which are set, or replace those of ``found``.
+    """
     words = {name: getattr(found, name) for name in ("what", "fault", "sure", "cause", "remedy")}
     return Cause(kind=found.id, **{**words, **known})
 
@@ -506,8 +512,9 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 def _summary_line(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
     """Return one line, without a period, that says why the run failed, with rank and node where they are known.
 
-    Without a cause ``chosen`` it tells what the supervisor did, or begins with "unknown:" and quotes ``suspect``'s
-    line, or without one what ``outcome`` says.
+    Such as ``WHAT (rank 3 on n12)``. Without a cause ``chosen`` it tells what the supervisor did, or begins with
+    "unknown:" and quotes ``suspect``'s line (of a killed rank it only says that it was killed), or without one what
+    ``outcome`` says.
     """
     if chosen is not None:
         names_rank = chosen.rank is not None and chosen.kind != "hang"

@@ -84,7 +84,8 @@ def read_plain_pickle(content: bytes) -> Any:
 class _NoImportUnpickler(pickle.Unpickler):
     """An unpickler that imports nothing, as a second guard after the check of a dump's instructions.
 
-    ``find_class``, which pickle calls for each import, always raises ``NotADumpError``.
+    Made and used as ``pickle.Unpickler`` is, from a binary file. ``find_class``, which pickle calls for each import,
+    always raises ``NotADumpError``.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -117,10 +118,11 @@ def _text_size(value: Any, sizes: dict[int, int]) -> int:
 
 
 def dump_as_json(file: Path) -> bytes:
-    """Return a dump of PyTorch's flight recorder, a pickle, as UTF-8 JSON: a text in which secrets can be masked.
+    """Return a dump of PyTorch's flight recorder, a pickle, as UTF-8 JSON: a text in which the caller can mask secrets.
 
-    Tuples become lists, and numbers as keys become text. Empty (``b""``) where the file is missing, a link, larger
-    than 32 MiB, cannot be read, is no such dump, or has keys that JSON cannot have.
+    None are masked here, and nothing is written. Tuples become lists, and numbers as keys become text. Empty (``b""``)
+    where the file is missing, a link, larger than 32 MiB, cannot be read, is no such dump, or has keys that JSON cannot
+    have.
     """
     try:
         return json.dumps(read_plain_pickle(read_plain(file, _MOST_BYTES))).encode()
@@ -131,10 +133,10 @@ def dump_as_json(file: Path) -> bytes:
 def read_dumps(folder: Path) -> Begun:
     """Return the collectives that the ranks had begun, by the dumps of PyTorch's flight recorder in ``folder``.
 
-    The rank is the number of at most six digits at the end of a file's name, before its suffix; files without one are
-    left out, and of two of a rank the last by name counts. Files that cannot be read or are no dumps are left out, and
-    so are all after the first 4096 by name. Nothing is begun by anybody (``entries`` is empty) where there are no
-    dumps or no folder.
+    The rank is the number of at most six digits at the end of a file's name, before its suffix (of a longer one the
+    last six); files without one are left out, and of two of a rank the last by name counts. Links, files over 32 MiB,
+    and those that cannot be read or are no dumps are left out, and so are all after the first 4096 by name. Nothing is
+    begun by anybody (``entries`` is empty) where there are no dumps or no folder. ``all_members`` is True in any case.
     """
     found = Begun(all_members=True)
     try:
@@ -151,7 +153,8 @@ def read_dumps(folder: Path) -> Begun:
 def _add_dump(found: Begun, rank: int, dump: Any) -> None:
     """Add the collectives in ``dump``, that of ``rank``, to ``found``; where it raises, ``found`` is not changed.
 
-    They replace what ``found`` had for the rank; ranks and names of process groups that it already has stay.
+    ``dump`` is the value that ``read_plain_pickle`` returned. The collectives replace what ``found`` had for the rank;
+    ranks and names of process groups that it already has stay.
 
     Raises:
         LookupError, ValueError, TypeError, AttributeError, OverflowError: the dump is not as PyTorch writes it
@@ -167,7 +170,8 @@ def _add_dump(found: Begun, rank: int, dump: Any) -> None:
 def _numbers_in(text: Any) -> tuple[int, ...]:
     """Return the numbers of at most six digits in a text, such as the ranks of a process group, in its order.
 
-    Duplicates stay. What is no text is read as ``str`` shows it, such as ``[0, 1]``. Empty without any number.
+    Duplicates stay; longer numbers are left out. What is no text is read as ``str`` shows it, such as ``[0, 1]``. Only
+    the first million characters count. Empty without any number.
     """
     return tuple(int(number) for number in re.findall(r"\b\d{1,6}\b", str(text)[:1_000_000]))
 
@@ -175,7 +179,8 @@ def _numbers_in(text: Any) -> tuple[int, ...]:
 def _begun_collective(item: dict[str, Any]) -> BegunCollective:
     """Return one entry of a flight recorder's dump as a ``BegunCollective``.
 
-    Of what is sent from rank to rank, the group's name ends in ``PAIR``.
+    ``item`` is one of the list ``entries`` in the dump. Of what is sent from rank to rank, the group's name ends in
+    ``PAIR``.
 
     Raises:
         LookupError, ValueError, TypeError, OverflowError: the entry is not as PyTorch writes it
@@ -209,9 +214,10 @@ class RankFile:
     """What one rank wrote about itself in its rank file, with the stack of its main thread when it was asked.
 
     ``read_ranks`` makes it. ``frames`` are (file, line, function), all as text, the innermost first; empty: it was not
-    asked, or did not answer. The property ``waits`` is True where the stack stands where a rank waits for others,
-    False without a stack; the property ``where`` is the place in the code as text, ``function (file:line)``, or two of
-    them, joined by ``, in ``; empty without a stack. Neither raises.
+    asked, or did not answer. The property ``waits`` is True where one of the eight innermost frames is where a rank
+    waits for others or for its GPU, False without a stack. The property ``where`` is a place in the code as text,
+    ``function (file:line)``: that of the innermost frame, and behind ``, in `` that of the innermost one outside of
+    libraries, if there is another; empty without a stack. Neither raises.
     """
 
     rank: int
@@ -251,9 +257,9 @@ class RankFile:
 def read_ranks(run_folder: Path) -> list[RankFile]:
     """Return what the ranks of the run's last start wrote about themselves, sorted by rank.
 
-    Read from the files ``ranks/NUMBER.txt`` of the run's folder. The last start is that of the greatest (job id,
-    restart). Ranks that have written nothing since then are missing, whatever they wrote in earlier starts; damaged
-    and unreadable rank files are left out. Empty where there are none.
+    Read from the files ``ranks/NUMBER.txt`` of the run's folder, of the first 65,536 by name. The last start is that of
+    the greatest (job id, restart). Ranks that have written nothing since then are missing, whatever they wrote in
+    earlier starts; links and damaged or unreadable rank files are left out. Empty where there are none.
     """
     try:
         files = sorted((run_folder / FOLDER).glob("[0-9]*.txt"))[:_MOST_FILES]
@@ -265,7 +271,7 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
 
 
 def _in_order_of_starts(start: tuple[str, int]) -> tuple[int, int]:
-    """Return what starts of a run, each a (job id, restart), are sorted by: both as numbers.
+    """Return what starts of a run, each a (job id, restart), are sorted by, the earliest first: both as numbers.
 
     A job id that is no number counts as 0, and so comes first.
     """
@@ -357,9 +363,10 @@ def find_stuck(
 def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
     """Return the cause of a hang whose ranks ``found``, at least one, never came.
 
-    ``stood`` is where the first of them stood, by its stack; empty: not known. It is the run's fault. It names a node
-    where all these ranks are known to be on one, and speaks against that node (``keep_out``) only where there are
-    several ranks and ``sure`` is not ``possible``. ``places`` tells on which nodes the ranks ran.
+    ``stood`` is where the first of them stood, by its stack; empty: not known. It is the run's fault. Its ``rank`` is
+    the first, its ``ranks`` the first 64 of them, its text cut to 500 characters. It names a node where all these ranks
+    are known to be on one, and speaks against that node (``keep_out``) only where there are several ranks and ``sure``
+    is not ``possible``. ``places`` tells on which nodes the ranks ran.
     """
     first = found.ranks[0]
     hosts = {places.host_of(rank) for rank in found.ranks}

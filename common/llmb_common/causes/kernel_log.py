@@ -55,9 +55,9 @@ class _Trouble(NamedTuple):
 def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
     """Yield what a node's kernel log of the last day says against the node; nothing where it has no trouble.
 
-    One remark for each kind of trouble and level, in the order in which they first came and at most 12, with its
-    latest line, how often it came and what to do; then one for each network device that lost its link, the most
-    frequent first: ``fail`` from ``FLAPS`` (5) times on, else ``warn``. That the log could not be read
+    One remark for each kind of trouble and level, in the order in which they first came and at most 12, with its latest
+    line, how often it came and what to do; then one of the check ``link-flaps`` for each network device that lost its
+    link, the most frequent first: ``fail`` from ``FLAPS`` (5) times on, else ``warn``. That the log could not be read
     (``log.missing``) is no remark.
     """
     lines: dict[_Trouble, list[str]] = {}
@@ -83,7 +83,7 @@ def _line_remedy(line: str) -> str:
 
 
 def _lost_links(log: KernelLog) -> Counter[str]:
-    """Return how often each network device lost its link by a node's kernel log, by the device's name.
+    """Return how often each network device lost its link by a node's kernel log, by the device's name; empty: none did.
 
     The first plain ``Link down`` of each device does not count, as it comes with every start; lines that say that a
     link was lost all do. Devices that lost none are left out.
@@ -97,7 +97,7 @@ def _lost_links(log: KernelLog) -> Counter[str]:
 def _count_by_device(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
     """Return how many lines of a node's kernel log match ``pattern``, by the device that its first group names.
 
-    Devices without a line are left out.
+    Each line counts once. Devices without a line are left out; empty where no line matches.
     """
     found = (pattern.search(text) for _, text in log.lines)
     return Counter(match[1] for match in found if match)

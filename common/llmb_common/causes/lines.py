@@ -24,7 +24,7 @@ class LogLine(NamedTuple):
     rank: int | None = None
     """The rank that printed it, among all of the job."""
     local: int | None = None
-    """The rank on its node."""
+    """The rank's number on its node, from 0."""
     host: str | None = None
     """The name of the node that printed it."""
     gpu: int | None = None
@@ -71,8 +71,8 @@ _MOST_PREFIXES = 6
 def parse_line(line: str) -> LogLine:
     """Split a log line into what its prefixes say (time, host, rank, level) and its text, without blanks around it.
 
-    ``line`` is text without colors, as ``plain_line`` returns it. Of two prefixes that say the same the first counts.
-    A line without known prefixes is all text. The last 4096 results are kept.
+    ``line`` is text without colors, as ``plain_line`` returns it. Of two prefixes that say the same the first counts. A
+    line without known prefixes is all text, with the fields None. The last 4096 results are kept.
     """
     known: dict[str, str] = {}
     rest = line.lstrip()
@@ -92,7 +92,7 @@ def parse_line(line: str) -> LogLine:
 def _first_prefix(text: str) -> re.Match[str] | None:
     """Return the match of the first pattern of ``_PREFIXES`` that fits the beginning of ``text``; None where none fits.
 
-    What fits is what ``_prefix`` says.
+    ``text`` is a log line, or what is left of it behind other prefixes. What fits is what ``_prefix`` returns.
     """
     for pattern in _PREFIXES:
         found = _prefix(pattern, text)
@@ -119,8 +119,9 @@ _PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w*:? ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)
 def printer_of(line: str) -> tuple[str, str]:
     """Return (prefix, rest) of a log line: its beginning that says who printed it, and what follows.
 
-    The prefix, such as ``[rank3]:``, has no blanks around it; it is empty where nothing says who printed the line.
-    Ranks that print at the same time are told apart by it. The rest keeps its indentation.
+    ``line`` is text without colors, as ``plain_line`` returns it. The prefix, such as ``[rank3]:``, has no blanks
+    around it; it is empty where nothing says who printed the line. Ranks that print at the same time are told apart by
+    it. The rest keeps its indentation.
     """
     match = _PRINTER.match(line)
     end = match.end() if match else 0
@@ -178,7 +179,7 @@ def location_of(text: str) -> Location:
 
     ``text`` is the line without its prefixes. Several ranks only from lines of srun and of failed barriers, in the
     order of the text; of other lines the first one named, and none where the line counts ranks within a process group.
-    A GPU's PCIe address only from lines of the driver (Xid, NVRM).
+    Of several GPUs or processes the first. A GPU's PCIe address only from lines of the driver (Xid, NVRM).
     """
     tasks, on = _TASKS.match(text), _ON.search(text)
     bus = _BUS.search(text) if "Xid" in text or "NVRM" in text else None

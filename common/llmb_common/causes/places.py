@@ -27,11 +27,13 @@ class Places:
     """On which host, as which process and with which GPU each rank of a run ran, as far as logs and records tell.
 
     Made with what the plan says (``world``, ``per_node``; None: not known) or empty, then filled by the methods, which
-    never raise: ``add_nodes`` takes the nodes' own records, ``add_order`` the job's host list as text,
-    ``add_complaints`` what log lines name, and ``add_log`` what NCCL prints in a log. Hosts are names, as logs and
-    records write them. ``host_of`` returns the name of a rank's node, ``rank_at`` the rank by host and number on it,
-    ``rank_of_bus`` the rank by host and the GPU's PCIe address: None where nothing tells. The property ``several`` is
-    True where the job is known to have had more than one node.
+    never raise: ``add_nodes`` takes the nodes' own records, ``add_order`` the job's host list as text, and ``add_log``
+    what NCCL prints in a log, each in place of what was known of the same (but a known ``world`` stays);
+    ``add_complaints`` takes what log lines name, and leaves what is known already. Hosts are names, as logs and records
+    write them; what is not known is missing in the dicts, and ``order`` is empty. ``host_of`` returns the name of a
+    rank's node, ``rank_at`` the rank by host and number on it (from 0), ``rank_of_bus`` the rank by host (None: any)
+    and the GPU's PCIe address: None where nothing tells, or several fit. The property ``several`` is True where the job
+    is known to have had more than one node, else False.
     """
 
     world: int | None = None

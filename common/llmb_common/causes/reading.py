@@ -138,7 +138,7 @@ class Reading:
     ``read_complaints`` makes it. ``note`` adds a line to ``complaints`` (at most 64 of each signature) and to what is
     counted by signature, ``forget`` drops all so far, because training went on; both return None and raise nothing.
     ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that tells. What is kept by signature
-    has its id as the key.
+    has its id as the key; all is empty where no line matches.
     """
 
     log: Path
@@ -194,8 +194,8 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
     """Return what ``log`` complains of: its lines that match failure signatures, after its last iteration but one.
 
     Where the log has fewer than two iterations, all of its lines. Only what begins at byte ``start`` or later counts.
-    The last step, the planned steps and the last line are in it, too. Empty but for ``log`` where the log is missing
-    or cannot be read; never raises.
+    The last step, the planned steps and the last line are in it, too. Empty but for ``log`` where the log is missing or
+    cannot be read; where reading fails later, it has what was found until then. Never raises.
     """
     reading = Reading(log)
     with contextlib.suppress(OSError), open_log(log) as file:
@@ -219,15 +219,18 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
 
 
 def complaints_in(readings: Sequence[Reading]) -> Iterator[Complaint]:
-    """Return an iterator over the ``complaints`` of all readings, in the order of readings and lines."""
+    """Return an iterator over the ``complaints`` of all readings, in the order of readings and lines.
+
+    Those set aside as ``overtaken`` are left out. It can be used once.
+    """
     return chain.from_iterable(reading.complaints for reading in readings)
 
 
 def _restore_caught(reading: Reading) -> None:
-    """Make tracebacks of ``reading`` causes again whose ranks then ended by themselves; it changes ``reading``.
+    """Let tracebacks in ``reading`` count as causes again whose ranks ended by themselves; ``reading`` is changed.
 
     Those set aside as ``overtaken``, because others printed iterations after them, are noted, before all others; and
-    uncaught tracebacks of these ranks are no longer ``survived``.
+    uncaught tracebacks of these ranks are no longer ``survived``. Nothing changes where no line says that a rank ended.
     """
     ends = [item for item in reading.complaints if item.signature.role == "ended"]
     own = [item for item in ends if "Terminated" not in item.line.text]
@@ -247,9 +250,9 @@ def _restore_caught(reading: Reading) -> None:
 def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
     """Yield (offset, number, None, None) for each iteration of a log that has rank 0's prints alone.
 
-    ``file`` is the log, open for reading bytes. It yields tuples as ``_iterations`` yields, from the byte ``start``
-    on, but of all iterations. The offset is in bytes. They are numbered from 1 at ``start``, as these prints say
-    neither number, planned total nor time. Nothing for other logs.
+    The tuples have the form of those of ``_iterations``: these prints say neither planned total nor time. ``file`` is
+    the log, open for reading bytes. All iterations from the byte ``start`` on, numbered from 1; the offset is in bytes.
+    Nothing for other logs.
 
     Raises:
         OSError: the log cannot be read
@@ -282,9 +285,9 @@ def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None
 def _complaints_from(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
     """Yield the lines of a log from the offset ``begin`` on that match failure signatures, in their order.
 
-    ``file`` is the log, open for reading bytes. At most ``_MOST_LINES`` lines are looked at, the others left out. What
-    is yielded is not added to ``reading``, that of this log; but a barrier that all ranks passed makes ``reading``
-    forget what came before. Nothing where no line matches.
+    ``file`` is the log, open for reading bytes. At most ``_MOST_LINES`` (200,000) lines with telltale words are looked
+    at, the others left out. What is yielded is not added to ``reading``, that of this log; but a barrier that all ranks
+    passed makes ``reading`` forget what came before. Nothing where no line matches.
 
     Raises:
         OSError: the log cannot be read
@@ -388,8 +391,8 @@ def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int |
 def _with_rank_and_host(file: FileIO, start: int, line: LogLine) -> LogLine:
     """Return ``line``, the last one of a rank in torchrun's summary, with the rank and host that stand above it.
 
-    ``file`` is the log, open for reading bytes. ``start`` is the offset of the line in bytes. What does not stand
-    above it stays as it is in ``line``.
+    ``file`` is the log, open for reading bytes. ``start`` is the offset of the line in bytes; the 400 bytes before it
+    are looked at. They replace what ``line`` has; what does not stand there stays as it is in ``line``.
 
     Raises:
         OSError: the log cannot be read
@@ -404,8 +407,9 @@ def _with_rank_and_host(file: FileIO, start: int, line: LogLine) -> LogLine:
 def _credible_signature(found: FailureSignature, line: LogLine, above: Above | None) -> FailureSignature | None:
     """Return the signature of a log line as far as the line can be believed; None for mere warnings and retries.
 
-    That is ``found`` itself, or a copy whose ``sure`` is ``possible``. ``above`` is the kind of traceback that stands
-    above an exception; None for lines that are no exceptions, or above which nobody looked.
+    That is ``found`` itself, or a copy whose ``sure`` is ``possible``; neither ``found`` nor ``line`` is changed.
+    ``above`` is the kind of traceback that stands above an exception, as ``_traceback_above`` returns it; None for
+    lines that are no exceptions, or above which nobody looked.
     """
     if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:
         return found
@@ -422,8 +426,8 @@ def _credible_signature(found: FailureSignature, line: LogLine, above: Above | N
 def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
     """Return (start, bytes) of the line around byte ``offset`` in a log, without its line break.
 
-    The start is the offset in bytes at which the returned bytes begin. A line is cut 2048 bytes before and after
-    ``offset``. Where ``file`` is at is not changed.
+    The start is the offset in bytes at which the returned bytes begin. Of a longer line only the 2048 bytes before and
+    after ``offset`` are returned. ``file`` is open for reading bytes, and stays at its position.
 
     Raises:
         OSError: the log cannot be read
@@ -436,7 +440,10 @@ def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
 
 
 def line_number_of(item: Complaint) -> int | None:
-    """Return the number of a complaint's line in its log, from 1; None where the log cannot be read any more."""
+    """Return the number of a complaint's line in its log, from 1; None where the log cannot be opened or read any more.
+
+    A log that has been shortened since is counted to its end.
+    """
     number, left = 1, item.offset
     try:
         with open_log(item.log) as file:

@@ -22,11 +22,13 @@ Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named", "traps", "s
 class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of log line that a failing run prints, and what it means, as an entry of ``signatures.yaml``.
 
-    ``role`` says what such a line is to the failure: its beginning (``root``), a consequence (``cascade``), of a rank
-    that waits (``witness``) or ends (``killed``, ``ended``, ``teardown``), or no evidence (``noise``). ``sure`` says
-    how surely it names the cause (``certain``, ``likely``, ``possible``), ``fault`` whose fault that is (``run``,
-    ``node``, ``network``, ``storage``, ``site``, ``scheduler``), and ``remedy`` what to do, as a clause without a full
-    stop. Patterns heed case unless they begin with ``(?i)``. Unknown fields and words are refused when it is decoded.
+    ``signatures`` reads all; ``signature_of`` returns one. ``role`` says what such a line is to the failure: its
+    beginning (``root``), a consequence (``cascade``), of a rank that waits (``witness``) or ends (``killed``,
+    ``ended``, ``teardown``), or no evidence (``noise``). ``sure`` says how surely it names the cause (``certain``,
+    ``likely``, ``possible``), ``fault`` whose fault that is (``run``, ``node``, ``network``, ``storage``, ``site``,
+    ``scheduler``), and ``remedy`` what to do, as a clause without a full stop, which may be empty. Patterns heed case
+    unless they begin with ``(?i)``; of ``pattern`` and ``dmesg`` one must not be empty, which is not checked. Unknown
+    fields and words are refused when it is decoded.
     """
 
     id: str
@@ -56,7 +58,7 @@ class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``signatures.yaml``: all failure signatures, in the order in which lines are compared.
 
-    Other fields are refused when it is decoded.
+    ``signatures`` reads it. Other fields are refused when it is decoded.
     """
 
     signatures: tuple[FailureSignature, ...]
@@ -65,11 +67,11 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One error number (Xid) of NVIDIA's GPU driver and what it means for a job, as an entry of ``xid.json``.
 
-    ``role`` is what it is to a job's failure: ``root`` where it begins one and ``either`` where it only may;
-    ``context`` where it never fails a job by itself; ``cascade`` or ``teardown`` where it comes of another failure or
-    of the end; and ``depends`` where the severity in the line, or the table of NVLink 5 events, decides. ``fault``
-    says whose fault it is, ``remedy`` what to do (empty: what NVIDIA says). Unknown fields are refused when it is
-    decoded.
+    ``driver_tables`` reads all. ``role`` is what it is to a job's failure: ``root`` where it begins one and ``either``
+    where it only may; ``context`` where it never fails a job by itself; ``cascade`` or ``teardown`` where it comes of
+    another failure or of the end; and ``depends`` where the severity in the line, or the table of NVLink 5 events,
+    decides. ``fault`` says whose fault it is, ``remedy`` what to do (empty: what NVIDIA says). Unknown fields are
+    refused when it is decoded.
     """
 
     xid: int
@@ -87,7 +89,8 @@ class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``xid.json``: NVIDIA's error numbers of GPUs (Xids) and NVSwitches (SXids), and NVLink 5 events.
 
-    ``source`` says where they come from. Unknown fields are refused when it is decoded.
+    ``source`` says in words where they come from. ``driver_tables`` reads it; unknown fields are refused when it is
+    decoded.
     """
 
     source: str

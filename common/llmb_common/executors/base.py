@@ -66,8 +66,8 @@ WAIT = shell_part(__file__, "wait.sh")
 class NodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes to hold for a command that asks them something, and for how long.
 
-    ``Executor.hold`` takes it; it is made with keywords. ``scheduler`` says how jobs are submitted here; None where
-    there is no scheduler.
+    ``Executor.hold`` takes it; it is made with keywords, and nothing is checked then. ``scheduler`` says how jobs are
+    submitted here; None where there is no scheduler.
     """
 
     name: str
@@ -94,19 +94,21 @@ class Container(msgspec.Struct, frozen=True):
     image: str
     """The path or the address of the image."""
     mounts: Sequence[str] = ()
-    """The folders of the machine that it sees, each as ``/source:/target`` or ``/source:/target:flags``."""
+    """The folders of the machine that it sees, each ``/source:/target`` or ``/source:/target:flags``; empty: none."""
 
 
 class Held(Protocol):
     """Nodes that are held for this command, on which it can run programs until they are given back.
 
-    ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this
-    process is part of. The property ``nodes`` has their names, each once; ``addresses``, a property, maps each name to
-    the address by which other nodes reach it, and may raise ``SchedulerError``; the property ``port`` is the first of
-    4096 TCP ports for programs on them that talk to each other. ``run`` waits for a program's end and returns one
-    ``Answer`` for all nodes, never raising. ``talk`` returns a context with a ``Conversation``, for a program that
-    takes orders; it raises OSError where that cannot be started. ``unreached`` returns the names of the nodes on which
-    a program was not started, empty where nothing tells.
+    ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this process
+    is part of. The property ``nodes`` has their names, each once; ``addresses``, a property, maps each name to the
+    address by which other nodes reach it (a node that the scheduler no longer knows is missing), and may raise
+    ``SchedulerError``; the property ``port`` is the first of 4096 TCP ports for programs on them that talk to each
+    other. ``run`` runs the program ``argv``, the words of its command line, on ``nodes`` (names; empty: on all), for at
+    most ``seconds``, and returns one ``Answer`` for all of them, never raising. ``talk`` returns a context with a
+    ``Conversation``, for a program that takes orders; it raises OSError where that cannot be started. ``inside`` is the
+    container, None: without one. ``unreached`` returns the names of the nodes on which a program was not started, in no
+    particular order, empty where nothing tells.
     """
 
     @property
@@ -191,9 +193,10 @@ class JobScript(ABC):
 
     @abstractmethod
     def launch(self, plan: JobPlan) -> list[str]:
-        """Return the lines of a batch script that start the ranks of ``plan`` in the background, without line breaks.
+        """Return the lines of a batch script that start the ranks of ``plan`` in the background.
 
-        Each rank runs ``bash -c "$task"``, its output goes to ``$log``, and ``$!`` is the process to wait for.
+        They have no line break at their end; an item may be a text of several lines. Each rank runs the Bash text
+        ``$task``, its output goes to ``$log``, and ``$!`` is the process to wait for.
 
         Raises:
             RequestError: a path has characters that the program which starts the ranks cannot take
@@ -205,13 +208,14 @@ class Executor(JobScript):
 
     ``executor_for`` makes it. It keeps no state; records on disk do. For a plan, ``check`` raises where this machine
     lacks what the job needs, ``doubts`` returns sentences on what may go wrong, ``options`` the scheduler's further
-    options. ``start`` and ``start_series`` submit runs on record as SUBMITTING and return their records, saved;
-    ``series_conflict`` returns why runs cannot share one job (empty: they can). ``poll`` returns by run id what has
-    become of runs, ``cancel`` by run id the record of each run that surely ended, or the error why it was not ended.
-    ``failed_nodes`` returns the names of unfit nodes, ``nodes_now`` by node why a job cannot have it (empty: it can),
-    ``topology`` by node its switch. ``hold`` returns a context with nodes to run programs on, ``own_nodes`` those of
-    this process's job. The default methods are for a way without a scheduler: those that need one raise
-    ``RequestError``, ``start_series`` ``NotImplementedError``.
+    options, as words. ``start`` and ``start_series`` submit runs on record as SUBMITTING and return their records,
+    saved; ``series_conflict`` returns why runs cannot share one job (empty: they can). ``poll`` returns by run id what
+    has become of runs, ``cancel`` by run id the record of each run that surely ended, or the error why it was not
+    ended. ``failed_nodes`` returns the names of unfit nodes, ``nodes_now`` by node why a job cannot have it (empty: it
+    can), ``topology`` by node its switch. ``hold`` returns a context with nodes to run programs on, ``own_nodes`` those
+    of this process's job. Errors are of ``LLMBError``, or OSError where files cannot be read or programs not started;
+    ``poll``, ``doubts`` and ``topology`` raise none. The default methods are for a way without a scheduler: those that
+    need one raise ``RequestError``, ``start_series`` ``NotImplementedError``.
     """
 
     @abstractmethod
@@ -352,7 +356,7 @@ class Executor(JobScript):
 
     @abstractmethod
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        """End the jobs of runs that have not ended, ``records``; queued runs must have a job.
+        """End the jobs of runs that have not ended, ``records``; with a scheduler each must have a job's id.
 
         Return by run id the record, saved, of a run whose end is certain, or the error why it was not ended. Runs that
         are missing in the answer were asked to end, or have ended already; ``poll`` tells later what became of them.
@@ -373,8 +377,8 @@ def _no_scheduler_error() -> LLMBError:
 def script_for(cluster_type: ClusterType) -> JobScript:
     """Return a new writer of batch scripts for the way of running jobs that is called exactly ``cluster_type``.
 
-    The names are those of ``all_traits``, such as ``slurm``. The executor's module is imported only where the scripts
-    are written there, too.
+    The names are those of ``all_traits``, such as ``slurm``. The module that writes them is imported now; the executor
+    itself is not started or asked, so that its programs need not be on this machine.
 
     Raises:
         ValueError: there is no such way of running jobs

@@ -65,7 +65,7 @@ def _release_of(python: Path) -> str | None:
     """Return the minor release of Megatron-Bridge, such as ``0.3``, that is installed for the Python ``python``.
 
     ``python`` is a path such as ``/venv/bin/python``. Read from the names of its folders; None where it has none, or
-    they do not tell.
+    they do not tell. Of several any one.
     """
     packages = python.parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info")
     releases = (re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name) for folder in packages)

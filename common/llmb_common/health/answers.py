@@ -38,7 +38,8 @@ class _Result(msgspec.Struct):
     """What became of one call to the program on a node: a value, an error, or that the call hung.
 
     One of ``value``, ``error`` and ``hung`` is there; ``died`` goes with an error, ``state`` and ``stuck`` with
-    ``hung``. What does not apply is unset or empty. Decoded to check an answer's form.
+    ``hung``. What does not apply is unset or empty. Decoded to check an answer's form: values of other types are
+    refused, unknown keys are no fault.
     """
 
     value: _Value | msgspec.UnsetType = msgspec.UNSET
@@ -60,14 +61,15 @@ class _Result(msgspec.Struct):
 class _NodeAnswer(msgspec.Struct):
     """The whole answer of one node to an order of the fabric check; ``error`` where it could not carry it out.
 
-    Decoded by ``readable`` alone; keys of ``alone`` and ``ranks`` are numbers of at most four digits, as text.
+    Decoded by ``readable`` alone. What the order did not ask for is empty, and so is ``error`` where nothing went
+    wrong; keys of ``alone`` and ``ranks`` are numbers of at most four digits, as text.
     """
 
     error: str = ""
     alone: dict[_Number, _Result] = {}  # msgspec copies it
     """Of each GPU by itself, by its index."""
     load: tuple[Any, ...] = ()
-    """Looks at the node's GPUs under load."""
+    """Looks at the node's GPUs under load, in their order."""
     ranks: dict[_Number, _Result] = {}
     """Of each rank that worked with others, by its number."""
 

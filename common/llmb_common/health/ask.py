@@ -65,9 +65,9 @@ main(json.loads(sys.argv[2]))
 def node_command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
     """Return the command line that runs the health program on a node, with the first of ``pythons`` that works there.
 
-    ``pythons`` are names or paths, in the order in which they are tried; where none works, the program prints a frame
-    that says so. ``spec`` says what it is to do, as values for JSON, such as ``{"stage": "look"}``. What it prints is
-    for ``Frames``.
+    The words are not quoted. ``pythons`` are names or paths, in the order in which they are tried; where none works,
+    the program prints a frame that says so. ``spec`` says what it is to do, as values for JSON, such as ``{"stage":
+    "look"}``. What it prints is for ``Frames``.
 
     Raises:
         EnvironmentLacks: the training code, a part of LLMB that the program is made of, is missing
@@ -164,10 +164,11 @@ DAYS = 1.0
 class Health:
     """The result of a health check: a verdict and the facts of each node, and the fabric where it was measured.
 
-    ``check_nodes`` and ``check_nodes_under_load`` return one. The property ``failed`` has the verdicts on nodes that
-    failed or are silent (empty: none). ``shared_fault``, a property, is what all fail of alike, as text, so that no
-    node is at fault (empty: nothing). The property ``drift`` tells in what nodes differ: by fact, then by value, the
-    nodes that have it (empty: in nothing).
+    ``check_nodes`` and ``check_nodes_under_load`` return one. The property ``failed`` is a list of the verdicts on
+    nodes that failed or are silent, in the order of ``verdicts`` (empty: none). ``shared_fault``, a property, is what
+    all fail of alike, as text, joined by ``; ``, so that no node is at fault (empty: nothing, or a single node). The
+    property ``drift`` tells in what nodes differ: by fact, then by value, the nodes that have it, the value of most
+    nodes first (empty: in nothing).
     """
 
     verdicts: Sequence[NodeVerdict]
@@ -179,7 +180,7 @@ class Health:
     fabric: Fabric | None = None
     """What was measured under load; None: it was not asked for, or no node was fit for it."""
     complaint: str = ""
-    """The scheduler's message, if not all nodes answered."""
+    """The scheduler's message, if not all nodes answered; empty: all did, or it said nothing."""
 
     @property
     def failed(self) -> list[NodeVerdict]:
@@ -228,10 +229,10 @@ def choose_nodes(
     """Return (nodes to check, why not the others, by node): those in ``nodes``, else those of ``partition``.
 
     ``executor`` is asked which nodes there are; ``install`` is the installation. ``nodes`` is a host list; with it and
-    ``partition`` None they are those of the scheduler's default partition. In the scheduler's order. Left out are
-    nodes that a job cannot have now or that the scheduler does not know and, unless ``nodes`` names the nodes, those
-    on the installation's list of excluded ones and in ``avoided``, a host list of what the job in question excludes by
-    itself.
+    ``partition`` None they are those of the scheduler's default partition. In the scheduler's order. Nothing is held or
+    asked of the nodes here. Left out are nodes that a job cannot have now or that the scheduler does not know and,
+    unless ``nodes`` names the nodes, those on the installation's list of excluded ones and in ``avoided``, a host list
+    of what the job in question excludes by itself.
 
     Raises:
         RequestError: code ``no-nodes``: none can be checked; or there are no such nodes, or no scheduler; or a host
@@ -269,10 +270,10 @@ def check_nodes(
     """Hold ``nodes`` in a job, check their health, and return the verdicts with the seconds that it took.
 
     ``executor`` holds the nodes, of which ``nodes`` are the names, and no other job runs there meanwhile. ``needs`` is
-    what jobs need of a node, and how the job is asked for. ``wait`` is in seconds, for the job to start; ``minutes``
-    is its time limit. ``continuation`` is called with the held nodes and what was found, while they are held, and what
-    it returns is the result; its time counts, too, the wait does not. What it raises passes. The nodes are given back
-    in any case.
+    what jobs need of a node, and how the job is asked for. ``wait`` is in seconds, for the job to start; ``minutes`` is
+    its time limit. ``continuation`` is called with the held nodes and what was found, while they are held, and what it
+    returns is the result; its time counts, too, the wait does not. What it raises passes. The nodes are given back in
+    any case; none is put on a list of excluded ones here.
 
     Raises:
         RequestError: there is no scheduler, or no partition has all of the nodes
@@ -332,16 +333,16 @@ def run_on_nodes(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answe
 def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
     """Put the nodes that failed the health check, or were silent, on the installation's list of excluded nodes.
 
-    ``install`` is the installation, ``found`` the result of the check. They are on the list for ``days`` days from
-    now, also those that were on it already, with what they fail of as the reason, and submissions keep jobs off them.
+    ``install`` is the installation, ``found`` the result of the check. They are on the list for ``days`` days from now,
+    also those that were on it already, with what they fail of as the reason, and submissions keep jobs off them.
     Nothing is done where none failed. After an error from the list some of the nodes may be on it.
 
     Raises:
-        CheckFailed: code ``unhealthy-nodes``: all that answered fail of the same: that is the site's fault, and
-            nothing is put on the list
+        CheckFailed: code ``unhealthy-nodes``: all that answered fail of the same: that is the site's fault, and nothing
+            is put on the list
         RequestError: ``days`` is not above 0 and at most 3650
-        RecordError: the list cannot be read or written
-        OSError: the list cannot be locked
+        RecordError: the list cannot be read or written, or is locked for 20 s
+        OSError: the list cannot be locked for another reason
     """
     if shared := found.shared_fault:
         common = [item for item in found.failed[0].remarks if item.level == "fail" and item.text in shared]
@@ -358,13 +359,13 @@ def exclude_unfit(install: Path, unfit: Mapping[str, str], days: float = DAYS) -
     """Put nodes on the installation's list of excluded nodes for ``days`` days, or parts of days, from now on.
 
     ``install`` is the installation. ``unfit`` says by node what it fails of, on one line, which becomes the reason,
-    after ``health:``; a node that is on the list already gets the new one. They are put there one after the other:
-    after an error those before it are on it.
+    after ``health:``; a node that is on the list already gets the new one. Nothing is done where it is empty. They are
+    put there one after the other: after an error those before it are on it.
 
     Raises:
-        RequestError: ``days`` is not above 0 and at most 3650
-        RecordError: the list cannot be read or written
-        OSError: the list cannot be locked
+        RequestError: ``days`` is not above 0 and at most 3650, or a reason is not one printable line
+        RecordError: the list cannot be read or written, or is locked for 20 s
+        OSError: the list cannot be locked for another reason
     """
     for node, why in unfit.items():
         exclude_nodes(install, node, f"health: {why}", days=days)

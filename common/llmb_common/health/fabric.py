@@ -55,11 +55,12 @@ def check_nodes_under_load(
     ``executor`` holds the nodes, of which ``nodes`` are the names. The results are verdicts and the fabric, without a
     fabric where all nodes fail. ``needs`` is what jobs need of a node, with the image to work in. ``wait`` is in
     seconds, for the job to start. With ``sizes`` all nodes together also reduce buffers of several sizes. ``install``
-    has the site's settings and baselines. The nodes are given back in any case.
+    has the site's settings and baselines. The nodes are given back in any case; none is put on a list of excluded ones
+    here.
 
     Raises:
-        RequestError: the nodes work in an image and none is named, or there is no scheduler, or no partition has all
-            of them
+        RequestError: the nodes work in an image and none is named, or there is no scheduler, or no partition has all of
+            them
         ConfigError: the site's configuration cannot be read
         RecordError: the site's baselines cannot be read
         SchedulerError: the nodes are not given, or nothing can be started there
@@ -155,8 +156,9 @@ class _FabricRun:
     def run(self, *, sizes: bool) -> None:
         """Measure GPUs, nodes, groups of nodes and all together, in this order; the result is in ``measurement``.
 
-        Then halves of the nodes, where all together are slow. No further groups are measured once time runs out. With
-        ``sizes`` all nodes together also reduce buffers of several sizes. Nothing is measured where no node is left.
+        Slow groups are measured again by rail before all together, and halves of the nodes in the end, where all
+        together are slow. No further groups are measured once time runs out. With ``sizes`` all nodes together also
+        reduce buffers of several sizes. Nothing is measured where no node is left.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -192,7 +194,8 @@ class _FabricRun:
     def _measure_rails(self) -> None:
         """Measure slow groups of nodes again, rail by rail, into ``measurement``, where nodes have more than one rank.
 
-        A rail is the network path of the GPUs with the same index. Nothing is measured where no group is slow.
+        A rail is the network path of the GPUs with the same index. Nothing is measured where ``rail_groups`` has no
+        group to ask again.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -230,8 +233,8 @@ class _FabricRun:
     def _responding_nodes(self) -> list[str]:
         """Return the nodes that still answer and can work with all others, in their order.
 
-        Left out are those that may hold up the others: none of their groups in the rounds measured so far gave a time.
-        Empty where none is left.
+        Left out are those that may hold up the others: nodes of a group that gave no time (where ranks hung, only their
+        nodes), unless another group of theirs gave one in the rounds measured so far. Empty where none is left.
         """
         suspects: set[str] = set()
         cleared: set[str] = set()

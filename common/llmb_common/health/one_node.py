@@ -31,12 +31,13 @@ _SAID_INSIDE = ("started=", "root=", "workloads=", "gpu=", "hung=")
 class ContainerProbe:
     """What the container that jobs run in showed on a node, where ``probe.sh`` was started in it.
 
-    Empty, without ``status``, where no container was to be started. The property ``started`` is True where the
-    container started, whatever became of it then.
+    ``_probe_container`` makes it; it is empty, without ``status``, where no container was to be started. The property
+    ``started`` is True where the container started, whatever became of it then.
     """
 
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What ``probe.sh`` printed as ``NAME=VALUE``, by name."""
+    """What ``probe.sh`` printed as ``NAME=VALUE``, by name; a name may come more than once, so the values are a list.
+    """
     lines: tuple[str, ...] = ()
     """All other lines of output, with those on standard error."""
     status: int | None = None
@@ -86,10 +87,10 @@ def ask_one_node(
     """Return what any one node of the site reports of itself, and of ``container`` on it.
 
     ``executor`` holds the node in a job, with GPUs where jobs ask for them, and it reports as for ``llmb-run health``;
-    ``needs`` is what jobs need of it. ``folders`` are the paths to look into, by a name for each; ``installation``
-    must be among them. Without a ``container`` none is started. Nothing is written but files in a folder of their own
-    among the installation's runs, which is removed again. Where no node is given or answers, the report's ``error``
-    says so.
+    ``needs`` is what jobs need of it. ``folders`` are the paths to look into, by a name for each; ``installation`` must
+    be among them, and ``workload`` is replaced by a folder for trials. Without a ``container`` none is started. Nothing
+    is written but files in that folder, a new one among the installation's runs, which is removed again. Where no node
+    is given or answers, the report's ``error`` says so.
 
     Raises:
         RequestError: there is no scheduler that knows of nodes
@@ -117,8 +118,8 @@ def _held_node_report(
     """Return the report of the one node that is held, and of ``container`` on it, if one is given.
 
     ``needs`` is what jobs need of it. ``held`` must have exactly one node. ``folders`` are paths by a name for each;
-    ``trial`` is the path of a folder in which the node is to write; empty: none. The report's ``error`` says where the
-    node did not answer.
+    ``trial`` is the path of a folder in which the node is to write, and which it looks into as ``workload``, in place
+    of such a one among ``folders``; empty: none. The report's ``error`` says where the node did not answer.
 
     Raises:
         EnvironmentLacks: a part of LLMB is missing

@@ -54,11 +54,11 @@ class Decision:
 def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decision:
     """Return what a job is to do after the check of its nodes: train, queue itself again without the unfit, or end.
 
-    ``record`` is that of the job's run, ``found`` the result of the check; ``left_out`` has the nodes without which
-    the job has queued itself again, a host list for each time. Unfit are nodes that failed or were silent. The job
-    ends where all nodes fail alike, where none is unfit but the fabric as a whole fails, and where it cannot run
-    without the unfit ones or has been queued again ``MOST_RESTARTS`` (2) times. Nodes on which nothing could be
-    measured are not unfit where that holds for all of them: training will say why.
+    ``record`` is that of the job's run, ``found`` the result of the check; ``left_out`` has the nodes without which the
+    job has queued itself again, a host list for each time. Unfit are nodes that failed or were silent. The job ends
+    where all nodes fail alike, where none is unfit but the fabric as a whole fails, and where it cannot run without the
+    unfit ones or has been queued again ``MOST_RESTARTS`` (2) times. Nodes on which nothing could be measured are not
+    unfit where that holds for all of them: training will say why. Nothing is done about it here.
 
     Raises:
         RequestError: the user's list of nodes is wrong, or in a file that cannot be read
@@ -88,9 +88,9 @@ def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decisio
 def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequence[str]) -> str:
     """Return why a job cannot be queued again without the nodes that failed, as a clause; empty where it can.
 
-    The job cannot where it asks for one by name, was queued again ``MOST_RESTARTS`` (2) times before, or too few nodes
-    are left. ``record`` is that of the job's run, ``failed`` has the reason by node, and ``left_out`` the host lists
-    of those left out before.
+    The job cannot where it asks for one by name, was queued again ``MOST_RESTARTS`` (2) times before, too few nodes are
+    left, or the list of excluded nodes cannot be read. ``record`` is that of the job's run, ``failed`` has the reason
+    by node, and ``left_out`` the host lists of those left out before.
 
     Raises:
         RequestError: the user's list of nodes is wrong, or in a file that cannot be read
@@ -115,14 +115,14 @@ def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequen
 def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
     """Return the health of the nodes of a job that this process runs in, by themselves and under load.
 
-    ``record`` is that of the job's run. ``job_id`` is the job's, and ``nodes`` are the names of its nodes. What they
-    do under load is left out, and said on standard error (the job's log), where nothing can be started in the image.
+    ``record`` is that of the job's run. ``job_id`` is the job's, and ``nodes`` are the names of its nodes. What they do
+    under load is left out, and said on standard error (the job's log), where nothing can be started in the image.
     ``seconds`` is the time for both.
 
     Raises:
         LLMBError: nothing can be started on the nodes at all, the site's configuration or baselines cannot be read, or
             there is no scheduler
-        OSError: a part of LLMB cannot be read
+        OSError: a part of LLMB cannot be read, or the folder of the image or of runs may not be looked at
     """
     plan, begun = record.plan, time.monotonic()
     executor, needs = executor_for(plan.cluster_type), needs_of(plan)
@@ -139,10 +139,11 @@ def main(words: Sequence[str]) -> int:
     """Check a job's own nodes before it trains; return what the job is to do, as an exit status.
 
     0: train; 10 (``WITHOUT``): queue itself again without the nodes that fail; 11 (``END``): end; 1: train, as nothing
-    could be judged. Prints the host list of the nodes that fail on standard output (an empty line: none do; with
-    status 1 nothing), writes ``fabric-<restart>.json`` to the run's folder, and keeps later jobs off these nodes for a
-    day; what cannot be written is only logged, on standard error. ``words`` are exactly four: the run's folder, the
-    job's id, the number of the restart, and the host list of the nodes. SIGTERM ends the process, also afterwards.
+    could be judged. Prints the host list of the nodes that fail on standard output (an empty line: none do; with status
+    1 nothing), writes ``fabric-<restart>.json`` to the run's folder, in place of a former one, and keeps later jobs off
+    these nodes for a day; what cannot be written is only logged, on standard error. ``words`` are exactly four: the
+    run's folder, the job's id, the number of the restart, and the host list of the nodes. SIGTERM ends the process with
+    status 143, also afterwards.
     """
     folder, job_id, restart, nodes = words
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # whatever was started ends, too
@@ -172,8 +173,8 @@ def main(words: Sequence[str]) -> int:
 def _as_json_values(found: Health, decision: Decision) -> dict[str, Any]:
     """Return what a job has found of its nodes, and decided, as the values of ``fabric-<restart>.json``.
 
-    A dict of ``schema`` (1), ``nodes`` (the verdicts), ``fabric`` (None: not measured), ``seconds``, ``unfit`` (why,
-    by node) and ``why``.
+    A dict of ``schema`` (1), ``nodes`` (the verdicts), ``fabric`` (None: not measured), ``seconds`` (with one decimal),
+    ``unfit`` (why, by node) and ``why``.
     """
     return {
         "schema": 1,

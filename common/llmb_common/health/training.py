@@ -53,7 +53,8 @@ def _with_witness(finding: FabricFinding, witness: Witness) -> FabricFinding:
 def _words(witness: Witness) -> str:
     """Return what training runs say of a node, as the end of a sentence about it, without a period.
 
-    Such as ``3 training runs with it are 4.1 % slower than 5 runs without it``. ``witness`` is what they say.
+    Such as ``3 training runs with it are 4.1 % slower than 5 runs without it``. Where they say nothing, that it is not
+    known. ``witness`` is what they say.
     """
     if witness.says == "nothing":
         return "what that costs a training job is not known here"

@@ -27,8 +27,9 @@ _ORDER = ("fail", "warn", "unknown")
 class NodeVerdict(msgspec.Struct, frozen=True):
     """The verdict of a health check on one node: its status, and the remarks that led to it, the worst first.
 
-    ``judge`` makes it. The property ``reason`` is why the node is not to be used: its failures, else all remarks, as
-    one text; empty where there are none.
+    ``judge`` makes it, and ``with_remarks`` and ``without_remarks`` make new ones of it. The property ``reason`` is why
+    the node is not to be used: the first three of its failures, else of all remarks, joined by ``; `` and cut to 300
+    characters; empty where there are none.
     """
 
     node: str
@@ -55,15 +56,15 @@ class Fabric(msgspec.Struct, frozen=True):
     measurement: FabricMeasurement
     verdict: FabricVerdict
     account: tuple[str, ...] = ()
-    """Lines of text that describe the nodes under load."""
+    """Lines of text that describe the nodes under load; empty: there is nothing to tell."""
 
 
 def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:
     """Return a health verdict on each node that was asked, ``hosts``, in their order, by what nodes recorded.
 
     ``node_answers`` has the facts by node, None for a node on which nothing could run, and lacks those that did not
-    answer: both are ``silent``. Nodes are held against ``needs``, what jobs need of them, and compared with each
-    other, and each node's kernel log counts.
+    answer: both are ``silent``. Other nodes in it are ignored. No node is asked here. Nodes are held against ``needs``,
+    what jobs need of them, and compared with each other, and each node's kernel log counts.
     """
     answers = [node_answers.get(node) for node in hosts]
     nodes = tuple(facts for facts in answers if facts is not None)
@@ -99,8 +100,9 @@ def _as_fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
 def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
     """Return the health verdicts in their order, those of nodes in ``more`` judged anew with the remarks given there.
 
-    A remark that a node has already is not added again; nodes in ``more`` without a verdict are ignored. A silent node
-    that is judged anew fails.
+    That is by the worst of the former remarks and those. A remark that a node has already is not added again; nodes in
+    ``more`` without a verdict are ignored, and verdicts of other nodes are returned as they are. A silent node that is
+    judged anew fails.
     """
     return [
         _worst_verdict(item.node, dict.fromkeys([*item.remarks, *map(_shown, more[item.node])]))
@@ -113,8 +115,9 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
 def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
     """Return the health verdicts in their order, those of nodes in ``taken`` judged anew without the remarks there.
 
-    Remarks are compared as a whole, in the form in which they are shown. Verdicts of other nodes are returned as they
-    are.
+    Remarks are compared as a whole, in the form in which they are shown; those that a node does not have are ignored. A
+    node that is left without any is ``ok``; a silent one that is judged anew is no longer silent. Verdicts of other
+    nodes are returned as they are.
     """
     kept = []
     for item in verdicts:

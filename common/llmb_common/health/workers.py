@@ -63,11 +63,12 @@ class Workers:
     """The nodes on which the measuring program runs, and takes orders, one after the other.
 
     ``start_workers`` makes it and returns it ready; it takes orders only within that context. ``measure_gpus`` returns
-    the nodes' answers by name, ``all_reduce`` for each group a list of measurements, one a size,
-    ``all_reduce_by_rail`` one list of all rails' measurements; they, and ``require_step``, raise ``SchedulerError``
-    once the program has ended on all nodes. Nodes that fail to answer are in ``lost`` from then on, with the reason by
-    name, and no longer in the property ``nodes``, a list of names in the order given. ``logs`` has lines of NCCL's
-    log, by node. ``wait_until_ready`` is for ``start_workers`` alone.
+    the nodes' answers by name, ``all_reduce`` for each group a list of measurements, one for each of the sizes in
+    bytes, ``all_reduce_by_rail`` one list of all rails' measurements; a measurement has an error where a rank gave no
+    time. They, and ``require_step``, raise ``SchedulerError`` once the program has ended on all nodes. Nodes that fail
+    to answer are in ``lost`` from then on, with the reason by name, and no longer in the property ``nodes``, a list of
+    names in the order given. ``logs`` has lines of NCCL's log, by node. ``wait_until_ready`` is for ``start_workers``
+    alone.
     """
 
     def __init__(self, conversation: Conversation, needs: Needs, nodes: Sequence[str], port: int) -> None:
@@ -104,8 +105,8 @@ class Workers:
     def measure_gpus(self) -> dict[str, dict[str, Any]]:
         """Measure each GPU of all nodes by itself; return each node's answer: ``alone`` by GPU, and looks in ``load``.
 
-        By the node's name, in the form of JSON: a GPU is its index as text. Nodes that do not answer in time, within
-        about 100 s, are noted in ``lost`` and left out.
+        By the node's name, in the form of JSON: a GPU is its index as text. Nodes that cannot measure, or do not answer
+        in time, within about 100 s, are noted in ``lost`` and left out; empty where all are.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -127,8 +128,9 @@ class Workers:
     def _on_free_ports(self, groups: Groups, measure: Callable[[Groups], Measured]) -> Measured:
         """Return what ``measure`` gives for the groups of nodes; those whose port was taken are measured once more.
 
-        ``measure`` is called with groups, and returns their measurements in that order. That another program has the
-        port says nothing of the nodes.
+        ``measure`` is called with groups, and returns their measurements in that order; the second time with those
+        alone whose port was taken and none of whose nodes is lost. What it gives then counts. That another program has
+        the port says nothing of the nodes.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -145,9 +147,10 @@ class Workers:
         return measured
 
     def _run_all_reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
-        """Measure an all-reduce in each group of nodes at once, once; return for each group one measurement a size.
+        """Measure an all-reduce in each of the disjoint ``groups`` of nodes at once; return a list for each group.
 
-        ``sizes`` are in bytes, and it takes at most ``seconds``. What NCCL logged is added to ``logs``.
+        It has one measurement for each of ``sizes``, in bytes and in their order. It takes at most ``seconds``, and is
+        done only once, whatever port is taken. What NCCL logged is added to ``logs``.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -204,9 +207,10 @@ class Workers:
         return first
 
     def _send_order(self, order: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
-        """Give nodes an order, values for JSON without a number; return the answers by node, within about ``seconds``.
+        """Give the nodes an order, values for JSON without a number; return the answers by node.
 
-        Nodes that do not answer in time are noted in ``lost`` and left out.
+        All nodes get it; ``nodes`` are those whose answers are waited for, about ``seconds`` long. Those that cannot
+        carry it out, or do not answer in time, are noted in ``lost`` and left out.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -234,9 +238,10 @@ class Workers:
     ) -> dict[str, dict[str, Any]]:
         """Return the answer of each node to order ``number`` (0: the program's start), by its name, within ``seconds``.
 
-        Nodes that do not answer in time, or cannot carry it out, are noted in ``lost`` with the reason and left out.
-        Once half have answered the others get less time, but at least ``floor`` seconds. Ranks that still work then
-        are ended, and their nodes have a few seconds more to answer.
+        Nodes that do not answer in time, or cannot carry it out, are noted in ``lost`` with the reason and left out;
+        empty where all are. Once half have answered the others get less time, but at least ``floor`` seconds. Ranks
+        that still work then are ended, and their nodes have a few seconds more to answer. That the program has ended
+        everywhere is not raised here.
         """
         answers: dict[str, dict[str, Any]] = {}
         took: list[float] = []
@@ -272,8 +277,8 @@ class Workers:
 def _order_deadline(took: Sequence[float], nodes: int, seconds: float, floor: float) -> float:
     """Return after how many seconds from its beginning the ranks that still work on an order are ended.
 
-    It is ``seconds`` until half of the ``nodes`` (a number) have answered; then ``_MEDIANS`` (5) times the median of
-    what those took (``took``, in seconds), at least ``floor`` (in seconds) and at most ``seconds``.
+    It is ``seconds`` until half of the ``nodes`` (a number, at least 1) have answered; then ``_MEDIANS`` (5) times the
+    median of what those took (``took``, in seconds), at least ``floor`` (in seconds) and at most ``seconds``.
     """
     if 2 * len(took) < nodes:
         return seconds
@@ -281,7 +286,10 @@ def _order_deadline(took: Sequence[float], nodes: int, seconds: float, floor: fl
 
 
 def _why_silent(number: int) -> str:
-    """Return why a node is lost, as a clause, by the number of the order that it did not answer; 0: its start."""
+    """Return why a node is lost, as a clause, by the number of the order that it did not answer; 0: its start.
+
+    Such as "it stopped answering while the fabric was measured", without a full stop.
+    """
     if number == 0:
         return "no answer: nothing starts there in the job's image"
     return "it stopped answering while the fabric was measured"
@@ -304,9 +312,10 @@ def _group_measurements(
 ) -> list[GroupMeasurement]:
     """Return the measurement of one group of nodes for each of ``sizes``, in bytes and in their order.
 
-    ``group`` has the nodes' names, and ``answers`` their answers by name. On each node the ranks with these
-    ``indexes`` took part. The time is the median of all ranks. If any rank gave no time, each measurement has an error
-    instead, and says which ranks hung, counted from 0 within the group.
+    ``group`` has the nodes' names, and ``answers`` their answers by name, in which nodes may be missing. On each node
+    the ranks with these ``indexes`` took part. The time is the median of all ranks. If any rank gave no time, each
+    measurement has an error instead, such as ``n1 rank 3: it is stopped``, and says which ranks hung, counted from 0
+    within the group.
     """
     count = len(indexes)
     results: list[dict[str, Any] | None] = []
@@ -330,8 +339,8 @@ def _group_measurements(
 def _of_rail(group: Sequence[str], rail: int, size: int, answers: Mapping[str, Mapping[str, Any]]) -> GroupMeasurement:
     """Return the measurement of a group in which only the GPU with index ``rail`` of each node took part.
 
-    It includes the network adapters that NCCL used, each name once. ``size`` is that of the buffer, in bytes;
-    ``answers`` are by node.
+    It includes the network adapters that NCCL used, each name once. ``group`` has the nodes' names, ``size`` is that of
+    the buffer, in bytes; ``answers`` are by node, in which nodes may be missing: then the measurement has an error.
     """
     (measured,) = _group_measurements(group, [rail], [size], answers)
     # By node: each numbers its adapters itself.
@@ -385,7 +394,7 @@ def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
 def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
     """Return whether a rank's process was stopped or dead, so that the others waited for it.
 
-    ``result`` is what its node said of it, as JSON has it.
+    ``result`` is what its node said of it, as JSON has it. False for a rank that gave a value, or an error of its own.
     """
     if "hung" in result:
         return result.get("state") in _NOT_ALONE or bool(result.get("stuck"))

@@ -93,7 +93,8 @@ class LogSummary(msgspec.Struct, frozen=True, array_like=True):
 class _Timing(msgspec.Struct, frozen=True, array_like=True):
     """A run's timing in the form that the index keeps: without its files, and of its iterations only the last.
 
-    ``of`` returns it as the timing of a run, whose files it is given; it reads no log.
+    ``of`` returns it as the timing of a run, whose files it is given. It reads no log: the other iterations are read
+    when they are asked for, which raises OSError where the log is gone by then.
     """
 
     timing: RunTiming
@@ -140,8 +141,10 @@ class KeptFigures:
 
     Made from ``install``, the installation, and ``folders``, those of all runs that will be asked for (None is
     ignored); it then reads their entries of the index. ``take_unchanged`` returns a ``KeptLog`` from the index alone,
-    or None; ``read`` returns one in any case and reads the log where it must; ``close``, which the caller must call at
-    the end, keeps in the index what was read. Nothing is raised. With ``install`` None nothing is kept.
+    or None: the index has none, the run is live or has changed since, or it was given out before. ``read`` returns one
+    in any case, and reads the log where it must: ``wanted`` are the iterations to measure (None: as documented),
+    ``alone`` whether no other log lies in the run's folder. ``close``, which the caller must call at the end, keeps in
+    the index what was read. Nothing is raised. With ``install`` None nothing is kept.
     """
 
     def __init__(self, install: Path | None, folders: Iterable[Path | str | None]) -> None:
@@ -169,7 +172,8 @@ class KeptFigures:
     def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
         """Return what the index keeps of the run in ``folder`` if it was kept with this ``stamp``, else None.
 
-        None for an empty stamp. It is given out once: asked again, it is None.
+        None for an empty stamp, and where another version of the code has kept it in another form. It is given out
+        once: asked again, it is None.
         """
         # Given out once, so that those of thousands of runs do not stay in memory twice.
         kept = self._known.pop(folder, None)
@@ -307,8 +311,8 @@ def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
     """Return a text that changes with all that decides what ``code``, a hash of code, reads of a run.
 
     That is its log and its files in ``folder`` (``job.json``, ``run.json`` and ``events.jsonl``), each by inode, size
-    and times, and its recorded state. ``folder`` and ``log`` are paths. Empty where one of the files changed within
-    the last two seconds: it could change again without a trace. A missing file counts as such.
+    and time of change, and its recorded state. ``folder`` and ``log`` are paths. Empty where one of the files changed
+    within the last two seconds: it could change again without a trace. A missing file counts as such.
     """
     now = time.time_ns()
     parts = [code, state.state, state.detail]
@@ -351,10 +355,11 @@ def diagnoses(
 ) -> dict[str, Diagnosis]:
     """Return why those of the runs that have ended badly did, by run id; empty where none has.
 
-    From the index of ``install`` (None: none), or found now from the logs and kept there. ``judged`` are the runs'
-    statuses by run id, as far as known (None: none is): a run that its scheduler calls complete may have failed all
-    the same. A status ``Failed`` or ``Trained`` (what came after the last step failed) is bad; without a status any
-    state but COMPLETED is. Live runs are left out; records are taken as they are. Nothing is raised for bad logs.
+    ``records`` are the runs', taken as they are; live runs are left out. From the index of ``install`` (None: none), or
+    found now from the logs and kept there. ``judged`` are the runs' statuses by run id, as far as known (None: none
+    is): a run that its scheduler calls complete may have failed all the same. A status ``Failed`` or ``Trained`` (what
+    came after the last step failed) is bad; without a status any state but COMPLETED is. Nothing is raised for bad
+    logs.
     """
     statuses = judged or {}
     failed = []

@@ -119,7 +119,7 @@ def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
     """Return the run of ``record``, which is up to date, measured over its documented iterations.
 
     ``workspace`` has the installation, its recipes and baselines. The scheduler is not asked, and nothing raised for a
-    bad log. Other logs in its folder are ignored.
+    bad or missing log. Other logs in its folder are ignored. What is read is kept in the index.
     """
     folder: Path = record.paths.folder
     found = measure([folder], workspace, known={folder: record})

@@ -94,10 +94,10 @@ class Judge:
 
     Made from the command's workspace, whose ``baselines`` it reads at once; ``past`` is empty until ``measure`` sets
     it. ``recipe`` returns that of a run (None: LLMB did not make the run, or no recipe has its workload any more),
-    ``reference`` what its speed is compared with (None: nothing), and ``work`` the TFLOP that one GPU does in a step
-    as planned (None: not known). They raise ``RecipeError`` or ``ConfigError`` where recipes or the site's
-    configuration cannot be read, the last two also ``RecordError``, where the run's record cannot. Repeats share a
-    reference, so that it is found once for each kind of run.
+    ``reference`` what its speed is compared with (None: nothing), and ``work`` the TFLOP that one GPU does in a step as
+    planned (None: not known). They raise ``RecipeError`` or ``ConfigError`` where recipes or the site's configuration
+    cannot be read, the last two also ``RecordError``, where the run's record cannot, and ``reference`` OSError, where
+    its log is gone. Repeats share a reference, so that it is found once for each kind of run.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -183,17 +183,20 @@ def _baselines(workspace: Workspace) -> list[Baseline]:
 class MeasuredRun:
     """One run, or one log that LLMB did not make, with what was measured of it.
 
-    ``measure`` makes it; two are equal only if they are the same object. All names without arguments but ``forget``
-    are properties. What a run's record, the rest of its log, its reference and its nodes say is found out when it is
-    first asked for, and kept until ``forget`` drops it; ``RecordError`` comes where the record cannot be read.
-    ``status`` says what became of the run, ``outcome`` that in a word or two for tables, ``failed`` whether it ended
-    without a result, and ``why`` why (None: it did not fail). ``good`` is its step time if that may be compared, else
-    None, and ``unfit`` says why not (empty: it may); ``step_seconds`` is the mean step in seconds (None: not
-    measured). ``verdict`` is None where the recipe is gone, ``figures`` also without a step time, ``reference`` where
-    it is compared with nothing; ``not_training``, ``remarks`` and ``problems`` are sentences (empty: nothing is
-    wrong), ``findings`` what its nodes say against it. ``record`` is None for a log that LLMB did not make;
-    ``memory_gib`` and ``memory_reserved_gib`` are peaks in GiB (None: not known). ``files``, ``timing``, ``style``,
-    ``steps``, ``software``, ``account`` and ``extras`` are never None. ``earlier`` returns how its repeats scatter.
+    ``measure`` makes it; two are equal only if they are the same object. All names but ``forget`` and ``earlier`` are
+    properties, found out when first asked for; ``forget`` drops from memory what can be read again. Of a log that LLMB
+    did not make ``record`` is None, ``run_id`` and ``software`` empty, ``created`` (Unix seconds) 0. ``status`` says
+    what became of the run, ``outcome`` that in a word or two for tables, ``failed`` whether it ended without a result,
+    ``why`` why (None: it did not fail). ``good`` is its step time if that may be compared, else None, ``unfit`` why not
+    (empty: it may); ``step_seconds`` is the mean step in seconds (None: not measured). ``verdict`` is None where the
+    recipe is gone, ``figures`` also without a step time, ``reference`` where it is compared with nothing.
+    ``not_training``, ``remarks`` and ``problems`` are sentences (empty: nothing is wrong), ``why_not_training`` the
+    first as one text, ``findings`` what its nodes say against it. ``memory_gib`` and ``memory_reserved_gib`` are peaks
+    in GiB (None: not known). ``baselines`` are all of the installation, ``past`` the site's past step times. ``files``,
+    ``timing``, ``style``, ``steps``, ``account`` and ``extras`` are never None. ``earlier`` returns how its repeats
+    scatter, without the runs whose ids it is given. What needs the record raises ``RecordError``; ``good``, ``outcome``
+    and all that judges the run also ``RecipeError`` and ``ConfigError``; and ``verdict``, ``reference``, ``figures``
+    and ``remarks`` OSError as well, where the log is gone.
     """
 
     summary: LogSummary

@@ -30,14 +30,17 @@ _WORTH = 16
 
 
 def unreadable(fleet: Fleet) -> Iterator[Found]:
-    """Yield a finding for each file of nodes' records that cannot be read, with its name; of no node in particular."""
+    """Yield a finding for each file of nodes' records that cannot be read, with its name; of no node in particular.
+
+    In the order of ``fleet.unreadable``; nothing where all can be read.
+    """
     yield from (Found("", name) for name in fleet.unreadable)
 
 
 def missing_nodes(fleet: Fleet) -> Iterator[Found]:
     """Yield one finding, how many nodes left a record (``3 of 4``), where the job was planned on more; else nothing.
 
-    It is of no node in particular. Damaged records count as left.
+    It is of no node in particular: its host is empty. Damaged records count as left.
     """
     seen = len(fleet.nodes) + len(fleet.unreadable)
     if seen < fleet.needs.nodes:
@@ -64,7 +67,7 @@ def slow_clocks(fleet: Fleet) -> Iterator[Found]:
 
     Such as ``900 MHz on n3 GPU 5 (median 1600)``. That is below 90 % of it, and further below than healthy GPUs come
     (``OUTLIER``, 5 standard deviations). All GPUs of all nodes are compared; those without a known clock are left out.
-    In the order of ``fleet.gpus``.
+    In the order of ``fleet.gpus``; nothing where none is slow.
     """
     clocks = [(run, run.clock) for run in fleet.gpus]
     known = [(run, mhz) for run, mhz in clocks if mhz]
@@ -94,7 +97,7 @@ def slow_buses(fleet: Fleet) -> Iterator[Found]:
     """Yield a finding for each GPU whose PCIe link is slow, unless all GPUs of the nodes are slow alike.
 
     Such as ``n3 GPU 5 (8x of 16x)``. If all are, it is a matter of ``slow_buses_everywhere``. In the order of
-    ``fleet.gpus``.
+    ``fleet.gpus``; nothing where no link is slow.
     """
     yield from _slow_buses(fleet, on_all=False)
 
@@ -102,7 +105,8 @@ def slow_buses(fleet: Fleet) -> Iterator[Found]:
 def slow_buses_everywhere(fleet: Fleet) -> Iterator[Found]:
     """Yield a finding for each GPU whose PCIe link is slow, where all GPUs are slow alike: it may be the platform's.
 
-    Such as ``n3 GPU 5 (8x of 16x)``. So it is, too, where there is just one GPU. In the order of ``fleet.gpus``.
+    Such as ``n3 GPU 5 (8x of 16x)``. So it is, too, where there is just one GPU. In the order of ``fleet.gpus``;
+    nothing where no link is slow, or the GPUs differ.
     """
     yield from _slow_buses(fleet, on_all=True)
 
@@ -202,7 +206,10 @@ def clock_skew(fleet: Fleet) -> Iterator[Found]:
 
 
 def _settings_of_enroot(node: NodeFacts) -> str | None:
-    """Return Enroot's settings on the node as one text, ``name=value`` with blanks between, sorted; None: not known."""
+    """Return Enroot's settings on the node as one text, ``name=value`` with blanks between, sorted by name.
+
+    None where it has none, or they are not known; never empty.
+    """
     settings = sorted(node.software.enroot_settings.items())
     return " ".join(f"{name}={value}" for name, value in settings) or None
 
@@ -213,15 +220,18 @@ def _vbios(node: NodeFacts) -> str | None:
 
 
 def _firmware(node: NodeFacts) -> str | None:
-    """Return the types and firmware of the node's network adapters, each once, sorted, as one text; None: unknown.
+    """Return the types and firmware of the node's network adapters, each once, sorted, as one text.
 
-    ``TYPE FIRMWARE`` for each, with blanks between.
+    ``TYPE FIRMWARE`` for each, with blanks between. None: no adapter is known.
     """
     return " ".join(sorted({f"{port.type} {port.firmware}" for port in node.machine.adapters})) or None
 
 
 def _board_ids(node: NodeFacts) -> str | None:
-    """Return the board ids of the node's network adapters, each once, sorted, with blanks between; None: unknown."""
+    """Return the board ids of the node's network adapters, each once and sorted, with blanks between; None: unknown.
+
+    None where no adapter tells its id, or there is none.
+    """
     return " ".join(sorted({port.board for port in node.ports if port.board})) or None
 
 

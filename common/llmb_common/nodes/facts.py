@@ -38,7 +38,8 @@ class Adapter(msgspec.Struct, frozen=True):
 class HostFacts(msgspec.Struct, frozen=True):
     """What the kernel says of a node's CPUs, memory, driver and network adapters; None: it does not say.
 
-    ``memory_gib`` is the node's memory in GiB. ``adapters`` has one item for each port of an adapter.
+    ``memory_gib`` is the node's memory in GiB. ``adapters`` has one item for each port of an adapter; empty: there
+    are none.
     """
 
     kernel: str | None = None
@@ -59,9 +60,11 @@ class GpuState(msgspec.Struct, frozen=True):
     """One GPU at one moment, as nvidia-smi describes it, in its own words; None: it does not say.
 
     ``index`` is its number on the node, from 0. A figure's name ends with its unit: MiB, MHz, W, degrees Celsius
-    ("c") or microseconds ("us"). ``product`` is the name of the GPU's model, ``sm_mhz`` a clock of its processors.
-    ``pcie_generation`` (5.0) and ``pcie_width`` are those of the link as it runs, ``pcie_generation_max`` and
-    ``pcie_width_max`` the best that it can.
+    ("c") or microseconds ("us"). ``product`` is the name of the GPU's model, ``vbios`` a version, ``memory_mib``
+    all memory that it has, ``compute_mode`` such as ``Default`` or ``Exclusive_Process``, ``sm_mhz`` a clock of its
+    processors. ``power_w`` is drawn at this moment, ``power_limit_w`` the limit that is set; names with ``default``
+    are the product's own values. ``pcie_generation`` (5.0) and ``pcie_width`` are those of the link as it runs,
+    ``pcie_generation_max`` and ``pcie_width_max`` the best that it can.
     """
 
     index: int = 0
@@ -141,6 +144,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     cuda: str | None = None
     """The newest CUDA that the driver supports."""
     gpus: tuple[GpuState, ...] = ()
+    """In nvidia-smi's order; empty: it lists none, or did not answer."""
 
 
 class Links(msgspec.Struct, frozen=True):
@@ -151,7 +155,7 @@ class Links(msgspec.Struct, frozen=True):
     down: tuple[int, ...] = ()
     """Numbers of the inactive links."""
     rates: tuple[str, ...] = ()
-    """The different rates of links that are up, sorted as text, as nvidia-smi prints them."""
+    """The different rates of links that are up, sorted as text, as nvidia-smi prints them: ``26.562 GB/s``."""
 
 
 class Nvlink(msgspec.Struct, frozen=True):
@@ -165,7 +169,9 @@ class Nvlink(msgspec.Struct, frozen=True):
     gpus: tuple[Links, ...] = ()
     """One for each GPU, in nvidia-smi's order."""
     errors: tuple[str, ...] = ()
-    """Bit error rates of the node's links that are not zero."""
+    """Bit error rates of the node's links that are not zero, as nvidia-smi prints them; empty: all are, or nobody
+    could tell.
+    """
 
 
 class Imex(msgspec.Struct, frozen=True):
@@ -176,13 +182,13 @@ class Imex(msgspec.Struct, frozen=True):
     domain: str | None = None
     """The state of the IMEX domain, such as ``UP``; None: not known."""
     channels: int = 0
-    """Number of channels in ``/dev/nvidia-caps-imex-channels``."""
+    """Number of channels in ``/dev/nvidia-caps-imex-channels``; 0: none, or not known."""
 
 
 class Port(msgspec.Struct, frozen=True):
     """What a look at a node before a job adds to one port of a network adapter: its cable, addresses and errors.
 
-    ``name`` is that of the port's ``Adapter``. In ``errors``, None stands for a counter that is not known.
+    ``name`` is that of the port's ``Adapter``. None, also as a value in ``errors``, stands for what is not known.
     """
 
     name: str = ""
@@ -191,7 +197,7 @@ class Port(msgspec.Struct, frozen=True):
     board: str | None = None
     """The adapter's model."""
     gids: tuple[str, ...] = ()
-    """Kinds of its addresses, such as ``RoCE v2``."""
+    """Kinds of its addresses, such as ``RoCE v2``; empty: not known."""
     errors: dict[str, int | None] = {}  # msgspec copies it
     """By the counter's name: by how much it grew within four seconds; None: not known."""
 
@@ -202,7 +208,7 @@ class KernelLog(msgspec.Struct, frozen=True):
     missing: str | None = None
     """Why the log could not be read; None: it could, or there is no tool for it."""
     lines: tuple[tuple[float, str], ...] = ()
-    """(age in seconds, text)."""
+    """(age in whole seconds, text), oldest first; the last 400 at most, of up to 300 characters each."""
 
 
 class System(msgspec.Struct, frozen=True):
@@ -219,7 +225,7 @@ class System(msgspec.Struct, frozen=True):
     """Of ``/dev/shm``."""
     shm_free: int | None = None
     governors: tuple[str, ...] = ()
-    """Frequency governors of the CPUs, each once."""
+    """Frequency governors of the CPUs, each once, sorted; empty: none is known."""
     idle_states: int | None = None
     """Number of idle states that a CPU has."""
     idle_disabled: int = 0
@@ -293,7 +299,7 @@ class Software(msgspec.Struct, frozen=True):
     enroot_settings: dict[str, str] = {}
     """Settings in ``/etc/enroot``, by name."""
     unpacked: Folder | None = None
-    """Where Enroot unpacks images for Pyxis."""
+    """Where Enroot unpacks images for Pyxis; None: not known, as without Enroot."""
     roots: Folder | None = None
     """Where Enroot keeps the containers of this user; None: it does not say."""
     starts: tuple[str, ...] = ()
@@ -326,13 +332,13 @@ class Peak(msgspec.Struct, frozen=True):
 class NodeFacts(msgspec.Struct, frozen=True):
     """All that is known of one node, either from a run that trained on it or from a look at it before a job.
 
-    ``read_nodes`` makes it of a run's records, ``read_facts`` of the answer to a look; both ignore unknown keys. A
-    run's ranks record ``machine``, the GPUs ``before``, under ``load`` and ``after`` training, and what NCCL says;
-    a look before a job gives the GPUs as ``before``, and everything from ``nvlink`` on. The property ``gpus`` is
-    the tuple of GPUs of the first of ``before``, ``load`` and ``after`` that showed any, empty if none did; the
-    property ``driver`` is the version of NVIDIA's driver by nvidia-smi, else by the kernel, or None. What was not
-    asked, or gave nothing, is as by default. ``hung``, ``errors`` and ``seconds`` are by the name of the look, one
-    of ``LOOKS`` or ``folder`` with that of a folder behind it.
+    ``read_nodes`` makes it of a run's records, ``read_facts`` of the answer to a look; both ignore unknown keys.
+    ``host`` is the node's name. A run's ranks record ``machine``, the GPUs ``before``, under ``load`` and ``after``
+    training, and what NCCL says; a look before a job gives the GPUs as ``before``, and everything from ``nvlink``
+    on. The property ``gpus`` is the tuple of GPUs of the first of ``before``, ``load`` and ``after`` that showed
+    any, empty if none did; the property ``driver`` is the version of NVIDIA's driver by nvidia-smi, else by the
+    kernel, or None. What was not asked, or gave nothing, is as by default. ``hung``, ``errors`` and ``seconds`` are
+    by the name of the look, one of ``LOOKS`` or ``folder`` with a blank and the name of a folder behind it.
     """
 
     host: str
@@ -348,9 +354,11 @@ class NodeFacts(msgspec.Struct, frozen=True):
     rank: int = 0
     """The rank that wrote the record, the node's first."""
     samples: tuple[Snapshot, ...] = ()
-    """Looks under load, of which ``load`` is the first."""
+    """Looks under load in order of time, 100 at most, each with only what changes; of the first one, ``load`` has
+    everything.
+    """
     peaks: tuple[Peak, ...] = ()
-    """Peak memory of its ranks' GPUs."""
+    """Peak memory of its ranks' GPUs, sorted by rank; a rank that wrote twice is there twice."""
     started: float = 0.0
     """Unix time at which this rank began."""
     job: str | None = None
@@ -360,7 +368,9 @@ class NodeFacts(msgspec.Struct, frozen=True):
     nvlink: Nvlink = Nvlink(missing="no answer")
     imex: Imex = Imex()
     services: dict[str, dict[str, str]] = {}
-    """What systemd (``fabric_manager``) and timedatectl (``time``) say, each property by its own name."""
+    """What systemd (``fabric_manager``) and timedatectl (``time``) say, each property by its own name:
+    ``{"time": {"NTPSynchronized": "yes"}}``.
+    """
     ports: tuple[Port, ...] = ()
     kernel: KernelLog = KernelLog(missing="no answer")
     system: System = System()
@@ -433,8 +443,8 @@ class Nodes(msgspec.Struct, frozen=True):
 def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
     """Return how many of the nodes have a GPU in each NVLink domain, by the domain's name.
 
-    Domains are in the order of first occurrence. Empty where no node names one. A node with GPUs in several domains
-    counts once in each.
+    Domains are in the order of first occurrence, those that one node brings in any order. Empty where no node names
+    one. A node with GPUs in several domains counts once in each.
     """
     counts: Counter[str] = Counter()
     for node in nodes:

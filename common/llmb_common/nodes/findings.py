@@ -49,8 +49,10 @@ def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
 def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding]]:
     """Yield (host, finding) for everything that the records of a run's nodes say against the run's result.
 
-    It goes rule by rule. What a rule finds without naming one of the nodes is yielded for each of them, so not at
-    all if no node left a readable record. ``needs`` is what the run needed of its nodes.
+    It goes rule by rule, and has one finding for each host where the rule words all that it finds in one sentence.
+    What a rule finds without naming one of the nodes is yielded for each of them, so not at all if no node left a
+    readable record. ``needs`` is what the run needed of its nodes; where its ``device`` is ``cpu``, only rules that
+    need no GPU are asked.
     """
     for rule, severity, items in _of_run(needs, found):
         for host, own in _by_host(items, found.nodes).items():
@@ -74,8 +76,8 @@ def remarks(fleet: Fleet, *, at_work: bool = False) -> Iterator[tuple[str, Remar
 def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
     """Return what the rules of ``doctor`` find on one node of a site, by the rule's name.
 
-    There is one remark for each rule that finds something, the last that it finds. ``needs`` is what the site's
-    jobs need. All rules of ``doctor`` are asked, also on CPUs. Empty: nothing is wrong.
+    There is one remark for each name: the last that a rule of this name finds. ``needs`` is what the site's jobs
+    need. All rules of ``doctor`` are asked, also on CPUs. Empty: nothing is wrong.
     """
     fleet = Fleet(needs, (node,))
     found: dict[str, Remark] = {}

@@ -23,8 +23,9 @@ _YES = ("Yes", "1")
 class GpuAtRest(NamedTuple):
     """One GPU of a node before a job, for rules to look at: its state, its NVLinks, and what the job needs.
 
-    The property ``is_divided`` is True where MIG divides it; the property ``compute_mode`` is its compute mode in
-    lower-case words, such as ``exclusive process``, empty where not known.
+    ``each_gpu`` calls a rule's question with it. The property ``is_divided`` is True where MIG divides it; the
+    property ``compute_mode`` is its compute mode in lower-case words, such as ``exclusive process``, empty where
+    not known.
     """
 
     gpu: GpuState
@@ -53,10 +54,11 @@ def each_gpu(problem_of: Callable[[GpuAtRest], str]) -> Finder:
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each problem that ``problem_of`` finds on a node, once with the numbers of the GPUs that have it:
-        ``GPU 0-3: ...``.
+        """Yield a ``Found`` for each problem of a node, ``GPU 0-3: ...``, with the numbers of all its GPUs that have
+        it.
 
-        It goes node by node, problems in the order in which they are first found.
+        It goes node by node, problems in the order in which they are first found. ``problem_of``, the argument of
+        ``each_gpu``, is asked about every GPU of every node.
         """
         for node in fleet.nodes:
             numbers: dict[str, list[int]] = {}
@@ -132,8 +134,8 @@ def rows_waiting(at_rest: GpuAtRest) -> str:
 
 
 def unusable_mode(at_rest: GpuAtRest) -> str:
-    """Return why no job can use a GPU: MIG divides it (``divided (MIG)``), or its compute mode prohibits all work;
-    empty: neither.
+    """Return why no job can use a GPU: ``divided (MIG)`` or ``its compute mode prohibits all work``; empty: it can be
+    used.
     """
     if at_rest.is_divided:
         return "divided (MIG)"
@@ -204,7 +206,7 @@ def link_trouble(at_rest: GpuAtRest) -> str:
     """Return what is wrong with a GPU's NVLinks, as a phrase; empty: all is well, or MIG divides the GPU.
 
     Only the first that applies: which are inactive (``NVLinks 3-5 are inactive``), how many are missing
-    (``16 of 18 NVLinks are up``), that their rates differ.
+    (``16 of 18 NVLinks are up``), that their rates differ (``NVLinks of different rates, 25 GB/s and 50 GB/s``).
     """
     links = at_rest.links
     if at_rest.is_divided:
@@ -220,6 +222,7 @@ def link_trouble(at_rest: GpuAtRest) -> str:
 def unknown_links(node: NodeFacts, needs: Needs) -> str:
     """Return why the state of the node's NVLinks is not known, ``NVLinks: `` and the reason; empty: it is known.
 
+    Where nvidia-smi gives no reason, as where it is not installed: ``NVLinks: nvidia-smi nvlink -s shows none``.
     ``needs`` is not looked at.
     """
     if node.nvlink.gpus and not node.nvlink.missing:

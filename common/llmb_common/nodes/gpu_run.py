@@ -122,11 +122,13 @@ def gpu_runs_of(node: NodeFacts) -> Iterator[GpuRun]:
 
 
 def throttled(run: GpuRun) -> str:
-    """Return what held down the clocks of one GPU in a run: heat, the power brake or the hardware; empty: nothing.
+    """Return what held down the clocks of one GPU in a run, as phrases joined by "; "; empty: nothing.
 
-    Reasons are joined by "; ", each with its share of the time (``..., 12 % of the time``) if counters tell 1 % or
-    more. Others must show in two looks under load, or the only one, but heat and the power brake in one look at any
-    time. What the driver calls heat counts only if ``run.hot``. A power cap is not among the reasons.
+    There are four: ``hardware slowdown``, ``power brake``, ``too hot, slowed by hardware`` and
+    ``too hot, slowed by the driver``. A phrase ends with the share of the run (``power brake, 12 % of the time``)
+    where the driver counted 1 % or more; such phrases come first. Without that, the hardware slowdown must show in
+    two looks under load, or in the only one; each of the others in one look, also before or after training. What
+    the driver calls heat counts only if ``run.hot``. A power cap is not among them.
     """
     known = {name: text for name, text in _HARD.items() if name != _FOLLOWS or run.hot}
     seen = Counter(chain.from_iterable(look.throttle for look in run.samples))
@@ -181,7 +183,8 @@ def held_clock(run: GpuRun) -> str:
 
     ``application clock 1200 MHz of 1980`` where the application clock is below its default. nvidia-smi does not
     show locked clocks; they are told by what they do: in at least three looks, all of ``run.busy``, the clock is
-    the same, below 97 % of the boost clock, with utilization known and no reason for it reported.
+    the same, below 97 % of the boost clock, with utilization known and no reason for it reported:
+    ``1200 MHz of 1980 under load, constant, and no throttle reason reported``.
     """
     gpu, seen = run.gpu, {look.sm_mhz for look in run.busy}
     if gpu.application_mhz and gpu.default_application_mhz and gpu.application_mhz < gpu.default_application_mhz:

@@ -87,8 +87,8 @@ def old_driver(node: NodeFacts, needs: Needs) -> str:
 
 
 def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if a process may lock less than 32 GiB of memory on a node with network adapters, which need
-    as much.
+    """Return a clause if a process may lock less than 32 GiB of memory on a node with network adapters, which need as
+    much: ``a process may lock only 8 MB of memory``.
 
     Empty: it may lock as much, the limit is not known or there is none, or the node has no adapters. ``needs`` is
     not looked at.
@@ -99,9 +99,10 @@ def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's /dev/shm has less than 8 GiB in all (``/dev/shm has 4.0 GB``) or 64 MiB free.
+    """Return a clause if the node's /dev/shm has less than 8 GiB in all, ``/dev/shm has 4.0 GB``, or else less than 64
+    MiB free, ``/dev/shm has 20 MB free: something was left behind there``.
 
-    Empty: neither, or not known. ``needs`` is not looked at.
+    Empty: neither, or one of the two sizes is not known. ``needs`` is not looked at.
     """
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None:
@@ -112,9 +113,11 @@ def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if less than 8 GiB of the node's /dev/shm is free; empty: enough, or not known.
+    """Return a clause if less than 8 GiB of the node's /dev/shm is free,
+    ``/dev/shm has 4.0 GB free: something was left behind there``.
 
-    Empty, too, where ``small_shared_memory`` reports it already. ``needs`` is not looked at.
+    Empty: enough is free, it is not known, or ``small_shared_memory`` reports it already. ``needs`` is not looked
+    at.
     """
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None or small_shared_memory(node, needs):
@@ -140,7 +143,8 @@ def few_open_files(node: NodeFacts, needs: Needs) -> str:
 
 
 def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's outgoing connections take ports below 30,000, where jobs have their rendezvous.
+    """Return a clause if the node's outgoing connections take ports below 30,000, where jobs have their rendezvous:
+    ``outgoing connections take ports from 1024 up, perhaps also a job's rendezvous port``.
 
     Empty: they do not, or it is not known. ``needs`` is not looked at.
     """
@@ -153,9 +157,10 @@ def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
 def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a phrase for each setting of the node that keeps its CPUs from full speed.
 
-    These are frequency governors other than ``performance`` (one phrase for all), idle states that are switched off
-    or of which there are only one or two, and NUMA balancing that is on. What is not known is no evidence.
-    ``needs`` is not looked at.
+    These are frequency governors other than ``performance`` (``CPU frequency governor powersave``, one phrase for
+    all), idle states that are switched off or of which there are only one or two
+    (``2 of 4 idle states of the CPU are off: ...``, ``all but 1 idle states ...``), and NUMA balancing
+    (``kernel.numa_balancing is on``). What is not known is no evidence. ``needs`` is not looked at.
     """
     system = node.system
     governors = [name for name in system.governors if name != "performance"]
@@ -185,10 +190,11 @@ def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if nvidia-fabricmanager, installed on the node, does not run.
+    """Return a clause if nvidia-fabricmanager, installed on the node, does not run:
+    ``nvidia-fabricmanager is inactive``.
 
-    Empty: it does, is not installed, is not known, or is not needed: it is not where the GPU type in ``needs`` is of
-    NVL72 racks, in which it runs on the switches.
+    Empty: it does, is not installed, is not known, or is not needed: it is not where the GPU type in ``needs`` is
+    of NVL72 racks, in which it runs on the switches.
     """
     unit = node.services.get("fabric_manager", {})
     if needs.domain_nodes > 1 or unit.get("LoadState") != "loaded" or unit.get("ActiveState") == "active":
@@ -197,7 +203,8 @@ def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_imex_channel(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if NVLink cannot reach other nodes because the node has no IMEX channel; empty: it has one.
+    """Return a clause if NVLink cannot reach other nodes because the node has no IMEX channel,
+    ``no channel in /dev/nvidia-caps-imex-channels: NVLink reaches no other node``; empty: it has one.
 
     A node whose channels are not known counts as having none. Empty, too, where ``needs.domain_nodes`` is 1: NVLink
     joins no nodes then.
@@ -208,25 +215,28 @@ def no_imex_channel(node: NodeFacts, needs: Needs) -> str:
 
 
 def imex_down(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause with the state of the node's IMEX domain, if that is neither up nor degraded; empty: it is.
+    """Return a clause with the state of the node's IMEX domain, ``the IMEX domain is DOWN``, if it is neither UP nor
+    DEGRADED.
 
-    Empty, too, where the state is not known, or NVLink joins no nodes (``needs.domain_nodes`` is 1).
+    Empty: it is one of these, it is not known, or NVLink joins no nodes (``needs.domain_nodes`` is 1).
     """
     return _imex_domain(node) if _imex_state(node, needs) not in ("", "UP", "DEGRADED") else ""
 
 
 def imex_degraded(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's IMEX domain is degraded.
+    """Return the clause ``the IMEX domain is DEGRADED`` if it is so on the node.
 
-    Empty: it is not, it is not known, or NVLink joins no nodes.
+    Empty: it is not, it is not known, or NVLink joins no nodes (``needs.domain_nodes`` is 1).
     """
     return _imex_domain(node) if _imex_state(node, needs) == "DEGRADED" else ""
 
 
 def imex_unknown(node: NodeFacts, needs: Needs) -> str:
-    """Return why the state of the node's IMEX domain is not known, ``IMEX domain: ...``; empty: it is known.
+    """Return why the state of the node's IMEX domain is not known, ``IMEX domain: `` and the reason; empty: it is
+    known.
 
-    Empty, too, where NVLink joins no nodes. Where a daemon is started with each job, none answers at rest.
+    Empty, too, where NVLink joins no nodes (``needs.domain_nodes`` is 1). Where a daemon is started with each job,
+    none answers at rest.
     """
     if needs.domain_nodes == 1 or node.imex.domain is not None:
         return ""
@@ -279,10 +289,11 @@ def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
 
 
 def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a clause for each folder that was looked at on the node and that jobs cannot use: missing or not writable.
+    """Yield a clause for each folder that was looked at on the node and that jobs cannot use.
 
-    The folder /tmp may be missing; it is reported, too, if less than 64 MiB is free there. ``node.folders``, as
-    chosen at the look, are asked; ``needs`` is not looked at.
+    It does not exist (``the folder workload, /work, does not exist``; /tmp may be missing) or is not writable
+    (``the folder workload, /work, is not writable: ...``); of /tmp also if less than 64 MiB is free there
+    (``/tmp has 20 MB free``). ``node.folders``, as chosen at the look, are asked; ``needs`` is not looked at.
     """
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
@@ -296,8 +307,8 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a clause for each folder on the node with less than 500 MB or 2 % of its file system free.
 
-    It is that of ``_free_space_text``. Those that are missing or that ``missing_folders`` reports already are left
-    out, as are those whose room is not known. ``needs`` is not looked at.
+    ``/work has 300 MB free``. Left out are folders that are missing, whose room is not known, or that
+    ``missing_folders`` reports already. ``needs`` is not looked at.
     """
     for what, folder in node.folders.items():
         is_seen = folder.there or what == "/tmp"
@@ -325,7 +336,8 @@ def _free_space_text(folder: Folder) -> str:
 
 
 def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if less is free for the unpacked container image on the node than the packed one takes.
+    """Return a clause if less is free for the unpacked container image on the node than the packed one takes:
+    ``/raid has 12.0 GB free for an image of 20.0 GB``.
 
     The room is that of the folder in which Enroot unpacks images. Empty: it is enough, the room or the image's size
     (``needs.image_bytes``) is not known, or jobs need no containers.
@@ -334,9 +346,11 @@ def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
 
 
 def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the unpacked container image may not fit: less than three times its packed size is free.
+    """Return a clause if the unpacked container image may not fit, as less than three times its packed size is free:
+    ``/raid has 40.0 GB free for an image of 20.0 GB``.
 
-    Empty: there is enough, room or size is not known, jobs need no containers, or ``no_room_for_image`` reports it.
+    The room is that of the folder in which Enroot unpacks images. Empty: it is enough, the room or the image's size
+    (``needs.image_bytes``) is not known, jobs need no containers, or ``no_room_for_image`` reports it.
     """
     return _room_for_image(node, needs, least=needs.image_bytes, most=UNPACKED * needs.image_bytes)
 
@@ -354,9 +368,10 @@ def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> 
 
 
 def no_enroot(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if Enroot is not installed on a node whose jobs need containers; empty: it is, or need not be.
+    """Return ``enroot is not installed, but containers need it`` for a node whose jobs need containers.
 
-    Empty, too, where the look at the node's software hung.
+    Empty: it is installed, or jobs need no containers (``needs.containers``), or the look at the node's software
+    hung. A look that failed or was not made counts as no Enroot.
     """
     software = node.software
     # A look that hung says nothing of what is installed.
@@ -365,10 +380,11 @@ def no_enroot(node: NodeFacts, needs: Needs) -> str:
 
 
 def failing_enroot(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause with the reason if Enroot is installed on the node but does not start; empty: it does.
+    """Return a clause with the reason if Enroot is installed on the node but does not start,
+    ``no container can start: ...``.
 
-    Empty, too, where it is not installed, or jobs need no containers. Enroot makes its folders first, and ends where it
-    cannot.
+    Empty: it starts, is not installed, or jobs need no containers. Enroot makes its folders first, and ends where
+    it cannot.
     """
     if not needs.containers or node.software.enroot_missing is None:
         return ""
@@ -376,7 +392,8 @@ def failing_enroot(node: NodeFacts, needs: Needs) -> str:
 
 
 def unwritable_roots(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if Enroot cannot write its containers (ENROOT_DATA_PATH) on the node; empty: it can.
+    """Return a clause if Enroot cannot write its containers on the node,
+    ``no container can be made in ENROOT_DATA_PATH, /raid/data: ...``, with the reason; empty: it can.
 
     Empty, too, where the folder is not known, or jobs need no containers.
     """
@@ -415,15 +432,16 @@ def _hung_sentence(probe: str, how: str) -> str:
 
 
 def failed_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yield a sentence, without a period, for each look at the node that failed, with its error.
+    """Yield a sentence for each look at the node that failed, with its error: ``the check of gpus failed: ...``.
 
-    ``needs`` is not looked at.
+    It has no period of its own. ``needs`` is not looked at.
     """
     yield from (f"the check of {probe} failed: {error}" for probe, error in node.errors.items())
 
 
 def unread_kernel_log(node: NodeFacts, needs: Needs) -> str:
-    """Return a sentence, without a period, with the reason if the node's kernel log could not be read.
+    """Return ``the kernel's log cannot be read: `` and the reason, without a period, if it could not be read on the
+    node.
 
     Empty: it could, or the node has no tool for it. ``needs`` is not looked at.
     """

@@ -31,10 +31,12 @@ class NcclLog(msgspec.Struct, frozen=True):
     """What the log that NCCL wrote on one node says of its version, the network and the channels between GPUs.
 
     ``transports`` has every channel, within the node and to others; ``networks`` what NCCL chose between nodes.
-    None or empty: the log does not say. Three properties sum it up: ``direct`` (True, False; None: no channel over
-    such an adapter) says whether adapters reach GPU memory by themselves, ``network`` names the network between
-    nodes, ``IB``, ``RoCE``, ``EFA``, ``Socket`` or a plug-in's name (empty: not known), and ``sockets`` (True or
-    False) says whether data between nodes goes through TCP.
+    None or empty: the log does not say. ``read_nccl_log`` and ``parse_nccl_log`` make it. Three properties sum it
+    up. ``direct`` says whether adapters reach GPU memory by themselves: True if at least one channel does so, else
+    False; None: no channel goes over an InfiniBand, RoCE or EFA adapter. ``network`` is a text that names the
+    network between nodes, ``IB``, ``RoCE``, ``EFA``, ``Socket`` or a plug-in's name; several are sorted and joined
+    by " and "; empty: not known. ``sockets`` is True if data between nodes goes through TCP, and False if not, or
+    if that is not known.
     """
 
     version: str | None = None
@@ -55,7 +57,8 @@ class NcclLog(msgspec.Struct, frozen=True):
     def direct(self) -> bool | None:
         """Whether NCCL's adapters on this node read and write GPU memory themselves (GPUDirect RDMA).
 
-        True where at least one channel does. None where no channel goes over an InfiniBand, RoCE or EFA adapter.
+        True where at least one channel does, else False. None where no channel goes over an InfiniBand, RoCE or EFA
+        adapter.
         """
         channels = [name for name in self.transports if name.startswith("NET/")]
         if not channels or not {self._common_name(name) for name in self._channels} & {"IB", "RoCE", "EFA"}:
@@ -122,7 +125,7 @@ def read_nccl_log(file: Path) -> NcclLog | None:
 
 
 def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
-    """Return what the lines of a log of NCCL say; empty fields where they say nothing.
+    """Return what the lines of a log of NCCL say; fields where they say nothing are None or empty.
 
     Lines that are not NCCL's, cut or garbled are passed over. Of several versions the first counts, of several
     providers the last, of cliques the largest; names beyond a limit are left out. The words are the same from NCCL

@@ -22,9 +22,10 @@ class Needs:
     """What a job, or the jobs of a site, need of each node; rules hold nodes against it.
 
     ``needs_of`` makes it of a plan, ``needs_of_site`` of a site's configuration, ``needs_of_run`` of a finished
-    run's plan. What is left at its default is not asked of nodes. The property ``containers`` is True where the job
-    runs in a container (False without a scheduler); the property ``domain_nodes`` is how many nodes NVLink joins
-    for its GPU type (1: each is by itself, or the type is unknown).
+    run's plan. What is left at its default is not asked of nodes; all fields are given by keyword. ``device`` is
+    ``cpu`` for jobs without GPUs. The property ``containers`` is True where the job runs in a container (False
+    without a scheduler); the property ``domain_nodes`` is how many nodes NVLink joins for its GPU type (1: each is
+    by itself, or the type is unknown).
     """
 
     gpu_type: str = ""
@@ -50,7 +51,9 @@ class Needs:
     mounts: tuple[str, ...] = ()
     """Container mounts, ``SOURCE:TARGET[:ro]``."""
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Paths of the folders to look into, by what they are for; into that for ``workload`` a file is written."""
+    """Paths of the folders to look into, by what they are for: ``installation``, ``workload`` (a file is written
+    into it), ``/tmp``, and ``images`` where the container image is a file. A path is one of this machine's.
+    """
     pythons: tuple[str, ...] = ()
     """Paths of the training engine's Python interpreters, if jobs run without a container."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -88,9 +91,9 @@ def needs_of_run(plan: JobPlan) -> Needs:
 def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
     """Return what jobs of the site need of a node, by the site's configuration, where there is no job yet.
 
-    ``install`` is the installation's folder. ``traits`` is the way of running jobs; ``partition`` replaces the
-    site's own (None: it does not). No image is asked for, and ``nodes`` is 1. Looks which folder for workloads
-    exists, and writes nothing.
+    ``install`` is the installation's folder. ``traits`` is the way of running jobs, whose section of the
+    configuration counts; ``partition`` is the queue that replaces the site's own (None: it does not). No image is
+    asked for, and ``nodes`` is 1. Looks which folder for workloads exists, and writes nothing.
 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong

@@ -31,7 +31,8 @@ def no_adapters(node: NodeFacts, needs: Needs) -> str:
 def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield a clause for each port of an adapter that lost its link within the four seconds of a look at the node.
 
-    The port's counter ``link_downed`` tells. ``needs`` is not looked at.
+    ``mlx5_0 lost its link during the check``. The port's counter ``link_downed`` tells; an unknown one does not
+    count. ``needs`` is not looked at.
     """
     for port in node.ports:
         if port.errors.get("link_downed"):
@@ -51,7 +52,8 @@ def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's adapters cannot reach GPU memory (GPUDirect RDMA) for lack of a driver module.
+    """Return ``neither nvidia_peermem nor the open driver: no GPUDirect RDMA`` where adapters cannot reach GPU memory
+    for lack of a driver module.
 
     That is so where the module nvidia_peermem is not loaded, and the driver is not the open one on Linux 5.12 or
     later. Empty: they can, whether the module is loaded is not known, there is no InfiniBand or RoCE adapter, or
@@ -67,10 +69,10 @@ def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
-    """Return a clause if the node's driver lacks what the job's dispatcher of experts (``needs.dispatcher``) needs.
+    """Return a clause if the node's driver lacks what the job's dispatcher of experts (``needs.dispatcher``) needs:
+    ``deepep needs the driver's PeerMappingOverride=1 or GDRCopy; there is neither``.
 
-    That is the driver's PeerMappingOverride=1 or GDRCopy. Empty: it has one of them, the job has no dispatcher
-    across nodes, or the driver's settings are not known.
+    Empty: it has one of them, the job has no dispatcher across nodes, or the driver's settings are not known.
     """
     if not needs.dispatcher or node.system.peer_mapping is not False or node.system.gdrcopy:
         return ""
@@ -100,9 +102,11 @@ def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
 
 
 def dark_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each port that serves GPUs and is not active, where ports of its name on other nodes say that it should be.
+    """Yield each port that serves GPUs and is not active, where ports of its name on other nodes say that it should
+    be.
 
     They do where more than half of three or more such ports, itself counted, are active, or the other of two is.
+    The text is ``mlx5_0 is DOWN, Polling``. A port that does not tell its state may be up, and is left out.
     """
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "fail")
 
@@ -111,7 +115,8 @@ def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
     """Yield each port that serves GPUs and is not active, where other nodes do not show whether it should be.
 
     Either no other node has one of its name, or the only other one is not active, too, and the port's node has
-    fewer active ports that serve GPUs than GPUs.
+    fewer active ports that serve GPUs than GPUs. The text is ``mlx5_0 is DOWN, Polling``. A port that does not tell
+    its state may be up, and is left out.
     """
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "warn")
 
@@ -119,10 +124,11 @@ def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
 class _Port(NamedTuple):
     """One port of a network adapter that serves GPUs, with the ports to compare it with; ``_ports`` makes it.
 
-    ``slow`` returns the ``Found`` that it is slower than the rate in Gbit/s that it is called with, and the
-    property ``dark`` the ``Found`` that it has no link; neither checks that it is so. The property ``dark_level``
-    says how much the latter counts: ``fail``, ``warn``, or empty: the port is active, or nothing says that it
-    should be.
+    ``slow`` returns the ``Found`` that it is slower than the rate in Gbit/s that it is called with
+    (``mlx5_0 runs at 200 Gbit/s; usual here: 400``; its own rate must be known), and the property ``dark`` the
+    ``Found`` that it has no link (``mlx5_0 is DOWN, Polling``); neither checks that it is so. The property
+    ``dark_level`` says how much the latter counts: ``fail`` (others show that it should be active), ``warn`` (that
+    is not certain), or empty: the port is active, does not tell its state, or nothing says that it should be.
     """
 
     node: NodeFacts
@@ -169,8 +175,9 @@ class _Port(NamedTuple):
 
 
 def _ports(fleet: Fleet) -> Iterator[_Port]:
-    """Yield each port of each node that serves GPUs (``_serving_ports``), with the ports to compare it with, node
-    by node.
+    """Yield each port of each node that serves GPUs (``_serving_ports``), with the ports to compare it with.
+
+    They come node by node in the fleet's order, and in the node's own within it.
     """
     named: dict[str, list[Adapter]] = {}
     for node in fleet.nodes:
@@ -316,8 +323,9 @@ def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
     """Yield where NVLink should join several nodes of the job and does not.
 
     Once for all nodes (without a host) where these are in more NVLink domains than they need, and once for each
-    node whose log of NCCL shows it. Nothing for GPU types whose NVLink joins no nodes, and for a single node, or
-    where only one left a record.
+    node whose log of NCCL shows it: NVLink joins no more GPUs than a node has, or the channels of NCCL go over the
+    network instead. Nothing for GPU types whose NVLink joins no nodes, and for a single node, or where only one
+    left a record.
     """
     together, nodes = _nvlink_domain_size(fleet), len(fleet.nodes)
     if together < 2 or nodes < 2:
@@ -382,7 +390,12 @@ def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each port of an adapter that NCCL used on any node and whose ``value`` is unlike that of most nodes."""
+        """Yield a ``Found`` for each port of an adapter that NCCL used on any node and whose ``value`` is unlike that
+        of most nodes.
+
+        ``value`` is the argument of ``used_ports_differ``. The text is ``28.39 instead of 28.40 on n3 mlx5_0``.
+        Nothing where NCCL left no logs.
+        """
         names = chain.from_iterable(map(used_adapters, fleet.nodes))
         yield from _differing(fleet, value, set(map(_without_port, names)))
 
@@ -394,12 +407,16 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 
     ``value`` is called with an ``Adapter`` and returns what of a port is compared; a port of which it gives None,
     not known, is left out. What most of them have is right, of equally frequent values the better one
-    (``usual_value``). The finder, called with a ``Fleet``, finds nothing where NCCL's logs say which adapters were
-    used: ``used_ports_differ`` is for these.
+    (``usual_value``). The finder, called with a ``Fleet``, yields a ``Found`` for each port that differs,
+    ``28.39 instead of 28.40 on n3 mlx5_0``; none where NCCL's logs say of any node which adapters were used:
+    ``used_ports_differ`` is for these.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each port whose ``value`` is unlike that of most nodes; nothing where it is known which ones NCCL
+        """Yield a ``Found`` for each port whose ``value`` is unlike that of most nodes,
+        ``28.39 instead of 28.40 on n3 mlx5_0``.
+
+        ``value`` is the argument of ``any_ports_differ``. Nothing where it is known of any node which adapters NCCL
         used.
         """
         if not any(used_adapters(node) for node in fleet.nodes):
@@ -410,7 +427,8 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
 
 
 def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
-    """Yield each port, of adapters called one of ``names``, whose value is unlike that of most ports of its name.
+    """Yield a ``Found`` for each port, of adapters called one of ``names``, whose value is unlike that of most ports
+    of its name.
 
     The text is ``28.39 instead of 28.40 on n3 mlx5_0``. ``names`` are without a port. ``value`` is called with an
     ``Adapter`` and gives what is compared; ports of which it gives None are left out. Of equally frequent values

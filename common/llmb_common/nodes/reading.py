@@ -85,9 +85,9 @@ def _refuse_constant(word: str) -> None:
 def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
     """Return the peaks of GPU memory that the ranks of one start of a run wrote to ``file``, sorted by rank.
 
-    ``file`` has one JSON object (``Peak``) a line. The start is that of ``job`` (None: without a Slurm job) and
-    ``restart``. Damaged lines, and impossible numbers, are left out; a rank that wrote twice is there twice. Empty:
-    there are none, or the file is missing or cannot be read.
+    ``file`` has one JSON object (``Peak``) a line; its first 64 KiB are read. The start is that of ``job`` (None:
+    without a Slurm job) and ``restart``; others are left out, as are damaged lines and impossible numbers. A rank
+    that wrote twice is there twice. Empty: there are none, or the file is missing or cannot be read.
     """
     try:
         lines = read_plain(file, _MOST_OF_PEAKS).splitlines()
@@ -106,10 +106,11 @@ def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
 def read_facts(host: str, answer: Mapping[str, Any]) -> NodeFacts:
     """Return the facts in the JSON ``answer`` of a node that was looked at before a job.
 
-    ``host`` is the node's name. ``answer`` has the key ``begun`` (Unix time) and ``looks``: by the name of each
-    look (of ``LOOKS``, or of a folder) an object with ``value``, ``error`` or ``hung``, and ``seconds``. A look
-    that failed or gave unreadable values is in ``errors``, one that did not end in ``hung``; its facts are as by
-    default. Unknown looks are ignored, and no ``answer`` is refused.
+    ``host`` is the node's name. ``answer`` has the key ``begun`` (Unix time; 0 without it) and ``looks``: by the
+    name of each look (of ``LOOKS``, or ``folder workload`` of the folder ``workload``) an object with ``value``,
+    ``error`` or ``hung``, and perhaps ``seconds``. A look that failed or gave unreadable values is in ``errors``,
+    one that did not end in ``hung``; its facts are as by default. Unknown looks are ignored, and no ``answer`` is
+    refused.
     """
     fields: dict[str, Any] = {}
     folders: dict[str, Folder] = {}

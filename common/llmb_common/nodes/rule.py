@@ -107,7 +107,11 @@ def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield what ``problem_of`` finds wrong with each node of ``fleet``; nodes without a problem are left out."""
+        """Yield a ``Found`` for each node of ``fleet`` with what ``problem_of`` finds wrong with it, in the fleet's
+        order.
+
+        ``problem_of`` is the argument of ``each_node``. Nodes without a problem are left out.
+        """
         for node in fleet.nodes:
             text = problem_of(node, fleet.needs)
             if text:
@@ -119,12 +123,15 @@ def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
 def several_of_each_node(problems_of: Callable[[NodeFacts, Needs], Iterable[str]]) -> Finder:
     """Return a finder for a rule that asks ``problems_of`` for everything that is wrong with each node.
 
-    ``problems_of`` is called with a node and the fleet's ``needs``, and returns texts. A finder is called with a
-    ``Fleet``, and yields one ``Found`` for each text, node by node.
+    ``problems_of`` is called with a node and the fleet's ``needs``, and returns texts, none of them empty. A finder
+    is called with a ``Fleet``, and yields one ``Found`` for each text, node by node, texts in their order.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each thing that ``problems_of`` finds wrong with a node of ``fleet``, node by node."""
+        """Yield a ``Found`` for each thing that ``problems_of`` finds wrong with a node of ``fleet``, node by node.
+
+        ``problems_of`` is the argument of ``several_of_each_node``.
+        """
         for node in fleet.nodes:
             for text in problems_of(node, fleet.needs):
                 yield Found(node.host, text)
@@ -141,8 +148,10 @@ def each_gpu_run(problem_of: Callable[[GpuRun], str]) -> Finder:
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each GPU of ``fleet`` with what ``problem_of`` finds wrong with it, ``n3 GPU 5 (...)``; others are
-        left out.
+        """Yield a ``Found`` for each GPU of ``fleet`` with what ``problem_of`` finds wrong with it,
+        ``n3 GPU 5 (...)``.
+
+        ``problem_of`` is the argument of ``each_gpu_run``. Other GPUs are left out.
         """
         for run in fleet.gpus:
             text = problem_of(run)
@@ -161,7 +170,10 @@ def same_on_nodes(value: Callable[[NodeFacts], object]) -> Finder:
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each node of the fleet whose ``value`` is not that of most; None, not known, is left out."""
+        """Yield a ``Found`` for each node of the fleet whose ``value`` is not that of most, ``VALUE on HOST``.
+
+        ``value`` is the argument of ``same_on_nodes``; a node of which it gives None, not known, is left out.
+        """
         yield from _unlike_most([(node.host, node.host, value(node)) for node in fleet.nodes])
 
     return find
@@ -177,7 +189,10 @@ def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each GPU of the fleet whose ``value`` is not that of most; None, not known, is left out."""
+        """Yield a ``Found`` for each GPU of the fleet whose ``value`` is not that of most, ``VALUE on n3 GPU 5``.
+
+        ``value`` is the argument of ``same_on_gpus``; a GPU of which it gives None, not known, is left out.
+        """
         yield from _unlike_most([(run.host, run.where, value(run)) for run in fleet.gpus])
 
     return find
@@ -202,14 +217,16 @@ ACTIVE = "ACTIVE"
 def usual_value(values: Iterable[T | None]) -> T | None:
     """Return the most frequent of ``values``; None where all are None or there are none.
 
-    Of equally frequent ones, as of two nodes, it is the better one: the larger number, or an active link; of other
-    texts the first. Links, limits and adapters are lost, not won.
+    Of equally frequent ones, as of two nodes, it is the better one: the larger number, or the text ``ACTIVE`` (of a
+    link); of other texts the first. Links, limits and adapters are lost, not won.
     """
     counts = Counter(value for value in values if value is not None)
 
     def rank(value: T) -> tuple[int, float]:
-        """Return a sort key of ``value``, more is better: (how frequent it is, how good: a number itself, 1.0 for
-        an active link).
+        """Return a sort key of ``value``, more is better: (how frequent it is, how good).
+
+        How frequent it is comes from ``counts`` of the enclosing function. How good: a number itself; of texts 1.0
+        for an active link, else 0.0.
         """
         is_better = float(value) if isinstance(value, float | int) else float(value == ACTIVE)
         return counts[value], is_better
@@ -239,13 +256,16 @@ def far_from_median(
     ``value`` is called with a node and gives the number (None: not known, and left out); ``is_far`` is called with
     number and median, in this order; ``text`` has one pair of braces, perhaps with a format (``{:.0f} GiB``), for
     the number. A finder is called with a ``Fleet`` and yields a ``Found`` for each node that is far: ``text`` and
-    behind it ``; usual here: `` with the median. Nothing is found where fewer than three nodes give a number.
+    behind it ``; usual here: `` with the median in four significant digits, without a unit. Nothing is found where
+    fewer than three nodes give a number.
     """
 
     def find(fleet: Fleet) -> Iterator[Found]:
-        """Yield each node of the fleet whose number ``is_far`` from the median of all, as ``text`` and the median.
+        """Yield a ``Found`` for each node of the fleet whose number is far from the median of all, as text with the
+        median.
 
-        Nothing where fewer than three nodes give a number.
+        ``value``, ``is_far`` and ``text`` are the arguments of ``far_from_median``. Nothing where fewer than three
+        nodes give a number.
         """
         for host, number, median in against_median(fleet, value):
             if is_far(number, median):

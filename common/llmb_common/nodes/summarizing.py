@@ -98,7 +98,10 @@ def _adapters_of(node: NodeFacts) -> str | None:
 
 
 def _pcie_of(run: GpuRun) -> str | None:
-    """Return the PCIe link of a GPU at its first look at work, as text: ``16x generation 5``; None: not known."""
+    """Return the PCIe link of a GPU at its first look at work, as text: ``16x generation 5``.
+
+    None: there is no such look, or width or generation is not known.
+    """
     look = next(iter(run.busy), None)
     known = look and look.pcie_width and look.pcie_generation
     return f"{look.pcie_width} generation {look.pcie_generation:g}" if look and known else None
@@ -107,7 +110,7 @@ def _pcie_of(run: GpuRun) -> str | None:
 def _limit_of(run: GpuRun) -> str | None:
     """Return a GPU's power limit as text, ``700 W``, or ``600 of 700 W`` where it is not the default.
 
-    None: not known.
+    None: the limit is not known. An unknown default is not named.
     """
     limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
     of = f" of {default:g}" if default and limit != default else ""

@@ -113,7 +113,7 @@ class NodeSummary(msgspec.Struct, frozen=True):
 
 
 def _known_parts(parts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return ``name value`` for each of ``parts``, pairs of (name, value), whose value is not empty."""
+    """Return ``name value`` for each of ``parts``, pairs of (name, value), whose value is not empty, in their order."""
     return [f"{name} {value}" for name, value in parts if value]
 
 

@@ -36,7 +36,11 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def containers(self) -> bool:
-        """Whether jobs of this site run in containers, by the way of running jobs and the site's configuration."""
+        """Whether jobs of this site run in containers, by the way of running jobs and the site's configuration.
+
+        Raises:
+            ValueError: ``machine`` has an unknown way of running jobs
+        """
         return self.machine.traits.containers and bool(self.cluster.scheduler(self.machine.cluster_type).containers)
 
 
@@ -45,11 +49,12 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     ``choose`` makes it. Only the list of notices changes: ``note`` adds sentences to it. Properties: ``shape``, the
     numbers of the model; ``entry``, what the function's name says (None: there is no function); ``precision``, the
-    FP8 scaling (``cs``, ``mx``) or else the dtype, and ``what``, the configuration as a phrase for messages, both
-    text; ``adapters``, ``resumes``, ``saves`` and ``on_cpu``, booleans: whether the job trains adapters (LoRA),
-    continues a checkpoint, writes one, runs on CPUs; ``gpus_per_node``, how many a node has, of which a job may use
-    fewer. ``entry``, ``adapters``, ``resumes`` and ``saves`` raise a RecipeError where the recipe's catalogue
-    cannot be read, so never for a case that ``choose`` made, which has read it.
+    FP8 scaling (``cs``, ``mx``) of a job in FP8, else the dtype, and ``what``, the configuration for messages
+    (``llama3.1 405b fp8 on gb200``), both text; ``adapters``, ``resumes``, ``saves`` and ``on_cpu``, booleans:
+    whether the job trains adapters (LoRA), continues a checkpoint, writes one, runs on CPUs; ``gpus_per_node``, how
+    many a node has, of which a job may use fewer; ``containers`` is as in ``PlanningInput``. ``entry``,
+    ``adapters``, ``resumes`` and ``saves`` raise a RecipeError where the recipe's catalogue cannot be read, so
+    never for a case that ``choose`` made, which has read it.
     """
 
     gpu_type: str
@@ -399,8 +404,8 @@ def choose_gpu_type(given: PlanningInput) -> str:
 def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
     """Return the error for a request without a GPU type, for the caller to raise; ``remedy`` is its remedy.
 
-    Its ``complete`` has the variables that would complete the request, GPU_TYPE and, if not requested,
-    JOB_TOTAL_GPUS; empty: none are known.
+    Its message is ``GPU_TYPE is not set``, in the front end's words. Its ``complete`` has the variables that would
+    complete the request, with values: GPU_TYPE and, if not requested, JOB_TOTAL_GPUS; empty: none are known.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -421,8 +426,8 @@ def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
 def documented_scales(given: PlanningInput) -> list[int]:
     """Return the numbers of GPUs, sorted, that the recipe documents for the requested model, GPU type and dtype.
 
-    The requested number of GPUs does not matter. Rows that name no FP8 scaling count for any; empty where no row
-    has the requested one.
+    The requested number of GPUs does not matter. A requested variant does; variants that are chosen by name only
+    count only then. Rows that name no FP8 scaling count for any; empty where no row has the requested one.
 
     Raises:
         RequestError: model, GPU type, variant or dtype is unknown, missing or without rows
@@ -470,7 +475,7 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 def _gpu_notices(case: Case) -> list[str]:
     """Return a notice on the GPU type, if the user did not choose it or this machine has another one; else [].
 
-    It is a list of one at most, a sentence without a period.
+    It is a list of one at most, a sentence without a period, such as ``planned for h100; this machine has b200``.
     """
     machine = case.machine
     local = machine.gpu_type if machine.traits.this_machine else None
@@ -487,8 +492,8 @@ def _gpu_notices(case: Case) -> list[str]:
 def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     """Return a notice on which variant the job is, where another one is newer or fits as well; else [].
 
-    It is a list of one at most. ``rows``, the newest variant first and at least one, are those that the number of
-    GPUs was matched against.
+    It is a list of one sentence at most, without a period. ``rows``, the newest variant first and at least one, are
+    those that the number of GPUs was matched against.
     """
     taken, newest = case.variant, rows[0].variant
     if taken.name != newest:
@@ -557,8 +562,9 @@ def _requested_dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Se
 def _alternatives(case: Case) -> str:
     """Return what else runs on the requested number of GPUs, as the beginning of a remedy; empty: nothing.
 
-    That is a stand-in size (``405b-proxy`` for ``405b``) and variants that are chosen by name only. Each clause
-    ends with "; ", so that the remedy can go on behind it.
+    That is a stand-in size (``405b-proxy`` for ``405b``), and variants that are chosen by name only:
+    ``on 64 GPUs there is CONFIG_VARIANT sft, peft; ``. Each clause ends with "; ", so that the remedy can go on
+    behind it.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read
@@ -580,7 +586,8 @@ def _alternatives(case: Case) -> str:
 
 
 def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
-    """Return those of ``rows`` with the requested FP8 scaling; all of them where no row names a scaling.
+    """Return those of ``rows`` with the requested FP8 scaling, in their order and at least one; all of them where no
+    row names a scaling.
 
     Without a request it is the scaling of the first row's variant if a row has that one, else the first that a row
     names; rows for the requested number of GPUs decide, if there are any. ``gpu_type`` and ``model`` are only for

@@ -68,7 +68,10 @@ def _gathers_early(case: Case, plan: JobPlan) -> bool:
 
 
 def _captures_iterations(case: Case, plan: JobPlan) -> bool:
-    """Return whether the job uses CUDA graphs, and these capture whole iterations, not single layers."""
+    """Return whether the job uses CUDA graphs, and these capture whole iterations, not single layers.
+
+    The function's settings say which; for a job without a function, the recipe's family.
+    """
     if not plan.cuda_graph:
         return False
     if case.function is None:

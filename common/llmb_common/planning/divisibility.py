@@ -335,8 +335,8 @@ def with_nearest(
 
     ``requested`` has the names of the columns (``tp``, ``seq_len``) that the user set. Suggested are values of each
     of them but for switches, or of the number of GPUs where it has none; each value is tried with all else of
-    ``layout`` as it is. ``check`` is called with a layout, and raises a RequestError if that is not valid. Without
-    a valid value nearby the remedy stays as it is.
+    ``layout`` as it is. ``check`` is called with a layout, and raises a RequestError (or a ZeroDivisionError) if
+    that is not valid; any other error of it comes out. Without a valid value nearby the remedy stays as it is.
     """
     # Switches have no nearest value.
     names = [name for name in requested if name not in ("fsdp", "cuda_graph")] or ["gpus"]

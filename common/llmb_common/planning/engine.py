@@ -35,10 +35,11 @@ from llmb_common.recipes.rows import PublishedResult
 def choose_functions(given: PlanningInput) -> PlanningInput:
     """Return ``given`` with the recipe's functions of that release of Megatron-Bridge in which the job will run.
 
-    It is the one that LLMB_ENGINE names, else the one that the job's image has. A site's own image may have any:
-    the job is planned with the newest release, unless the site has a catalogue of the image; a later patch of a
-    known image of NVIDIA's with the newest of its minor release. ``given`` itself where the recipe has one set of
-    functions only, and none of the site's own releases is meant.
+    It is the one that LLMB_ENGINE names with three numbers (``0.6.2``; with two the image decides which of them),
+    else the one that the job's image has. A site's own image may have any: the job is planned with the newest
+    release, unless the site has a catalogue of the image; a later patch of a known image of NVIDIA's with the
+    newest of its minor release. ``given`` itself where the recipe has one set of functions only, and none of the
+    site's own releases is meant.
 
     Raises:
         RequestError: code ``no-such-engine``: LLMB_ENGINE is no release, the recipe has no functions of it, or the
@@ -188,7 +189,8 @@ def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
 def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
     """Return whether ``image`` is that of the site's release ``own``, by its name or by the file it was imported to.
 
-    Names are compared as they are written. False where the release has no image.
+    Names and paths are compared as they are written. Without an installation (``given.request.install`` is None)
+    only the name counts. False where the release has no image.
     """
     install = given.request.install
     if own.image is None or own.image == image:
@@ -287,9 +289,10 @@ def choose_engine(case: Case) -> str:
 def engine_notices(recipe: Recipe, case: Case, engine: str, published: PublishedResult | None) -> list[str]:
     """Return notices that a job runs on another engine or other functions than the recipe's own; empty: it does not.
 
-    ``recipe`` is as it was read, while that of ``case`` may have other functions. ``engine`` is the minor release
-    that the job runs on, as from ``choose_engine``. Where it is not the recipe's, the last notice also says if
-    ``published``, the result to compare with (None: there is none), was measured with another container.
+    They are sentences without a period. ``recipe`` is as it was read, while that of ``case`` may have other
+    functions. ``engine`` is the minor release that the job runs on, as from ``choose_engine``. Where it is not the
+    recipe's, the last notice also says if ``published``, the result to compare with (None: there is none), was
+    measured with another container. Nothing is added to ``case``.
     """
     catalogue = case.recipe.catalogue_file
     request = case.request
@@ -340,8 +343,9 @@ def _is_assumed(recipe: Recipe, case: Case) -> bool:
 def _assumed_notice(recipe: Recipe, case: Case, engine: str) -> str:
     """Return the notice that the requested image has an unknown release or functions, and which the plan assumes.
 
-    ``engine`` is the minor release planned for. That an image is requested, and its content assumed, is not
-    checked. ``recipe`` is not looked at.
+    ``IMAGE does not say which Megatron-Bridge it has: planned for 0.6; ...``, without a period. ``engine`` is the
+    minor release planned for. That an image is requested, and its content assumed, is not checked. ``recipe`` is
+    not looked at.
     """
     request = case.request
     known = bridge_release(request.image)
@@ -361,6 +365,7 @@ def _assumed_notice(recipe: Recipe, case: Case, engine: str) -> str:
 def _newer_release_notice(case: Case, engine: str, *, own: bool) -> str:
     """Return the notice that LLMB does not know the release ``engine``, and with which functions the job is planned.
 
+    ``Megatron-Bridge 0.7 is newer than the releases LLMB is tested with (0.3, 0.6): ...``, without a period.
     ``own``: these functions are of that release, from a catalogue of the site. That ``engine`` is newer is not
     checked.
     """
@@ -380,7 +385,7 @@ def _newer_release_notice(case: Case, engine: str, *, own: bool) -> str:
 def _unsupported_reason(case: Case, engine: str) -> str:
     """Return why the recipe does not run on the minor release ``engine``, as a clause for an error's message.
 
-    That it does not is not checked.
+    Such as ``LLMB has no settings for this release of Megatron-Bridge``. That it does not run is not checked.
     """
     recipe = case.recipe
     if engine not in ENGINES:

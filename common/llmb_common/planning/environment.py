@@ -205,9 +205,10 @@ _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 
 
 def _sm_margins(streaming_multiprocessors: int) -> dict[str, str]:
-    """Return the variables, name to value, that keep SMs of the GPU free for communication in normalization kernels.
+    """Return the variables that keep SMs of the GPU free for communication in normalization kernels, name to value.
 
-    ``streaming_multiprocessors`` is the number of SMs to keep free.
+    They are NVTE_FWD_LAYERNORM_SM_MARGIN and NVTE_BWD_LAYERNORM_SM_MARGIN; ``streaming_multiprocessors`` is the
+    number of SMs to keep free.
     """
     names = ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
     return dict.fromkeys(names, str(streaming_multiprocessors))

@@ -30,9 +30,10 @@ def ends_of(function: Function) -> list[str]:
 def sharding_problems(function: Function, c: Layout) -> Broken:
     """Yield (what is wrong, what to do) where NVIDIA's launcher cannot switch FSDP of a function as ``c`` has it.
 
-    Call it only where ``c.fsdp`` is not the function's own: that is not checked. Turning FSDP off is never
-    possible; turning it on is not with CUDA graphs or an optimizer other than adam, else nothing is yielded. (The
-    launcher's option only turns FSDP on: Megatron-Bridge 0.6.0, ``scripts/performance/utils/overrides.py:94-114``.)
+    The first is a clause to follow the function's name and a colon. Call it only where ``c.fsdp`` is not the
+    function's own: that is not checked. Turning FSDP off is never possible; turning it on is not with CUDA graphs
+    or an optimizer other than adam (each is one pair), else nothing is yielded. (The launcher's option only turns
+    FSDP on: Megatron-Bridge 0.6.0, ``scripts/performance/utils/overrides.py:94-114``.)
     """
     if not c.fsdp:
         remedy = "unset FSDP, or choose a CONFIG_VARIANT without fsdp"
@@ -71,10 +72,11 @@ def check_stages(name: str | None, function: Function, layout: Layout) -> None:
 
 
 def other_stages(function: Function, layout: Layout, refused: str) -> bool:
-    """Return whether a refusal by Megatron means the function's own layout of stages only, and the job has another one.
+    """Return whether a refusal by Megatron means the function's own layout of stages only, and the job has another
+    one.
 
-    ``refused`` is Megatron's message on the function at its own PP and VP. The job must have other ones, for which
-    Megatron-Bridge has a layout of the function.
+    ``refused`` is Megatron's message on the function at its own PP and VP. True only if ``layout``, the job's, has
+    another PP or VP, and Megatron-Bridge has a layout of the function for these.
     """
     own = function.columns
     changed = (layout.pp, layout.vp or 1) != (own.pp, own.vp or 1)

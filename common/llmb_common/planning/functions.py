@@ -44,10 +44,10 @@ HYBRID_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 
 
 def check_combinations(name: str | None, function: Function, layout: Layout) -> None:
-    """Raise unless the function and the job's ``layout`` can be combined; ``name`` begins the message.
+    """Raise unless the function called ``name`` and the job's ``layout`` can be combined; the name begins the message.
 
     It covers what Megatron refuses, and what would fail on every rank later, of which some only for names that
-    begin with ``gpt_oss``.
+    begin with ``gpt_oss``. Nothing is changed.
 
     Raises:
         RequestError: code ``does-not-divide``: the first thing that cannot be combined, with what to do

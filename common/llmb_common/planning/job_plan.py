@@ -50,7 +50,7 @@ class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stop: int
     """The step just before which profiling ends."""
     ranks: tuple[int, ...] | None
-    """Their numbers; None: all."""
+    """Their numbers, sorted; None: all."""
     file: str
     """The report's name, with variables left in that only a rank knows."""
     gpu_metrics: bool
@@ -62,7 +62,9 @@ class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether and where a job writes and reads checkpoints; a part of ``JobPlan``.
 
-    The property ``is_used`` is True where it writes, loads or resumes any.
+    ``checkpoint_plan`` makes it, with ``resume`` off; ``resuming_plan`` turns it on, for a job that goes on from
+    another run's checkpoint. Folders are absolute paths. The property ``is_used`` is True where it writes, loads or
+    resumes any.
     """
 
     enabled: bool = False
@@ -129,10 +131,11 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The predicted GPU memory of a job, in GiB on one rank, and how far such a prediction can be trusted.
 
-    There is at least one stage. Properties: ``fullest`` is the ``StageMemory`` that needs most, ``peak`` its total,
-    and ``likely`` the peak times ``factor``; ``fits`` is True where ``likely`` and ``reserve`` are within
-    ``limit``; ``certain`` is True where not even ``at_least`` and ``reserve`` are; ``verdict`` is ``fits``,
-    ``may fit`` (but another job like it ran out of memory), ``may not fit`` or ``does not fit`` (``certain``).
+    ``estimate_of`` makes it. There is at least one stage. Properties: ``fullest`` is the ``StageMemory`` that needs
+    most, ``peak`` its total, and ``likely`` the peak times ``factor``; ``fits`` is True where ``likely`` and
+    ``reserve`` are together at most ``limit``; ``certain`` is True where ``at_least`` (0 for None) and ``reserve``
+    together exceed it; ``verdict`` is ``fits``, ``may fit`` (but another job like it ran out of memory),
+    ``may not fit`` or ``does not fit`` (``certain``).
     """
 
     stages: tuple[StageMemory, ...]
@@ -209,7 +212,8 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One thing in which a planned job differs from the published one, with both values as tables show them.
 
-    ``str()`` gives ``NAME PUBLISHED (here PLANNED)``.
+    ``differences`` makes it. Values are as users write them, such as ``8``, ``true`` or ``none``. ``str()`` gives
+    ``NAME PUBLISHED (here PLANNED)``.
     """
 
     name: str
@@ -224,8 +228,8 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PublishedTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The published step time nearest to a planned job, and how the job that it was measured on differs.
 
-    ``step_seconds`` is in seconds. ``software`` names framework and container for people, ``source`` where the
-    result was published.
+    ``published_time`` makes it. ``step_seconds`` is in seconds. ``software`` names framework and container for
+    people, ``source`` the document and line of the result, ``grok1.md:41``.
     """
 
     step_seconds: float
@@ -265,7 +269,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of a job before it runs: memory, step time, published results and warnings; a part of ``JobPlan``.
 
-    Memory is in GiB on one rank, times in seconds; None: not known.
+    ``make_plan`` fills it in. Memory is in GiB on one rank, times in seconds; None: not known.
     """
 
     memory_gib: float | None = None
@@ -327,14 +331,15 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job, complete and frozen: everything after planning is derived from it. ``make_plan`` makes it.
 
-    It is the ``plan`` in a run's ``run.json``. Times are seconds or Slurm durations, paths absolute strings. Each
-    field's type says what it is for (``roles``), and from that follows in what two jobs are the same. An unknown
-    key, a wrong form or an unknown ``cluster_type`` is refused when it is decoded. Properties: ``traits``, the way
-    of running jobs (ValueError: unknown); ``precision``, ``fp8 (mx)``; ``scale``, ``128 GB200 GPUs``;
-    ``tokens_per_gpu``, of one step; ``trained_steps``, ``exit_after`` or else ``max_steps``; ``has_experts``,
-    whether the model is a mixture of experts; ``layout``, the columns as a ``Layout``. ``on_nodes`` and
-    ``after_days`` return another plan, which asks for the nodes of a host list, or begins so many days later; they
-    raise a RequestError where the scheduler knows no such thing.
+    It is the ``plan`` in a run's ``run.json``. Times are seconds or Slurm durations, paths absolute strings.
+    ``variant`` is the name of the recipe's variant, ``dtype`` is ``bf16``, ``fp8`` or ``nvfp4``. Each field's type
+    says what it is for (``roles``), and from that follows in what two jobs are the same. An unknown key, a wrong
+    form or an unknown ``cluster_type`` is refused when it is decoded. Properties: ``traits``, the way of running
+    jobs (ValueError: unknown); ``precision``, text such as ``fp8 (mx)``; ``scale``, text such as
+    ``128 GB200 GPUs``; ``tokens_per_gpu``, a float, of one step; ``trained_steps``, ``exit_after`` or else
+    ``max_steps``; ``has_experts``, whether the model is a mixture of experts; ``layout``, the columns as a
+    ``Layout``. ``on_nodes`` and ``after_days`` return another plan, which asks for the nodes of a host list, or
+    begins so many days later; they raise a RequestError where the scheduler knows no such thing.
     """
 
     schema: Bookkeeping[Literal[1]] = 1

@@ -122,9 +122,10 @@ def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, s
 def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
     """Return how well a site's own runs of one kind of job agree with the prediction of their memory.
 
-    ``ratios`` has each run's measured peak over the predicted one, above 0. The errors are those between which a
-    further run lies in 9 of 10 cases, and never nearer than a percent: repeats of one job are alike, and another job of
-    the kind is not. None: there are fewer than five runs, or a further one may be off by more than a quarter.
+    ``ratios`` has each run's measured peak over the predicted one, above 0; ``factor`` is their geometric mean. The
+    errors, in percent with one decimal, are those between which a further run lies in 9 of 10 cases, and at least a
+    percent to either side of the mean: repeats of one job are alike, and another job of the kind is not. None:
+    there are fewer than five runs, or a further one may be off by more than a quarter.
     """
     if len(ratios) < ENOUGH:
         return None
@@ -261,8 +262,9 @@ def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measure
 def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     """Return a list of one notice if a job may not fit in GPU memory; empty: it fits, or there is no estimate.
 
-    ``estimate`` None: there is none. With ``PREFLIGHT=warn`` it is only ever a notice, also where it certainly does
-    not fit.
+    ``llama3.1 405b fp8 on h100 on 64 GPUs may not fit: ...``, a sentence without a period, with the largest part
+    and the change that saves most. ``estimate`` None: there is none. With ``PREFLIGHT=warn`` it is only ever a
+    notice, also where it certainly does not fit.
 
     Raises:
         RequestError: code ``does-not-fit``: it certainly does not fit, or with ``PREFLIGHT=strict`` may not

@@ -78,10 +78,12 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
 def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple[int, ...] | None:
     """Return how many layers each pipeline chunk has, in the model's order, as the framework's settings say.
 
-    They say so by ``pipeline_model_parallel_layout``, a list of names for each chunk, or a text in which ``t`` is a
-    layer (``Et*4|(t*4|)*14tmL``); else by the layers of both the first and the last stage, if there are three stages or
-    more and no virtual ones. None: they do not say, and layers are divided evenly. Whether it fits ``layout`` and
-    ``layers`` is not checked.
+    ``settings`` are by name without section. They say so by ``pipeline_model_parallel_layout``, a list of names for
+    each chunk, or a text in which ``t`` is a layer (``Et*4|(t*4|)*14tmL``); else by both
+    ``num_layers_in_first_pipeline_stage`` and ``num_layers_in_last_pipeline_stage``, if there are three stages or
+    more and no virtual ones; what is between is divided evenly, rounded down. ``layers`` is the model's number.
+    None: they do not say, and all layers are divided evenly. Whether it fits ``layout`` and ``layers`` is not
+    checked.
     """
     layout_text = settings.get("pipeline_model_parallel_layout")
     if isinstance(layout_text, str):

@@ -27,8 +27,10 @@ _NO_ESTIMATE = "no estimate: nothing like it has been measured"
 def time_lines(plan: JobPlan) -> list[str]:
     """Return lines, at least one, on how long a step and the whole job take and how that is known.
 
-    Where it is not known they say so, with the nearest published result. With a check of the nodes, the last line has
-    its time. Lines have no label and no period.
+    First ``5.74 s a step in 3 runs of this job here; 9 of 10 more runs should take 5.70 to 5.78``, the published
+    step time, or both; where neither is known, that there is no estimate, with the nearest published result. Then
+    ``50 steps and the start take about 9 to 11 minutes, time limit 00:30:00``, if it is known, and last the time
+    for the check of the nodes, if there is one. Lines have no label and no period.
     """
     known, published = plan.preflight, plan.preflight.published
     lines = []
@@ -57,7 +59,9 @@ def time_lines(plan: JobPlan) -> list[str]:
 def _published_lines(published: PublishedTime) -> list[str]:
     """Return one or two lines on the published step time nearest to the plan, worded by how alike its job was.
 
-    Two for ``nearest``: that there is no estimate, and the result with all differences.
+    One for ``exact``, ``published: 10.2 s a step (64 H100, Megatron-Bridge, nemo:25.11)``, and one for
+    ``weak scaling``, ``10.2 s a step was measured at 64 GPUs, ...``. Two for ``nearest``: that there is no
+    estimate, and the result with all differences.
     """
     seconds = f"{same_decimals(published.step_seconds)[0]} s a step"
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
@@ -82,7 +86,7 @@ def _minutes_text(span: Span) -> str:
 
 
 def _limit_text(plan: JobPlan, duration: Span) -> str:
-    """Return the time limit as the end of a line, ``, time limit 00:30:00``, and whether it may be too short.
+    """Return the time limit as the end of a line, ``, time limit 00:30:00``, with ``, which may be too short`` if so.
 
     For that, the longer end of ``duration``, the job's likely time in seconds, counts. Empty where no scheduler has
     a limit of LLMB's.
@@ -115,6 +119,7 @@ def answer_line(plan: JobPlan) -> str:
     """Return one line on whether the job fits, how long a step and the job take, and what it costs.
 
     ``fits: 60.1 of 79 GiB (validated); 5.74 s a step (published); about 9 to 11 minutes; 9.9 to 11.0 GPU-hours``.
+    Where it does not or may not fit, the reserve is named, too (``may not fit: 75.1 and 6 in reserve of 79 GiB``).
     It gives no grounds. Parts that are not known are left out, but for the step time, of which it says
     ``no estimate of the time``.
     """
@@ -133,10 +138,10 @@ def answer_line(plan: JobPlan) -> str:
 
 
 def _step_text(plan: JobPlan) -> str:
-    """Return the likely step time with where it is known from, in parentheses:
-    ``5.74 s a step (published, another container)``.
+    """Return the likely step time with where it is known from, in parentheses.
 
-    ``no estimate of the time`` where it is not known.
+    ``5.74 s a step (3 runs here)`` by own runs, ``5.74 s a step (published, another container)`` by a published
+    result, the words behind the comma only if so. ``no estimate of the time`` where it is not known.
     """
     likely, published = likely_seconds(plan), plan.preflight.published
     if likely is None:
@@ -153,7 +158,8 @@ def _step_text(plan: JobPlan) -> str:
 def memory_line(memory: MemoryEstimate) -> str:
     """Return one line on the GPU memory that the fullest rank needs: predicted, as measured, and how well known.
 
-    ``60.1 GiB and 6 in reserve on the fullest rank, of 179 (dense, bf16: validated)``.
+    ``60.1 GiB and 6 in reserve on the fullest rank, of 179 (dense, bf16: validated)``, in the words of
+    ``_peaks_text`` and ``memory_known``. No period.
     """
     return f"{_peaks_text(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})"
 
@@ -191,8 +197,8 @@ def memory_known(memory: MemoryEstimate) -> str:
 def short_lines(plan: JobPlan) -> list[str]:
     """Return up to three lines on the plan, ``memory: ...``, ``time: ...`` and ``cost: ...``, in this order.
 
-    Memory and cost are left out where they are not known, and the time for jobs on CPUs that nobody has timed,
-    unless their nodes are checked.
+    The time has all of ``time_lines``, joined by "; ". Memory and cost are left out where they are not known, and
+    the time for jobs on CPUs that nobody has timed, unless their nodes are checked; so the list may be empty.
     """
     memory, lines = plan.preflight.memory, []
     if memory is not None:

@@ -64,10 +64,10 @@ def experiment_name(
 ) -> str:
     """Return the name of a run's experiment, also of its folder: the variant's pattern and what is undocumented.
 
-    What differs from the recipe's row is appended, ``_tp4_cg0``: another FP8 scaling, columns of ``layout`` unlike
-    those of ``documented``, balanced routing, the framework's ``settings`` (by section and field), profiles and
-    traces, in this order. ``fp8_recipe`` is the job's FP8 scaling; None: it is not in FP8. The same job always has
-    the same name.
+    What differs from the recipe's row is appended, ``_tp4_cg0``: another FP8 scaling, columns of the job's
+    ``layout`` unlike those of ``documented`` (the row's at the job's number of GPUs), balanced routing, the
+    framework's ``settings`` (by section and field), profiles and traces, in this order. ``fp8_recipe`` is the job's
+    FP8 scaling; None: it is not in FP8. The same job always has the same name.
 
     Raises:
         RecipeError: the name cannot be a folder's
@@ -135,9 +135,10 @@ def make_plan(
 ) -> JobPlan:
     """Return the plan of the job that ``request`` asks for; notices for the user are in its ``preflight.warnings``.
 
-    ``measured`` is called once with the plan, whose ``preflight`` is empty yet, and returns what this site's runs
-    of such a job tell; by default there are none. Nothing is written, and no scheduler is asked but for the kinds
-    of MPI.
+    ``machine`` says how jobs run (``cluster_type``), and, where they run here, which GPUs there are. ``measured``
+    is called once with the plan, whose ``preflight`` is empty yet, and returns what this site's runs of such a job
+    tell; by default there are none; what it raises comes out. Nothing is written, and no scheduler is asked but for
+    the kinds of MPI.
 
     Raises:
         RequestError: there can be no such job, LLMB_INSTALL is not set (code ``no-install``), or the job does not

@@ -31,10 +31,10 @@ _BESIDE_TRAINING = ("checkpoints", "profile", "NCCL trace")
 
 
 def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
-    """Return the published result of exactly the plan's job, of its own container or else of the newest; None:
-    there is none.
+    """Return the published result of exactly the plan's job, of its own container or else of the newest; None: there
+    is none.
 
-    Of several of one container it is the recipe's first.
+    Of several of one container it is the recipe's first. ``recipe`` is the plan's, as it was read.
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
@@ -45,8 +45,8 @@ def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
 def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
     """Return every published result of exactly the plan's job, the nearest software first; empty: there is none.
 
-    That is the plan's own container, then the newest, and last results without a container; within one container the
-    recipe's order.
+    That is the plan's own container, then the newest, and last results without a container; within one container
+    the recipe's order. ``recipe`` is the plan's, as it was read.
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
@@ -61,11 +61,12 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
 
 
 def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
-    """Return the published step time nearest to the plan's job, and how that job differs; None: its model has none.
+    """Return the published step time nearest to the plan's job, and how that job differs.
 
-    Nearest is first of the same GPU type, then of the same dtype, FP8 scaling and variant, as far as there is any;
-    of these with the fewest differences in what a step does, the nearest number of GPUs and then the nearest
-    software.
+    None: nothing is published of its model, or the recipe has no row of the nearest kind's jobs. Nearest is first
+    of the same GPU type, then of the same dtype, FP8 scaling and variant, as far as there is any (that is the
+    kind); of these with the fewest differences in what a step does, the nearest number of GPUs (by ratio; of
+    equally near ones the smaller) and then the nearest software. ``recipe`` is the plan's, as it was read.
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
@@ -114,9 +115,10 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
 def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[Difference] | None:
     """Return how the plan's job differs from the one of a published result, but for their software.
 
-    Empty: it does not. None: the recipe has no row for the published job. They come in the order of size, GPU type,
-    dtype, variant, layout columns, sequence length, work of each GPU, and what no published job has, such as profiles.
-    Functions are compared last, and only where nothing else differs in what a step does.
+    ``recipe`` is the plan's, as it was read, and ``result`` one of its results. Empty: it does not. None: the
+    recipe has no row for the published job. They come in the order of size, GPU type, dtype, variant, layout
+    columns, sequence length, work of each GPU, and what no published job has, such as profiles. Functions are
+    compared last, and only where nothing else differs in what a step does.
 
     Raises:
         RecipeError: the recipe's functions cannot be read
@@ -204,9 +206,11 @@ def _compare_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared
 
 
 def _compare_settings(plan: JobPlan) -> _Compared:
-    """Yield (name, published, planned) for what no published job has: settings, checkpoints, profiles and traces.
+    """Yield (name, published, planned) for what no published job has, whether they differ or not.
 
-    Whether they differ or not. (Saving takes time and switches overlaps off, and so does loading.)
+    First each of the framework's settings that the plan changes, by ``section.field`` (published: ``unset``), then
+    ``routing``, ``checkpoints``, ``profile`` and ``NCCL trace``. (Saving takes time and switches overlaps off, and
+    so does loading.)
     """
     for name, value in plan.megatron.items():
         yield name, "unset", value

@@ -48,14 +48,17 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def account(self) -> str | None:
-        """The account that this job is charged to in its scheduler; None: there are no accounts, or none is named."""
+        """The account that this job is charged to in its scheduler; None: there are no accounts, or none is named.
+
+        None in this base class.
+        """
         return None
 
     @property
     def queue(self) -> str | None:
         """The queue (in Slurm the partition) in which the job waits and whose nodes it gets.
 
-        None: there are none, or none is named.
+        None: there are none, or none is named; always in this base class.
         """
         return None
 
@@ -68,44 +71,53 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def nodelist(self) -> str | None:
-        """The nodes that the job asks for by name, as a host list such as ``n[1-4]``; None: any nodes will do."""
+        """The nodes that the job asks for by name, as a host list such as ``n[1-4]``; None: any nodes will do.
+
+        None in this base class.
+        """
         return None
 
     @property
     def excluded(self) -> str | None:
-        """The nodes that the job must not run on, as a host list such as ``n[1-4]``; None: it may run on all."""
+        """The nodes that the job must not run on, as a host list such as ``n[1-4]``; None: it may run on all.
+
+        None in this base class.
+        """
         return None
 
     @property
     def containers(self) -> bool:
-        """Whether the job's ranks run in its container image."""
+        """Whether the job's ranks run in its container image; False in this base class."""
         return False
 
     @property
     def nvlink_nodes(self) -> int | None:
         """How many of the job's nodes are to share an NVLink domain (Slurm's segment).
 
-        None: the scheduler is not asked for it.
+        None: the scheduler is not asked for it, as always in this base class.
         """
         return None
 
     @property
     def starts_mpi(self) -> bool:
-        """Whether the job's ranks are started so that MPI finds the others, by PMIx or the like."""
+        """Whether the job's ranks are started so that MPI finds the others, by PMIx or the like; False in this base
+        class.
+        """
         return False
 
     @property
     def own_limit(self) -> bool:
         """Whether the user gave options of the scheduler's own that say when the job is told to end.
 
-        The plan's time limit is then not checked.
+        The plan's time limit is then not checked. False in this base class.
         """
         return False
 
     def variables(self, gpus_per_node: int) -> dict[str, str]:
         """Return the variables of a request, name to value, that would ask for the same account and queue.
 
-        Empty: neither is named. ``gpus_per_node`` is the job's; it matters where a scheduler is asked for GPUs.
+        Empty: neither is named. ``gpus_per_node`` is the job's; it matters where a scheduler is asked for GPUs, not
+        in this base class.
         """
         variables = {self.account_variable: self.account, self.queue_variable: self.queue}
         return {name: value for name, value in variables.items() if name and value}
@@ -136,11 +148,12 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """A scheduler's own section of ``cluster_config.yaml``, which makes the scheduler's part of plans.
 
     This base class is for ways of running jobs without such settings; each executor's own derives from it. ``plan``
-    returns the part for one job, ``site_part`` what every job of the site asks for; None from either: the scheduler
-    is told nothing. ``time_limit`` returns the job's limit and who gave it (None: nobody), ``problems`` what is
-    wrong in this section, as (key, problem, remedy). ``plan``, ``site_part`` and ``time_limit`` raise a
-    RequestError for what cannot be asked for. The property ``queue`` is the name of that of jobs that name none
-    (None: the scheduler's default), the property ``containers`` True where the site wants jobs in containers.
+    returns the part for one job, ``site_part`` what every job of the site asks for; None from either, as here: the
+    scheduler is told nothing. ``time_limit`` returns the job's limit and who gave it (None: nobody; here only the
+    user's counts), ``problems`` what is wrong in this section, as (key, problem, remedy), here nothing. ``plan``,
+    ``site_part`` and ``time_limit`` of derived classes raise a RequestError for what cannot be asked for. The
+    property ``queue`` is the name of that of jobs that name none (None, as here: the scheduler's default), the
+    property ``containers`` True, as here, where the site wants jobs in containers.
     """
 
     part: ClassVar[type[SchedulerPart]] = SchedulerPart
@@ -148,7 +161,10 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def queue(self) -> str | None:
-        """The queue (in Slurm the partition) of jobs that name none; None: the scheduler's own default."""
+        """The queue (in Slurm the partition) of jobs that name none; None: the scheduler's own default.
+
+        None in this base class.
+        """
         return None
 
     @property
@@ -162,14 +178,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def problems(self) -> Iterable[tuple[str, str, str]]:
         """Return what is wrong in this section beyond the types, as (key, problem, remedy) each; empty: nothing.
 
-        The problem is the rest of a sentence that begins with the key, without a leading blank.
+        The problem is the rest of a sentence that begins with the key, without a leading blank. Empty in this base
+        class.
         """
         return ()
 
     def time_limit(self, request: Request) -> TimeLimit | None:
         """Return the job's time limit by the user (``request``), else by this section of the site's configuration.
 
-        None: neither gives one, and the recipe's holds.
+        None: neither gives one, and the recipe's holds. In this base class only TIME_LIMIT counts, and nothing is
+        raised.
 
         Raises:
             RequestError: there is no such limit, or two contradict each other
@@ -180,7 +198,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """Return the scheduler's part of a plan for a job on ``nodes`` nodes; None: the scheduler is told nothing.
 
         ``gpus_per_node`` is how many GPUs the job uses on each node. Adds notices for the user to ``case``.
-        ``may_start_mpi``: the job's ranks may start MPI.
+        ``may_start_mpi``: the job's ranks may start MPI. In this base class it is what ``site_part`` returns,
+        without notices.
 
         Raises:
             RequestError: the scheduler cannot be asked for what is requested
@@ -190,7 +209,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def site_part(self, queue: str | None = None) -> SchedulerPart | None:
         """Return what every job of this site asks of the scheduler; None: the scheduler is told nothing.
 
-        ``queue`` replaces the site's own; None: it does not.
+        ``queue`` replaces the site's own; None: it does not. None in this base class.
 
         Raises:
             RequestError: the site's own options for the scheduler are wrong

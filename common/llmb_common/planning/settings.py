@@ -74,7 +74,7 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
 
     They are in the order of the request. Those that the job's function has anyway are left out, which is noted in
     ``case``; a release whose settings are not known is noted, too, and then names and values are not checked.
-    ``engine`` is the minor release to run in.
+    ``engine`` is the minor release to run in, ``layout`` the job's.
 
     Raises:
         RequestError: the release has no such setting (code ``unknown-setting``), it takes no such value

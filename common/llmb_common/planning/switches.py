@@ -319,8 +319,8 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
 def ineffective(case: Case) -> list[str]:
     """Return a notice for each part of a request that has no effect where its job runs; empty: there is none.
 
-    Variables that LLMB does not know, but that were probably meant for it, come first. Nothing is added to
-    ``case``.
+    ``TIME_LIMIT: no effect on the local executor``, without a period. Variables that LLMB does not know, but that
+    were probably meant for it, come first. Nothing is added to ``case``.
     """
     request = case.request
     cluster = case.cluster

@@ -31,8 +31,8 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     stderr.
 
     Raises:
-        RequestError: ``LLMB_INSTALL`` has characters that no path may have here, or names a home that does not
-            exist
+        RequestError: ``LLMB_INSTALL`` is not one line of text, only commas, longer than 20,000 characters, or names a
+            home that does not exist
         OSError: the current folder, which is asked for, has been removed
     """
     if named := variables.get("LLMB_INSTALL", "").strip():
@@ -75,13 +75,15 @@ class Workspace:
     The argument ``install`` is the installation's folder, which need not exist; None: the one that ``find_install``
     finds, if any. It is found at once: ``install_or_none`` has it, or None; the property ``install`` raises a
     RequestError where there is none, ``require_install`` also where it does not exist. The properties ``cluster``
-    (cluster_config.yaml) and ``catalog`` (a tuple of all recipes that can be read, sorted by folder name) are read
-    on first use and then kept. ``workload`` returns a recipe by its name, with its folder, or raises a
-    RequestError; ``workload_names`` a list of such names; ``adopted`` copies of a recipe with the catalogues that
-    this site has added, by release; ``nearest_model`` a remedy for a name that is unknown, or "". ``cluster`` and
-    all that come after it here raise a ConfigError where cluster_config.yaml cannot be used, and all that look for
-    recipes a RequestError where ``LLMB_REPO`` has none. ``planned_for`` is set by its users: the GPU type that a
-    dry run chose for its first job, for its other jobs.
+    (cluster_config.yaml; the defaults without one) and ``catalog`` (a tuple of all recipes that can be read, sorted
+    by folder name) are read on first use and then kept. ``workload`` returns a recipe by its name, with its folder,
+    or raises a RequestError; ``workload_names`` a list of such names; ``adopted`` copies of a recipe with the
+    catalogues that this site has added, by release; ``nearest_model`` a remedy for a name that is unknown, or "".
+    ``cluster`` and all that come after it here raise a ConfigError where cluster_config.yaml cannot be used, and
+    all that look for recipes a RequestError where ``LLMB_REPO`` has none; ``workload``, ``adopted`` and
+    ``nearest_model`` a RecipeError where a file of a recipe that they need cannot be read; ``require_install`` and
+    ``workload_names`` an OSError where the installation's folder may not be looked at. ``planned_for`` is set by
+    its users: the GPU type that a dry run chose for its first job, for its other jobs.
 
     Raises:
         RequestError: ``LLMB_INSTALL`` cannot be used as a path
@@ -140,7 +142,7 @@ class Workspace:
 
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
-        """All recipes that can be read, sorted by folder name, read once.
+        """All recipes that can be read, sorted by folder name, read once; empty: none can be.
 
         A notice on stderr names each one that cannot be read.
 

@@ -162,7 +162,8 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
         def scaled_to_length(known: float | None, growth: tuple[float, float] | None) -> float | None:
             """Return ``known`` FLOPs per token, counted at the function's own sequence length, converted to ``length``.
 
-            ``growth`` is (b, c) of the formula. None where either argument is None.
+            ``growth`` is (b, c) of the formula; ``length`` and ``function`` are those of the enclosing method. None
+            where either argument is None.
             """
             if known is None or growth is None:
                 return None
@@ -217,15 +218,15 @@ def _read_catalogue(path: Path) -> _CatalogueFile:
 class Catalogue:
     """The functions of one release of Megatron-Bridge, read from the catalogue's file ``path`` on construction.
 
-    ``base`` is the variant of plain pretraining. ``release``, ``sha256``, ``date``, ``assumed`` and ``missing`` are
-    those of the file, and ``index`` lists what each function's name says, in the file's order. A function's own
-    line is decoded only when it is asked for, and a damaged line is noticed only then; ``is_intact`` returns
-    whether all lines have the file's SHA-256. ``entry`` returns the index entry, ``function`` the ``Function`` and
-    ``flops`` the FLOPs per token at a sequence length, each of a function's exact name; they raise a RecipeError
-    where there is none, or its line is damaged. What a recipe lists: the properties ``sizes`` (names of models) and
-    ``variants`` (those beside ``base``) are tuples, ``model`` returns the model of one of ``sizes``, and
-    ``configurations`` (what selects each function) and ``rows`` (functions as rows) are iterators. ``model`` and
-    ``rows`` raise a RecipeError at a damaged line.
+    ``base`` is the variant of plain pretraining. ``path`` stays readable; ``release``, ``sha256``, ``date``,
+    ``assumed`` and ``missing`` are those of the file, and ``index`` is a tuple of what each function's name says,
+    in the file's order. A function's own line is decoded only when it is asked for, and a damaged line is noticed
+    only then; ``is_intact`` returns whether all lines have the file's SHA-256. ``entry`` returns the index entry,
+    ``function`` the ``Function`` and ``flops`` the FLOPs per token at a sequence length, each of a function's exact
+    name; they raise a RecipeError where there is none, or its line is damaged (``entry`` reads no line). What a
+    recipe lists: the properties ``sizes`` (names of models) and ``variants`` (those beside ``base``) are tuples,
+    ``model`` returns the model of one of ``sizes``, and ``configurations`` (what selects each function) and
+    ``rows`` (functions as rows) are iterators. ``model`` and ``rows`` raise a RecipeError at a damaged line.
 
     Raises:
         RecipeError: the file, or the one that it builds on, cannot be read

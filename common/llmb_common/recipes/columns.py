@@ -69,11 +69,11 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
     """The layout of a job: parallel sizes, batch sizes, and what saves GPU memory or launch time.
 
     ``ep``, ``etp`` and ``vp`` None: not used. ``mbs`` and ``gbs`` are the micro-batch and global batch sizes in
-    samples; ``gbs`` is a formula of GPUs in a recipe's row, and a number everywhere else. ``recompute_layers`` and
-    ``offload_layers`` count the layers whose activations are computed again or kept in CPU memory; ``fsdp`` and
-    ``cuda_graph`` say whether these are on. The property ``parallelism`` is the parallel sizes above 1 as text,
-    ``TP8 PP8 FSDP``. Unknown keys, sizes below 1 and negative counts are refused when it is decoded, not when it is
-    made.
+    samples; ``gbs`` is a formula of GPUs in a recipe's row (``GPUs*2``), and a number everywhere else.
+    ``recompute_layers`` and ``offload_layers`` count the layers whose activations are computed again or kept in CPU
+    memory; ``fsdp`` and ``cuda_graph`` say whether these are on. The property ``parallelism`` is the parallel sizes
+    above 1 as text, ``TP8 PP8 FSDP``, without ETP; empty: all are 1. Unknown keys, sizes below 1 and negative
+    counts are refused when it is decoded, not when it is made.
     """
 
     tp: Division[Positive] = 1

@@ -180,8 +180,9 @@ def _problems(recipe: Recipe) -> Problems:
 def _result_identity(recipe: Recipe, result: PublishedResult) -> str:
     """Return a line that tells one published result of ``recipe`` from all others: what was measured, and where.
 
-    It has variant, model size, precision, GPUs, document and container; a recipe must not list two results with the
-    same. The document must be one of ``recipe.documents``.
+    ``VARIANT 70b fp8 (cs) on 64 h100 of TITLE 25.09``: variant, model size, precision, GPUs, title of the document,
+    container. A recipe must not list two results with the same. The document must be one of ``recipe.documents``,
+    else there is a KeyError.
     """
     document = recipe.document(result)
     dtype = precision(result.dtype, result.fp8_recipe)

@@ -22,10 +22,11 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*\Z")]
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
     """The experts of a mixture-of-experts model, as a recipe or a catalogue states them.
 
-    ``experts`` is their number in each MoE layer, of which each token goes to ``top_k``. ``ffn`` is the inner width of
-    one expert's MLP, ``shared_ffn`` that of the shared expert (None: not known, or there is none; 0: none). ``every``
-    1: all layers are MoE; 2: every second layer is, starting with the second. Catalogues leave ``every`` out, so it is
-    1 there whatever the model has.
+    ``experts`` is their number in each MoE layer, of which each token goes to ``top_k``. ``ffn`` is the inner
+    width, in elements, of one expert's MLP, ``shared_ffn`` that of the shared expert (None: not known, or there is
+    none; 0: none). ``every`` 1: all layers are MoE; 2: every second layer is, starting with the second. Catalogues
+    leave ``every`` out, so it is 1 there whatever the model has. It is decoded from a catalogue; a recipe has a
+    ``MoE``. A number below 1 (``shared_ffn``: below 0) is refused when it is decoded.
     """
 
     experts: Positive
@@ -38,10 +39,11 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 class MoE(Experts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The experts and router of an ``Architecture``, in the numbers that Megatron builds them from.
 
-    ``router`` is the function that makes the router's scores, ``aux_loss`` the coefficient of the load-balancing loss
-    (0: none), ``capacity_factor`` an expert's capacity over an equal share of the tokens. ``pre_softmax``: softmax
-    comes before the choice of experts, not after. ``probabilities_on_input``: the router's probabilities scale an
-    expert's input, not its output. An unknown key in recipe.yaml is refused when it is decoded.
+    The fields that ``Experts`` has mean the same here. ``router`` is the function that makes the router's scores,
+    ``aux_loss`` the coefficient of the load-balancing loss (0: none), ``capacity_factor`` an expert's capacity over
+    an equal share of the tokens. ``pre_softmax``: softmax comes before the choice of experts, not after.
+    ``probabilities_on_input``: the router's probabilities scale an expert's input, not its output. An unknown key
+    in recipe.yaml, or a number out of range, is refused when it is decoded.
     """
 
     router: Literal["softmax", "sigmoid"] = "softmax"
@@ -54,12 +56,16 @@ class MoE(Experts, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A transformer that a recipe lists, in the numbers that Megatron builds it from; job.json has them unchanged.
 
-    ``hidden``, ``ffn`` and ``head_dim`` are widths in elements; ``query_groups`` is the number of key and value heads,
-    ``vocabulary`` the number of tokens, unpadded. ``gated``: the MLP multiplies by a gate. ``zero_centered_gamma``:
-    norms keep their weights less 1. ``rope_scaling`` is the factor of RoPE's scaling, ``rotary_percent`` the share (0
-    to 1) of a head that RoPE turns. ``no_rope_interval`` 4: every fourth layer goes without RoPE. ``attention_chunk``:
-    tokens of one chunk of local attention. ``init_std``: standard deviation of the initial weights. ``moe`` None: all
-    layers are dense. Other fields that are None: not used. An unknown key in recipe.yaml is refused when it is decoded.
+    ``hidden``, ``ffn`` (of a dense MLP) and ``head_dim`` are widths in elements; ``heads`` is the number of query
+    heads, ``query_groups`` that of key and value heads, ``vocabulary`` the number of tokens, unpadded.
+    ``activation`` is the MLP's; ``gated``: the MLP multiplies by a gate. ``norm_epsilon`` is added to a norm's
+    variance; ``zero_centered_gamma``: norms keep their weights less 1. ``rope_base`` is the base of rotary
+    positions, ``rope_scaling`` the factor of their scaling, ``rotary_percent`` the share (0 to 1) of a head that
+    RoPE turns; ``rope_interleaved``: it turns pairs of neighboring elements. ``no_rope_interval`` 4: every fourth
+    layer goes without RoPE. ``attention_chunk``: tokens of one chunk of local attention. ``tied_embeddings``: input
+    and output share their weights. ``init_std``: standard deviation of the initial weights. ``moe`` None: all
+    layers are dense. Other fields that are None: not used. An unknown key in recipe.yaml, or a number out of range,
+    is refused when it is decoded. recipe.yaml lists it.
     """
 
     layers: Positive
@@ -88,11 +94,12 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """The main sizes of the model that a function builds, as its catalogue states them.
 
-    ``hidden`` and ``ffn`` are widths in elements, ``query_groups`` the number of key and value heads. ``vocabulary``
-    None: padded until it divides, so it depends on the layout. ``ffn`` None: not stated. ``moe`` None: no experts.
-    ``mtp_layers``: layers of multi-token prediction. ``provider``: Megatron-Bridge's class of the model; empty: not
-    stated. ``attention_chunk``, a property, is always None, so that an ``Architecture`` may stand in its place. It is
-    decoded from the catalogue.
+    ``hidden`` and ``ffn`` are widths in elements, ``heads`` is the number of query heads, ``query_groups`` that of
+    key and value heads. ``vocabulary`` None: padded until it divides, so it depends on the layout. ``ffn`` None:
+    not stated. ``moe`` None: no experts. ``mtp_layers``: layers of multi-token prediction, 0: none. ``provider``:
+    Megatron-Bridge's class of the model; empty: not stated. ``attention_chunk``, a property, is always None, so
+    that an ``Architecture`` may stand in its place. It is decoded from the catalogue, where unknown keys are
+    ignored.
     """
 
     layers: int
@@ -118,10 +125,10 @@ AnyShape: TypeAlias = Architecture | Shape
 class LayerKind(msgspec.Struct, frozen=True, array_like=True):
     """One kind of layer of a model: what it is made of, and its number of weights.
 
-    ``mixer`` is attention or what takes its place, ``mlp`` what follows; empty: the layer has none. The weights of one
-    such layer, over all ranks, are counted in three parts: ``divided`` (matrices that TP divides), ``routed`` (all
-    routed experts together) and ``whole`` (norms and router, which every rank has entirely). In JSON it is a list of
-    the five.
+    ``mixer`` is attention or what takes its place, ``mlp`` what follows; empty: the layer has none. The weights of
+    one such layer, over all ranks, are counted in three parts: ``divided`` (matrices that TP divides), ``routed``
+    (all routed experts together) and ``whole`` (norms and router, which every rank has entirely). In JSON it is a
+    list of the five. ``layers_of`` makes it; a catalogue has those of a function.
     """
 
     mixer: Literal["attention", "latent", "mamba", "delta", ""]
@@ -134,16 +141,17 @@ class LayerKind(msgspec.Struct, frozen=True, array_like=True):
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
     """The layers of a model in order, and the sizes inside them.
 
-    ``order`` is run lengths of letters from ``kinds``: ``3a58b`` is three layers of kind a, then 58 of kind b; a letter
-    without a number is one layer. ``expert_hidden``: the width of the experts' input; None: the model's hidden width.
-    ``latent``: ranks of queries and keys, then widths per head of the plain part, the positions and the value.
-    ``mamba``: heads, their width, groups, state. ``delta``: key heads, their width, value heads, their width. These
-    three are None where the model has no such layers. ``encoder``: number of weights that only the first pipeline stage
-    has. ``norm``: weights of a norm per hidden element (2 with a bias). ``in_order``, a property, is a list with the
-    ``LayerKind`` of each layer, first to last. ``first`` returns the output width, in elements, of an MLP's first
-    product. ``scans``, a property, maps ``mamba`` and ``delta``, where the model has them, to (output width of the
-    first product, input width of the last). ``layers_of`` makes it of an ``Architecture``; a catalogue has that of a
-    function.
+    ``order`` is run lengths of letters from ``kinds``: ``3a58b`` is three layers of kind a, then 58 of kind b; a
+    letter without a number is one layer. ``head_dim`` is the width of an attention head; ``gated``: MLPs multiply
+    by a gate. ``expert_hidden``: the width of the experts' input; None: the model's hidden width. ``latent``: ranks
+    of queries and keys, then widths per head of the plain part, the positions and the value. ``mamba``: heads,
+    their width, groups, state. ``delta``: key heads, their width, value heads, their width. These three are None
+    where the model has no such layers. ``encoder``: number of weights that only the first pipeline stage has.
+    ``norm``: weights of a norm per hidden element (2 with a bias). ``in_order``, a property, is a list with the
+    ``LayerKind`` of each layer, first to last. ``first`` returns the output width, in elements, of the first
+    product of an MLP of the inner width ``ffn``: twice that if ``gated``. ``scans``, a property, maps ``mamba`` and
+    ``delta``, where the model has them, to (output width of the first product, input width of the last).
+    ``layers_of`` makes it of an ``Architecture``; a catalogue has that of a function.
     """
 
     order: str
@@ -220,11 +228,13 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model size of a recipe (``70b``), with what is needed to plan jobs of it.
+    """One model size of a recipe, with what is needed to plan jobs of it.
 
-    ``title`` is the model's name for people. ``parameters`` is the exact count of weights of the real model; None: not
-    known. ``sequence_length`` is in tokens. ``checkpoint`` None: the documents say nothing of its checkpoints. The
-    property ``listed`` is ``architecture`` where that is not None; elsewhere an assertion fails.
+    ``size`` is its name in the recipe (``70b``), ``title`` its name for people. ``parameters`` is the exact count
+    of weights of the real model; None: not known. ``sequence_length`` is in tokens. ``checkpoint`` None: the
+    documents say nothing of its checkpoints. The property ``listed`` is ``architecture`` where that is not None;
+    elsewhere an assertion fails. recipe.yaml lists it, where an unknown key is refused, or a ``Catalogue`` makes
+    it.
     """
 
     size: Name
@@ -290,9 +300,9 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14
 class ModelFlops(NamedTuple):
     """FLOPs of one training step, forward and backward, on one sequence, by part of the model.
 
-    ``attention`` has the products with its weights, and those of queries with keys and values. ``embedding`` is the
-    product with the vocabulary at the output. The property ``total`` is the sum of the three, an int. ``model_flops``
-    makes it.
+    ``attention`` has the products with its weights, and those of queries with keys and values. ``mlp`` has those of
+    dense MLPs and of the experts that a token goes to. ``embedding`` is the product with the vocabulary at the
+    output. The property ``total`` is the sum of the three, an int. ``model_flops`` makes it.
     """
 
     attention: int
@@ -310,10 +320,11 @@ def model_flops(
 ) -> ModelFlops:
     """Return the FLOPs of a training step on one sequence, by part of the model, as NVIDIA's documents count them.
 
-    ``sequence_length`` is in tokens. Per token they are 6 per weight of a matrix product, the one with the vocabulary
-    at the output included, and in each layer 12 x heads x head size per key that a query meets, which is every key of
-    the sequence (``attention`` is ``full``) or half of them (``causal``), also where attention is local. Router, norms
-    and activations do not count. ``attention`` of the result has the products with the attention's own weights, too.
+    ``model`` is its architecture, ``sequence_length`` is in tokens. Per token they are 6 per weight of a matrix
+    product, the one with the vocabulary at the output included, and in each layer 12 x heads x head size per key
+    that a query meets, which is every key of the sequence (``attention`` is ``full``) or half of them (``causal``),
+    also where attention is local. Router, norms and activations do not count. ``attention`` of the result has the
+    products with the attention's own weights, too.
     """
     width = model.heads * model.head_dim
     groups_width = model.query_groups * model.head_dim

@@ -82,11 +82,11 @@ class Nearest(msgspec.Struct, frozen=True):
 def model_named(name: str) -> Model:
     """Return what the model's ``name`` says of it: with ``8x7b`` in it, there are experts, and 56 billion weights.
 
-    A word that is a number (``8``, ``1.5``, ``1p5``) with ``m``, ``b`` or ``t`` behind it is that of the weights (the
-    last one counts), and a word such as a22b in ``235b_a22b`` says that there are experts. Words are split at ``-``,
-    ``_`` and blanks; case and an owner before a ``/`` do not count. If library.json lists the model (``in_library``),
-    it may add that there are experts, and its number of weights comes before the name's. Neither says it:
-    ``parameters`` None, ``experts`` False.
+    A word that is a number (``8``, ``1.5``, ``1p5``) with ``m``, ``b`` or ``t`` (10^6, 10^9, 10^12) behind it is
+    that of the weights (the last one counts), and a word such as a22b in ``235b_a22b`` says that there are experts.
+    Words are split at ``-``, ``_`` and blanks; case and an owner before a ``/`` do not count. If library.json lists
+    the model (``in_library``), it may add that there are experts, and its number of weights comes before the
+    name's. Neither says it: ``parameters`` None, ``experts`` False.
     """
     words = _name_words(_without_owner(name))
     known = _read_library()["models"].get(in_library(name) or "", {})
@@ -198,11 +198,13 @@ def plan_command(
 ) -> str:
     """Return the shell command ``llmb-run plan ...`` for a job of the model ``size``, which ``recipe`` must list.
 
-    GPU type, dtype and number of GPUs are those given, or where the recipe has no such job, the nearest that it has:
-    the GPU type gives way last, the number of GPUs first, to the documented one that is closest as a ratio. For one
-    that is None it is ``type_for``'s choice, BF16, and the smallest scale. A variant that runs only by its name is
-    taken, and named, only where there is no other. Where the recipe has rows for any machine alone, the type is
-    ``cpu``. ``size`` is matched exactly and must have a configuration. Words are quoted for a shell.
+    ``gpu_type``, ``dtype`` and ``gpus`` (a number) are those asked for; None: not asked for. These decide in turn:
+    the GPU type is kept if the recipe has rows for it, and chosen like ``type_for``'s else; the dtype (None: BF16)
+    is kept if there are rows with it, and is any that there is else; the number of GPUs is the documented one that
+    is closest as a ratio (None: the smallest). A variant that runs only by its name is taken, and named, only where
+    there is no other. Where the recipe has rows for any machine alone, the type is ``cpu``. Names are matched
+    exactly as the recipe spells them (``h100``, ``fp8``), and ``size`` must have a configuration. Words are quoted
+    for a shell: ``llmb-run plan -w NAME -s 8b --gpu-type h100 --dtype bf16 --scale 8``.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -232,8 +234,8 @@ def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> 
 
     Types with ``dtype`` are preferred, then those with a configuration for just ``gpus`` GPUs; None for either: any. Of
     these it is the recipe's default, else the first with a published result for size, dtype and number of GPUs, else
-    the first, in the order of the recipe's configurations. None: the recipe has no configuration of ``size`` for a GPU,
-    or only ones that its image does not run.
+    the first, in the order of the recipe's configurations. ``size`` and ``dtype`` are matched exactly (``70b``,
+    ``fp8``). None: the recipe has no configuration of ``size`` for a GPU, or only ones that its image does not run.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -266,8 +268,8 @@ def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | Non
 def _runnable_configurations(recipe: Recipe) -> Iterator[Configuration]:
     """Yield the configurations that the recipe's own image runs, without GPU counts that Megatron refuses.
 
-    They are copies in the recipe's order; one that has no count left is left out. The recipe lists at least one
-    variant.
+    They are copies in the recipe's order, whose ``scales`` lack those counts; one that has no count left is left
+    out, and so is one that needs another release. The recipe lists at least one variant.
 
     Raises:
         RecipeError: the recipe's catalogue or validation file cannot be read
@@ -304,8 +306,9 @@ def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
 def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
     """Yield the recipe's full-size models whose number of parameters is known and that it runs on ``gpu_type``.
 
-    ``gpu_type`` None: on any. They come in the order of the recipe's sizes, each once. Small copies for tests
-    (``smoke`` in the name) and stand-ins (``-proxy`` at its end) are left out.
+    ``gpu_type`` is matched as in ``_whose_rows``; None: on any. They come in the order of the recipe's sizes, each
+    once, as the ``Model`` of this module. Small copies for tests (``smoke`` in the name, or ``reduced``) and
+    stand-ins (``-proxy`` at its end) are left out.
 
     Raises:
         RecipeError: the recipe's catalogue or validation file cannot be read, or a function's line is damaged

@@ -27,7 +27,8 @@ NO_COPY = "no copy of {} runs without GPUs, but a dry run plans it"
 class RecipeDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model size, dtype and GPU type that jobs of a recipe have where the request names none.
 
-    ``gpu_type`` None: the recipe has no default. An unknown key is refused when recipe.yaml is loaded.
+    Each is a name as the recipe spells it. ``gpu_type`` None: the recipe has no default. An unknown key is refused
+    when recipe.yaml is loaded.
     """
 
     model_size: Name
@@ -73,12 +74,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Properties: ``models``, ``variants``, ``rows`` and ``results`` are tuples of what recipe.yaml lists
     (``listed_models`` and so on), then of the catalogue's or results file's; ``sizes`` are the names of the models.
     ``configurations`` is a new iterator over what selects each row. ``engines`` maps releases (``0.6``) that jobs can
-    run to their images. ``catalogue`` is None where all rows are listed; ``releases`` maps exact releases (``0.6.0``)
-    to the recipe with that one's functions. Methods: ``of_release`` returns the latter, or the recipe itself;
-    ``rows_for`` a list of rows for a GPU type; ``model`` and ``variant`` the one of a name in any case, RequestError
-    for an unknown one. ``smoke_of`` returns the size that is a small copy of a model, ``refusal`` why Megatron does not
-    train a function, ``function`` that of a row, each None where there is none. ``document`` returns the publication of
-    a result, ``measured_as`` the variant by whose rules runs are measured. Files are read when first asked for: all but
+    run to their images, the default first. ``catalogue`` is None where all rows are listed; ``releases`` maps exact
+    releases (``0.6.0``) to the recipe with that one's functions (empty: it has one catalogue only, or none). Methods:
+    ``of_release`` returns the latter, or the recipe itself; ``rows_for`` a list of rows for a GPU type; ``model`` and
+    ``variant`` the one of a name in any case, RequestError for an unknown one. ``smoke_of`` returns the size that is a
+    small copy of a model, ``refusal`` why Megatron does not train a function, ``function`` that of a row, each None
+    where there is none. ``document`` returns the publication of a result (KeyError for a result of another recipe),
+    ``measured_as`` the variant by whose rules runs are measured. Files are read when first asked for: all but
     ``engines``, ``smoke_of``, ``document`` and ``measured_as`` may raise RecipeError for one that cannot be read. What
     else does not fit is refused by ``load_recipe``.
     """
@@ -210,6 +212,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def rows(self) -> tuple[Row, ...]:
         """All the recipe's configuration rows: those that recipe.yaml lists, then one per catalogued function.
 
+        Both are in the order of their file.
+
         Raises:
             RecipeError: the catalogue's file cannot be read, or is damaged
         """
@@ -218,6 +222,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @cached_property
     def results(self) -> tuple[PublishedResult, ...]:
         """All results that NVIDIA published for the recipe: those in recipe.yaml, then the results file's.
+
+        Both are in the order of their file; empty where there are none. Of the latter only those that belong to a
+        function.
 
         Raises:
             RecipeError: the results file cannot be read
@@ -233,10 +240,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ) -> list[Row]:
         """Return the configuration rows that jobs on ``gpu_type`` may run, in the order of the recipe's variants.
 
-        Of the rows that recipe.yaml lists, they are those of that type, of the type whose rows it shares, and those for
-        any GPU; of a catalogue, only those of the first of these types that it has a function for. Of one variant, the
-        rows that recipe.yaml lists come first. All names are matched exactly; None for another argument: any. An
-        unknown type has only the rows for any GPU. Empty: no row matches.
+        Of the rows that recipe.yaml lists, they are those of that type, of the type whose rows it shares, and those
+        for any GPU; of a catalogue, only those of the first of these types that it has any function for, also where
+        the other arguments leave none of that type's. Of one variant, the rows that recipe.yaml lists come first.
+        All names are matched exactly, ``dtype`` without the FP8 scaling; None for another argument: any. An unknown
+        type has only the rows for any GPU. Empty: no row matches.
 
         Raises:
             RecipeError: the catalogue's file cannot be read, or is damaged

@@ -59,10 +59,10 @@ def precision(dtype: str, fp8_recipe: str | None) -> str:
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a variant's Nsight Systems profile covers by default: steps ``start`` to ``stop``, and the ranks.
 
-    ``stop`` is larger, and the first step that is not profiled. ``ranks`` is ``all`` or a list as text (``0-8``, both
-    ends included), ``file`` a pattern for the report's name with ``${MODEL}``, ``${MODEL_SIZE}``, ``${DTYPE}``,
-    ``${NUM_GPUS}`` and the variables of Slurm's tasks; ``suffix`` is appended to the run's name. An unknown key or a
-    wrong form is refused when recipe.yaml is loaded.
+    ``stop`` is larger, and the first step that is not profiled. ``ranks`` is ``all`` or a list as text (``0-8``,
+    both ends included; commas between several), ``file`` a pattern for the report's name with ``${MODEL}``,
+    ``${MODEL_SIZE}``, ``${DTYPE}``, ``${NUM_GPUS}`` and the variables of Slurm's tasks; ``suffix`` is appended to
+    the run's name (empty: nothing). An unknown key or a wrong form is refused when recipe.yaml is loaded.
     """
 
     start: Positive
@@ -77,9 +77,10 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The iterations, ``first`` to ``last`` (included), whose step times give a run's result.
 
-    They are numbered as in the log. ``statistic`` is ``mean`` over them, or ``last``: the last step's time, with the
-    mean shown beside it. ``of_second_half``, a class method, returns the window for a run of only ``steps`` steps: the
-    second half of them, with ``mean``. That ``last`` is not before ``first`` is checked when recipe.yaml is loaded.
+    They are numbered as in the log. ``statistic`` is ``mean`` over them, or ``last``: the last step's time, with
+    the mean shown beside it. ``of_second_half``, a class method, returns the window for a run of only ``steps``
+    steps (at least 1): the second half of them, with ``mean``; of 5 steps, 3 to 5. That ``last`` is not before
+    ``first`` is checked when recipe.yaml is loaded, where an unknown key is refused.
     """
 
     first: Positive
@@ -90,15 +91,16 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def of_second_half(cls, steps: int) -> Measurement:
         """Return the window for a run of only ``steps`` steps, too few for the documents' window: its second half.
 
-        The first half is warm-up; of 5 steps, 3 to 5 are measured, and of one step that one. The statistic is the mean.
+        The first half is warm-up; of 5 steps, 3 to 5 are measured, and of one step that one. ``steps`` is at least
+        1. The statistic is the mean.
         """
         return cls(first=steps // 2 + 1, last=steps)
 
 
 class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a run that traces NCCL differs from others: its number of steps, and the suffix appended to its name.
+    """How a run that traces NCCL differs from others: its number of ``steps``, and the ``suffix`` appended to its name.
 
-    An unknown key is refused when recipe.yaml is loaded.
+    ``suffix`` empty: nothing is appended. An unknown key or a wrong form is refused when recipe.yaml is loaded.
     """
 
     steps: Positive = 5
@@ -108,11 +110,12 @@ class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One generation of a recipe's configuration rows: where it comes from, and how its runs are named and measured.
 
-    Users choose it with CONFIG_VARIANT. ``title`` says for people what it is. ``experiment_name`` is a pattern for the
-    names of runs, in which ``{model_size}``, ``{dtype}``, ``{precision}``, ``{gpus}`` and layout columns such as
-    ``{tp}`` are replaced; ``max_steps`` is the number of steps of a run, ``time_limit`` the limit of its job
-    (``HH:MM:SS``, or ``D-HH:MM:SS``). ``measurement``, ``profiling`` and ``nccl_trace`` say which steps are measured,
-    profiled or traced. An unknown key or a wrong form is refused when recipe.yaml is loaded.
+    Users choose it with CONFIG_VARIANT. ``title`` says for people what it is. ``experiment_name`` is a pattern for
+    the names of runs, in which ``{model_size}``, ``{dtype}``, ``{precision}``, ``{gpus}`` and layout columns such
+    as ``{tp}`` are replaced; ``max_steps`` is the number of steps of a run, ``time_limit`` the limit of its job
+    (``HH:MM:SS``, or ``D-HH:MM:SS``). ``measurement``, ``profiling`` and ``nccl_trace`` say which steps are
+    measured, profiled or traced. An unknown key or a wrong form is refused when recipe.yaml is loaded. ``name`` is
+    in the spelling that rows have; ``Recipe.variants`` also has copies that a catalogue makes.
     """
 
     name: Name
@@ -137,13 +140,14 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of a recipe's configuration table: the layout for a GPU type, model size and range of GPU counts.
 
-    ``gpu`` may be ``any``. The property ``scales`` is a tuple of the counts from ``gpus_min`` to ``gpus_max``, each
-    twice the one before. ``gbs`` is a number, or a formula of GPUs (``GPUs``, ``GPUs*2``, ``GPUs/2``), which
-    ``global_batch_size`` evaluates for a number of GPUs, in samples; it raises RequestError where the formula gives no
-    whole number. ``layers``: how many layers its jobs build; None: all of the model's. ``time_limit`` None: the
-    variant's. ``min_memory_gb``: the memory in GB of each GPU that the table asks for; None: it does not say.
-    ``source``: file and line of the printed table (``grok1.md:41``). An unknown key or a wrong form is refused when
-    recipe.yaml is loaded.
+    The layout's columns (``tp``, ``pp``, ``mbs``, ``gbs`` and so on) are the fields of ``Columns``. ``gpu`` may be
+    ``any``; ``dtypes`` are those that the row is for. The property ``scales`` is a tuple of the counts from
+    ``gpus_min`` to ``gpus_max``, each twice the one before. ``gbs`` is a number, or a formula of GPUs (``GPUs``,
+    ``GPUs*2``, ``GPUs/2``), which ``global_batch_size`` evaluates for a number of GPUs, in samples; it raises
+    RequestError where the formula gives no whole number. ``layers``: how many layers its jobs build; None: all of
+    the model's. ``time_limit`` None: the variant's. ``min_memory_gb``: the memory in GB of each GPU that the table
+    asks for; None: it does not say. An unknown key or a wrong form is refused when recipe.yaml is loaded; a
+    ``Catalogue`` also makes one for each of its functions.
     """
 
     variant: Name
@@ -170,7 +174,10 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def scales(self) -> tuple[int, ...]:
-        """The numbers of GPUs that the row is documented for: ``gpus_min`` and its doublings up to ``gpus_max``."""
+        """The numbers of GPUs that the row is documented for: ``gpus_min`` and its doublings up to ``gpus_max``.
+
+        They are ascending, and the last is ``gpus_max``, as ``load_recipe`` checks.
+        """
         doublings = (self.gpus_max // self.gpus_min).bit_length()
         return tuple(self.gpus_min << doubling for doubling in range(doublings))
 
@@ -198,8 +205,9 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Configuration(NamedTuple):
     """What selects a configuration row of a recipe, and the numbers of GPUs that the row is documented for.
 
-    ``size`` names the model, ``gpu`` the GPU type (or ``any``). ``fp8_recipe`` is the FP8 scaling; None: not in FP8.
-    ``scales`` are the numbers of GPUs, ascending. ``Recipe.configurations`` yields it.
+    ``size`` names the model, ``gpu`` the GPU type (or ``any``), ``variant`` the variant. ``dtype`` is without the
+    FP8 scaling (``fp8``), ``fp8_recipe`` that scaling; None: not in FP8. ``scales`` are the numbers of GPUs,
+    ascending. ``Recipe.configurations`` yields it.
     """
 
     size: str
@@ -218,9 +226,10 @@ class Configuration(NamedTuple):
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A publication of NVIDIA's with configurations or results, and the software that it measured.
 
-    ``release`` is the publication's own, such as ``25.04``; empty: it has none. ``date`` is that of the publication,
-    ``YYYY-MM-DD``. The property ``software`` is framework and container as text, ``Megatron-Bridge, nemo:26.08``, and
-    needs a ``container``.
+    ``title`` is for people. ``release`` is the publication's own, such as ``25.04``; empty: it has none. ``date``
+    is that of the publication, ``YYYY-MM-DD``. The property ``software`` is framework and container as text,
+    ``Megatron-Bridge, nemo:26.08``; it needs a ``container`` (without one it ends with ``nemo:None``). An unknown
+    key or a wrong form is refused when recipe.yaml is loaded.
     """
 
     title: str
@@ -244,10 +253,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One result that NVIDIA published: what a configuration achieved on ``gpus`` GPUs.
 
-    ``tokens_per_second`` is that of the whole job; ``days_1t``: days to train on 10^12 tokens. None: not published.
-    ``corrected`` has the right values of figures that were misprinted, by the field's name, and ``why`` the reason;
-    ``value`` returns a figure with its correction (None: not published), while the fields are as printed. ``source``:
-    document and line, ``grok1.md:41``. It is listed in recipe.yaml, or made by ``read_results``.
+    ``variant``, ``gpu``, ``size`` and ``dtype`` are spelled as in the recipe's rows. ``step_seconds`` is the step
+    time; ``tokens_per_second`` is that of the whole job; ``days_1t``: days to train on 10^12 tokens;
+    ``tflops_per_gpu`` are TFLOP/s. Of these and ``mfu_percent`` None: not published. ``corrected`` has the right
+    values of figures that were misprinted, by the field's name, and ``why`` the reason (empty: none); ``value``
+    returns a figure with its correction (None: not published), while the fields are as printed. ``source``:
+    document and line, ``grok1.md:41``. It is listed in recipe.yaml, where an unknown key is refused, or made by
+    ``read_results``.
     """
 
     variant: Name
@@ -290,10 +302,11 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``document`` and ``line`` say where it is printed; ``model``, ``gpu`` and ``precision`` are as printed,
     ``container`` is a release (``26.02``), and ``columns`` are its layout columns by name (None: none printed).
-    ``function`` None: it belongs to none; ``variant``, ``size``, ``dtype`` and ``fp8_recipe`` are those of the function
-    (None: it has none). ``tflops_of_bridge``: TFLOP/s per GPU that Megatron-Bridge's count of FLOPs makes of the
-    printed tokens per second; None: not known. ``read_published`` reads it from the results file; an unknown key is
-    refused then.
+    ``gpus`` is their number, ``tflops_per_gpu`` are TFLOP/s as printed, ``step_seconds`` is the step time.
+    ``function`` None: it belongs to none; ``variant``, ``size``, ``dtype`` and ``fp8_recipe`` are those of the
+    function (None: it has none). ``tflops_of_bridge``: TFLOP/s per GPU that Megatron-Bridge's count of FLOPs makes
+    of the printed tokens per second; None: not known. ``read_published`` reads it from the results file; an unknown
+    key is refused then.
     """
 
     document: str
@@ -327,7 +340,7 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of a results file: rows that NVIDIA published, and ``source``, where they were looked up.
 
-    An unknown key is refused when it is decoded.
+    An unknown key is refused when it is decoded; ``schema`` is not checked.
     """
 
     schema: int
@@ -350,7 +363,8 @@ def read_published(path: Path) -> tuple[PublishedRow, ...]:
 def read_results(path: Path) -> tuple[PublishedResult, ...]:
     """Return those rows of the results file ``path`` that belong to a function, as results to compare runs with.
 
-    They are in the file's order.
+    They are in the file's order, empty where none does; a note is added to those whose step time is far from
+    neighboring releases'.
 
     Raises:
         RecipeError: the file is missing, unreadable or damaged, or a function's row lacks its variant, size or
@@ -375,7 +389,7 @@ def _as_result(row: PublishedRow, rows: list[_Dated]) -> PublishedResult:
     """Return the printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
 
     They are pairs of ``release_order`` and row, ``row`` among them. The result's tokens per second are those of the
-    whole job. A note tells where its step time is far from those of neighboring releases: by more than 25 % from both.
+    whole job. Its notes are the row's, and ``_outlier_note`` where the step time is far from neighboring releases'.
 
     Raises:
         RecipeError: the row lacks its variant, size or dtype
@@ -395,10 +409,10 @@ def _as_result(row: PublishedRow, rows: list[_Dated]) -> PublishedResult:
 def _outlier_note(row: PublishedRow, rows: list[_Dated]) -> str:
     """Return a clause that the step time of ``row`` is far from the same function's in the releases next to its own.
 
-    ``rows`` are the printed rows of that function with their ``release_order``, ``row`` among them. Empty where one of
-    the two nearest in time is within ``FAR_APART`` (25 %), or there is no other release; where there is one, that one
-    decides. Two, so that an outlier does not make its neighbors look odd. The clause has no full stop, and ends with
-    such as ``+40 % against 26.02``.
+    ``rows`` are the printed rows of that function, as pairs of ``release_order`` and row, ``row`` among them. Empty
+    where one of the two rows nearest in time is within ``FAR_APART`` (25 %), or there is no other release; where there
+    is one other row, that one decides. Two, so that an outlier does not make its neighbors look odd. The clause has no
+    full stop, and ends with such as ``+40 % against 26.02 and +38 % against 26.06``.
     """
     order = sorted({release for release, _ in rows})
     position = order.index(release_order(row.container))

@@ -108,9 +108,10 @@ _MOST_RANKED = 40
 def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
     """Return (low, high) bounds of how much more the ``second`` values are than the ``first``, for any distribution.
 
-    They are bounds of a difference, not of a ratio, each wrong at ``_RANK_RATE`` (0.6 %) at most. By ranks: Hodges and
-    Lehmann (1963). None where the values are too few for that (five a side are enough where all of one side are above
-    the other's), or more than ``_MOST_RANKED`` (40) on a side, where ranks add nothing.
+    Both are in any order, and not changed. The bounds are of a difference, not of a ratio, each wrong at
+    ``_RANK_RATE`` (0.6 %) at most. By ranks: Hodges and Lehmann (1963). None where the values are too few for that
+    (five a side are enough where all of one side are above the other's), or more than ``_MOST_RANKED`` (40) on a
+    side, where ranks add nothing.
     """
     if max(len(first), len(second)) > _MOST_RANKED:
         return None
@@ -127,10 +128,10 @@ def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
 
 
 def _rank_sums(first: int, second: int) -> list[int]:
-    """Return the null distribution of the Mann-Whitney statistic (1947) for samples of these two sizes.
+    """Return the null distribution of the Mann-Whitney statistic (1947) for samples of ``first`` and ``second`` values.
 
-    It has ``first`` * ``second`` + 1 elements. Element u is the number of orderings of all values in which u pairs have
-    the second sample's value first.
+    It has ``first`` * ``second`` + 1 elements. Element u is the number of orderings of all values in which u pairs
+    have the second sample's value first; values of one sample are not told apart.
     """
     ways = [1] + [0] * (first * second)
     for size in range(1, first + 1):
@@ -145,9 +146,10 @@ def _rank_sums(first: int, second: int) -> list[int]:
 def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) -> tuple[int, float] | None:
     """Return where other runs' losses differ most from the first run's, as (iteration, difference).
 
-    The difference is a share of the first run's loss, and never negative: 0.01 is 1 %; of equal ones the highest
-    iteration counts. Iterations are matched by their numbers, and only those of which both runs have a finite loss
-    count, the first run's not being 0. None where there are none, or no others are given.
+    Runs are given as their iterations, in any order. The difference is a share of the first run's loss, and never
+    negative: 0.01 is 1 %; of equal ones the highest iteration counts. Iterations are matched by their numbers, and
+    only those of which both runs have a finite loss count, the first run's not being 0. None where there are none,
+    or no others are given.
     """
     # Of a loss of 0 no difference is a share.
     known = {
@@ -167,10 +169,10 @@ def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) ->
 def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
     """Return the facts that are not the same for all runs of two sides, as rows (name, first side's value, second's).
 
-    Names and values are those of ``facts``. The plan's facts come first, then software, image and nodes. Where the runs
-    of one side differ among themselves, its text has each value with the number of runs, the most frequent first:
-    ``a (2) / b (1)``; ``-``: not known. Empty: no fact differs. It may read the runs' folders and logs; what cannot be
-    read is not known.
+    Each side has at least one run. Names and values are those of ``facts``. The plan's facts come first, then software,
+    image and nodes. Where the runs of one side differ among themselves, its text has each value with the number of
+    runs, the most frequent first: ``a (2) / b (1)``; ``-``: not known. Empty: no fact differs. It may read the runs'
+    folders and logs; what cannot be read is not known.
     """
     one = [facts(record) for record in first]
     other = [facts(record) for record in second]
@@ -210,9 +212,10 @@ def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
 def facts(record: RunRecord) -> dict[str, str]:
     """Return everything on record of a run that may explain its speed, as text by name.
 
-    That is its plan (``facts_of_plan``), ``software``, ``image digest``, LLMB's own version and hashes, what its nodes
-    tell (``EVIDENCE``) and ``hosts`` (``n1, n2``), in this order. What is not known is left out. It may read the run's
-    folder and log; one that cannot be read counts as not known.
+    That is its plan (``facts_of_plan``), ``software`` (never missing: ``unknown software``), ``image digest``, LLMB's
+    own version and hashes (``llmb``, ``recipe_sha256``, ``code_sha256``), what its nodes tell (``EVIDENCE``) and
+    ``hosts`` (``n1, n2``), in this order. What else is not known is left out. It may read the run's folder and log; one
+    that cannot be read counts as not known.
     """
     found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
@@ -232,9 +235,9 @@ _NOT_SHOWN = {"overridden"}
 def facts_of_plan(plan: JobPlan) -> dict[str, str]:
     """Return those ``facts`` of a run that its plan alone tells, before it runs, as text by name.
 
-    Fields of the role bookkeeping (the run's name, folders, limits) are left out, and what has no value. What is nested
-    has the names of its keys, joined by dots (``measurement.first``); an environment variable is called ``env NAME``. A
-    value that is no string is JSON.
+    Fields of the role bookkeeping (the run's name, folders, limits), ``overridden``, and what has no value are left
+    out. What is nested has the names of its keys, joined by dots (``measurement.first``); an environment variable
+    is called ``env NAME``, and these come last, sorted. A value that is no string is JSON.
     """
     left_out = {*fields_of(JobPlan, "bookkeeping"), *_NOT_SHOWN}
     kept = {name: value for name, value in plan_as_dict(plan).items() if name not in left_out}
@@ -267,9 +270,10 @@ def _value_text(value: object) -> str:
 class Contender:
     """One entry of a ranking of configurations, with the step times of its runs, at least one.
 
-    ``of`` is whatever the caller ranks, and not looked at. ``tokens`` is the number of tokens that one GPU trains on in
-    a step, more than 0. ``scatter`` is how much repeats of it differ. The property ``seconds`` is what the ranking goes
-    by: the mean time, in seconds, that one GPU takes for one token, stalls included.
+    The caller of ``ranked`` makes it. ``of`` is whatever the caller ranks, and not looked at. ``tokens`` is the
+    number of tokens that one GPU trains on in a step, more than 0. ``scatter`` is how much repeats of it differ.
+    The property ``seconds`` is what the ranking goes by: the mean time, in seconds, that one GPU takes for one
+    token, stalls included.
     """
 
     of: Any

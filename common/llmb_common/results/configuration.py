@@ -21,10 +21,10 @@ if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
 
 
 def _caller_variables(plan: JobPlan) -> dict[str, str]:
-    """Return the plan's environment variables that the user's own environment set, as name to value.
+    """Return the plan's environment variables that the user's own environment set, as name to value; may be empty.
 
-    Those that the plan says come from recipe or site are left out: the former follow from the rest of the plan, and a
-    comparison over time is just to show what a change of the latter does.
+    Those that the plan says come from recipe or site are left out: the former follow from the rest of the plan, and
+    a comparison over time is just to show what a change of the latter does.
     """
     return {name: item.value for name, item in plan.env.items() if item.source == "environment"}
 
@@ -48,7 +48,7 @@ def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
     """Return the values of the plan's fields that have any of ``roles`` (``recipes.columns``), by the field's name.
 
     The names are in the order of declaration. Of a field in ``_ASPECTS`` only what matters to speed counts, mostly
-    under another name: ``profiled`` is the profiler or None, ``checkpoints`` whether there are any, ``measured``
+    under another name: ``profiled`` is the profiler's name or None, ``checkpoints`` whether there are any, ``measured``
     (first, last step), ``environment`` the variables that the user set, ``architecture`` always None. Empty for no
     roles.
     """
@@ -69,10 +69,10 @@ def configuration(plan: JobPlan) -> dict[str, Any]:
 def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     """Return the settings in which ``plans`` differ: by name, each plan's value in order (``-``: none), as text.
 
-    Names are those of ``values_of``: layout columns, variables and Megatron settings, in no order to rely on, then
-    ``engine`` and ``image``, of which one is dropped where it tells nothing more. ``gpus_per_node`` is left out where
-    ``gpus`` differ. Images are given as file names where these tell them apart. Empty where the plans are alike, or
-    fewer than two.
+    There is at least one plan. Names are those of ``values_of``: layout columns, variables and Megatron settings, in no
+    order to rely on, then ``engine`` and ``image``, of which one is dropped where it tells nothing more.
+    ``gpus_per_node`` is left out where ``gpus`` differ. Images are given as file names where these tell them apart.
+    Empty where the plans are alike, or there is only one.
     """
     values = [values_of(plan) for plan in plans]
     names = dict.fromkeys(chain.from_iterable(values))
@@ -95,7 +95,8 @@ def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
 def _image_is_engine(plans: Sequence[JobPlan], differing: dict[str, list[str]]) -> bool:
     """Return whether images and engine releases both differ among ``plans`` and each image goes with just one engine.
 
-    Then one of the two tells all. ``differing`` is what ``differing_settings`` has found so far: values by name.
+    Then one of the two tells all. ``plans`` has at least one. ``differing`` is what ``differing_settings`` has found so
+    far: each plan's value by name; it is not changed.
     """
     images = set(differing.get("image", []))
     engines = set(differing.get("engine", []))
@@ -134,7 +135,8 @@ def distinguishing_settings(plans: Iterable[JobPlan | None]) -> list[str]:
 def values_of(plan: JobPlan) -> dict[str, str]:
     """Return a plan's configuration, engine and image as text for tables, by name: ``{"tp": "2"}``; ``-``: no value.
 
-    Variables and Megatron settings stand beside the columns, each under its own name.
+    Variables that the user set and Megatron settings stand beside the names of ``configuration``, each under its
+    own name; one that is not set has no entry. ``engine`` and ``image`` come last.
     """
     values: dict[str, str] = {}
     for name, value in {**configuration(plan), "engine": plan.engine, "image": plan.image}.items():
@@ -211,7 +213,7 @@ def memory_key(plan: JobPlan, kind: str) -> str:
     """Return the key under which measured GPU memory of runs like ``plan`` is stored: ``KIND | nemo:26.02.01``.
 
     ``kind`` is the text that ``planning.memory`` makes of the plan: what decides how much memory such a job takes.
-    Outside containers the engine's release stands for the software: ``KIND | 0.6``.
+    Behind it stands ``software_of_plan``, or outside containers the engine's release: ``KIND | 0.6``.
     """
     return f"{kind} | {software_of_plan(plan) or plan.engine}"
 
@@ -248,8 +250,8 @@ class RunImage(NamedTuple):
 def image_of(record: RunRecord) -> RunImage:
     """Return the container image that a run trained in; both parts are empty for a run outside containers.
 
-    ``content`` is empty where the run's record has no digest, and for a NeMo release that LLMB imported, as each import
-    makes another file of the same content.
+    ``content`` is ``sha256:`` and twelve digits. It is empty where the run's record has no digest, and for a NeMo
+    release that LLMB imported, as each import makes another file of the same content.
     """
     from llmb_common.runs.manifest import image_receipt
 
@@ -263,7 +265,8 @@ def image_marks(images: Sequence[RunImage]) -> list[str]:
 
     It begins with a blank: `` (sha256:1a2b3c4d5e6f)`` or `` (/a/x.sqsh)``. Only the images given are compared. Empty
     where the name stands for one image only, such as for one digest in several folders, or a path whose digest was not
-    recorded for every run.
+    recorded for every run; but an image that only its path identifies is marked also then, if its file is called
+    otherwise than that name (``/a/nemo+26.02.01-own.sqsh`` of ``nemo:26.02.01``).
     """
     digests: dict[str, set[str]] = {}
     for image, content in set(images):

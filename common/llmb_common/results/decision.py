@@ -39,10 +39,11 @@ class Decision(msgspec.Struct, frozen=True):
     ``answer`` is ``pass`` (the slowest ratio that is likely is within the limit), ``fail`` (the fastest is not) or
     ``open``. Ratios are of step times: 1.02 is 2 % slower than the reference. ``runs`` is how many were judged.
     ``source`` says who knows how runs differ, and ``scattered`` that they differ more than this site's record says.
-    Properties: ``resolution`` is the distance from ``ratio`` to its farther bound, ``stall_share`` what stalls add to
-    the step time (0.01: 1 %; 0: not known), ``rarest_stall`` a number of steps: a stall that comes once in so many is
-    still seen by these runs. ``steady_answer`` is the verdict without stalls, in the words of ``answer``; it needs
-    ``steady``. ``decide`` makes it.
+    Properties, computed from the fields and raising nothing: ``resolution`` is the distance from ``ratio`` to its
+    farther bound, ``stall_share`` what stalls add to the steady step time (0.01: 1 %; 0: not known; negative:
+    faster steps were set apart), ``rarest_stall`` a number of steps, at least 1: a stall that comes once in so many
+    is still seen by these runs. ``steady_answer`` is the verdict without stalls, in the words of ``answer``; it
+    needs ``steady``, and is ``pass`` without. ``decide`` makes it.
     """
 
     answer: Answer
@@ -55,8 +56,10 @@ class Decision(msgspec.Struct, frozen=True):
     """The slowest ratio that passes."""
     runs: int
     more_runs: int | None = None
-    """Where open: about how many more runs like these would decide, on days of their own; None: over the last
-    look."""
+    """Where open: about how many more runs like these would decide, on days of their own, those waiting not counted.
+
+    None: it is not open, or no look up to the last (40 runs) would decide.
+    """
     other_days: bool = False
     """Where open: ``more_runs`` would not decide on the same days."""
     reference_too_uncertain: bool = False
@@ -183,8 +186,9 @@ def decide(
         def decides(count: int, error: float) -> bool:
             """Return whether ``count`` runs would decide, against a reference of the relative standard error ``error``.
 
-            ``count`` includes the runs of the enclosing function that have ended, ``all_runs``. Deciding means that the
-            interval leaves out the limit. Each run that is still to come is taken to have a day of its own.
+            ``count`` includes the runs of the enclosing function that have ended, ``all_runs``. Deciding means that
+            the interval, projected from the enclosing function's ``then``, leaves out its ``limit``. Each run that
+            is still to come is taken to have a day of its own.
             """
             spread = then.spread
             new_days = count - len(all_runs) + waiting_days
@@ -200,7 +204,8 @@ def decide(
         def decides_here(count: int) -> bool:
             """Return whether ``count`` runs would decide if they repeated those that have ended, on the same days.
 
-            Those are ``all_runs`` of the enclosing function, and ``count`` includes them.
+            Those are ``all_runs`` of the enclosing function, and ``count``, at least one, includes them. Deciding
+            means that the interval leaves out its ``limit``; all else is as for its own verdict.
             """
             named = [replace(run, day=run.day or f"of run {at}") for at, run in enumerate(all_runs)]
             every = list(itertools.islice(itertools.cycle(named), count))

@@ -90,6 +90,7 @@ class LevelChange:
     reach: float
     """Half the interval, which leaves out the truth in as many cases as a verdict's."""
     earliest: int
+    """The first position of a day from which on the new level may hold; never after ``at``."""
     latest: int
     """The last position of a day from which on the new level may hold; never before ``at``."""
 
@@ -97,7 +98,8 @@ class LevelChange:
 class _Split(NamedTuple):
     """A series of days cut in two before position ``at``: ``shift`` is the second part's mean less the first one's.
 
-    ``at`` counts from 0. The days' values, and so ``shift``, are natural logarithms of step times.
+    ``at`` counts from 0, and either part has at least two days. The days' values, and so ``shift``, are natural
+    logarithms of step times. ``_splits`` makes it.
     """
 
     at: int
@@ -140,7 +142,8 @@ def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChan
 def _change_positions(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
     """Return the positions of all changes of level in ``days``, in order; both sides of a change are searched again.
 
-    A position is that of the new level's first day, from 0. Empty: no change is certain. The arguments are those of
+    A position is that of the new level's first day, from 0. Empty: no change is certain. ``days`` are the days'
+    mean natural logarithms in order, may be none, and are not changed; ``prior`` and ``rate`` are those of
     ``level_changes``.
     """
     at = _likeliest_change(days, prior, rate)
@@ -156,9 +159,9 @@ def _change_positions(days: Sequence[float], prior: Prior, rate: float) -> list[
 def _likeliest_change(days: Sequence[float], prior: Prior, rate: float) -> int | None:
     """Return the position in ``days`` of the likeliest change of level; None where none is certain.
 
-    It is that of the new level's first day, and the arguments are those of ``level_changes``. The change is sought in
-    the whole series and in its last parts. Not certain: the chance to be mere scatter is above ``rate``. None also for
-    fewer than four days.
+    It is that of the new level's first day, from 0. ``days`` are the days' mean natural logarithms in order;
+    ``prior`` and ``rate`` are those of ``level_changes``. The change is sought in the whole series and in its last
+    parts. Not certain: the chance to be mere scatter is above ``rate``. None also for fewer than four days.
     """
     found = []
     for size, share in _searched_lengths(len(days)):
@@ -226,7 +229,8 @@ def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
 def _shift_error(split: _Split, count: int, prior: Prior) -> float:
     """Return the standard error of a split's shift in a series of ``count`` days, taken as independent.
 
-    It is a natural logarithm, as the shift is. ``prior`` and ``count`` are those of ``_day_variance``.
+    It is a natural logarithm, as the shift is. ``prior`` is what is known beforehand of how days scatter: it is
+    pooled with the squares of ``split`` (``_day_variance``).
     """
     return math.sqrt(_day_variance(split, count, prior) * (1 / split.at + 1 / (count - split.at)))
 
@@ -234,8 +238,9 @@ def _shift_error(split: _Split, count: int, prior: Prior) -> float:
 def _day_variance(split: _Split, count: int, prior: Prior) -> float:
     """Return the variance of a day around the mean of its side of a split, in a series of ``count`` days.
 
-    It is of natural logarithms; ``count`` is four or more. It is pooled with ``prior``, what is known beforehand of
-    that scatter, and in a series of more than six days it is never below what they show.
+    ``split`` is one of that series. The variance is of natural logarithms; ``count`` is four or more. It is pooled
+    with ``prior``, what is known beforehand of that scatter, and in a series of more than six days it is never
+    below what these days show.
     """
     degrees, own = prior.degrees + count - 2, split.squares / (count - 2)
     pooled = (prior.degrees * prior.deviation**2 + split.squares) / degrees
@@ -245,8 +250,8 @@ def _day_variance(split: _Split, count: int, prior: Prior) -> float:
 def _side_agrees(values: Sequence[float], split: _Split) -> bool:
     """Return whether each day of a split's shorter side is off the other side's mean as the shift says.
 
-    ``values`` are the days' mean logarithms, in order. Each must be off by half of the shift or more. True without a
-    look where the shorter side has more than four days.
+    ``values`` are the days' mean logarithms, in order, and ``split`` is one of these. Each must be off by half of
+    the shift or more. True without a look where the shorter side has more than four days.
     """
     early = 2 * split.at < len(values)
     short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
@@ -270,7 +275,8 @@ def _needs_no_prior(at: int, count: int) -> bool:
 def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
     """Return the factor, at least 1, by which autocorrelation of the days widens the error of a shift at ``at``.
 
-    ``values`` are the days' mean logarithms, in order. It is 1 for a series of fewer than eight days.
+    ``values`` are the days' mean logarithms, in order, and ``at`` is the position of the first day after the shift:
+    from 1 to the last. It is 1 for a series of fewer than eight days.
     """
     count = len(values)
     if count < _SHORTEST:
@@ -287,8 +293,9 @@ def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
 def _level_change(values: Sequence[float], at: int, offset: int, prior: Prior) -> LevelChange:
     """Return the change of level at position ``at`` of ``values``, which are the days of the two levels around it.
 
-    ``at`` leaves two days on either side. ``offset`` is the position of the first of these days in the whole series,
-    and the result's positions are of that series.
+    ``at`` leaves two days on either side. ``offset`` is the position of the first of these days in the whole
+    series, and the result's positions are of that series. ``prior`` is what is known beforehand of how days
+    scatter.
     """
     splits = {split.at: split for split in _splits(values)}
     split, count = splits[at], len(values)
@@ -319,10 +326,10 @@ class Changed:
 class DatedRun:
     """One successful run in the history of a configuration.
 
-    ``started`` is a Unix time, ``day`` its day (YYYY-MM-DD); ``seconds`` is the steady step time, ``error`` its
-    standard error in seconds. ``software`` is that of ``software_of``, with a mark behind it where several images have
-    that name: ``nemo:26.02 (sha256:1a2b3c4d5e6f)``. ``changes`` are the facts that differ from the run before.
-    ``histories`` makes it.
+    ``started`` is a Unix time, ``day`` its day (YYYY-MM-DD, by ``RunRecord.day``); ``seconds`` is the steady step
+    time, ``error`` its standard error in seconds. ``software`` is that of ``software_of``, with a mark behind it
+    where several images have that name: ``nemo:26.02 (sha256:1a2b3c4d5e6f)``. ``changes`` are the facts that differ
+    from the run before; empty: none does, or it is the first run. ``histories`` makes it.
     """
 
     run_id: str
@@ -382,9 +389,9 @@ class History:
 class Observed(NamedTuple):
     """What a history keeps of one run; little, as there may be thousands.
 
-    ``configuration`` is that of ``configuration_of``, ``title`` that of ``title_of``, ``started`` a Unix time, ``day``
-    its day (YYYY-MM-DD), ``time`` the step time. ``facts`` are those of ``history_facts``; runs with the same ones may
-    share one mapping. ``observed`` makes it.
+    ``configuration`` is that of ``configuration_of``, ``title`` that of ``title_of``, ``started`` a Unix time,
+    ``day`` its day (YYYY-MM-DD), ``image`` that of ``image_of``, ``time`` the step time. ``facts`` are those of
+    ``history_facts``; runs with the same ones may share one mapping. ``observed`` makes it.
     """
 
     run_id: str
@@ -427,7 +434,7 @@ def histories(
     """Return a history for each configuration among ``runs``, in the order in which ``runs`` has them first.
 
     Runs of one configuration with different software share a history, whose title is that of its first run by date.
-    Empty: no runs.
+    A run that is given twice counts twice. Empty: no runs.
 
     Args:
         runs: in any order
@@ -451,8 +458,9 @@ def histories(
 def _dated_runs(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Changed, ...]]]:
     """Yield (run, facts that changed since they were last known) for each of ``items``, which are in order of date.
 
-    The run's own ``changes`` are against the run before it; a fact that the nodes of one of the two did not tell is in
-    neither. The first run has no changes of either kind.
+    The run's own ``changes`` are against the run before it; a fact that the nodes of one of the two did not tell is
+    in neither. The second item is against the last run that told each fact, so that it also has what changed while
+    nodes did not tell it. The first run has no changes of either kind.
     """
     before: Mapping[str, str] | None = None
     known: Mapping[str, str] = {}
@@ -484,7 +492,10 @@ def _changed_facts(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[C
 
 
 def _day_starts(moments: Sequence[DatedRun]) -> list[int]:
-    """Return the positions in ``moments``, runs in order of date, at which a new day begins; the first is 0."""
+    """Return the positions in ``moments``, runs in order of date, at which a new day begins; the first is 0.
+
+    Empty where there are no runs.
+    """
     days = [moment.day for moment in moments]
     return [at for at, day in enumerate(days) if at == 0 or day != days[at - 1]]
 

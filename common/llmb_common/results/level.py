@@ -59,9 +59,10 @@ Groups: TypeAlias = Sequence[Sequence[StepTime]]
 class Spread(NamedTuple):
     """How well runs tell the mean step time of their configuration. Variances are of natural logarithms.
 
-    ``degrees`` are the degrees of freedom of ``variance``. ``source`` says who knows how runs differ: what is stated,
-    the site's record, or these runs. ``half`` returns half the interval of the mean, a logarithm, for an error rate of
-    each bound and a further relative standard error (0: none). ``level`` makes it.
+    ``degrees`` are the degrees of freedom of ``variance``. ``source`` says who knows how runs differ: what is
+    stated, the site's record, or these runs. ``half`` returns half the interval of the mean, a natural logarithm,
+    for an ``error_rate`` of each bound (a probability) and ``extra_error``, a further relative standard error (0:
+    none). ``level`` makes it.
     """
 
     variance: float
@@ -89,10 +90,10 @@ class Spread(NamedTuple):
 class Level(msgspec.Struct, frozen=True):
     """The step time of a configuration and its interval, as natural logarithms.
 
-    ``steady`` and the bounds are of seconds, ``stalls`` and the halves of factors. Properties: ``mean`` (``steady``
-    plus ``stalls``), ``low`` and ``high`` are the mean step time and its bounds, and ``bounded`` is (low, mean, high).
-    The bounds reach at least as high as those of the steady steps, and where stalls do not count at least as low. The
-    function ``level`` makes it.
+    ``steady`` and the properties are logarithms of seconds, ``stalls``, ``half`` and ``mean_half`` of factors.
+    Properties: ``mean`` (``steady`` plus ``stalls``), ``low`` and ``high`` are the mean step time and its bounds,
+    and ``bounded`` is (low, mean, high). The bounds reach at least as high as those of the steady steps, and where
+    stalls do not count at least as low. The function ``level`` makes it.
     """
 
     steady: float
@@ -194,8 +195,8 @@ def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squ
 def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
     """Return ``total`` minus the sum of ``parts``; all of these and the result are (low, estimate, high).
 
-    The estimates are independent of each other; without ``parts`` it is ``total``. The bounds are those of MOVER: Zou
-    and Donner, 2008.
+    The estimates are taken to be independent of each other; without ``parts`` it is ``total``. The bounds are those
+    of MOVER: Zou and Donner, 2008.
     """
     middle = total[1] - sum(part[1] for part in parts)
     below = math.hypot(total[1] - total[0], *(part[2] - part[1] for part in parts))
@@ -215,7 +216,7 @@ def _mean_of_days(groups: Groups) -> float:
 def day_means(runs: Sequence[StepTime]) -> list[float]:
     """Return, for each of the ``batches`` of ``runs``, the mean natural logarithm of its step times, stalls included.
 
-    A batch is usually the runs of one day; they are in no order to rely on.
+    A batch is usually the runs of one day; they are in no order to rely on. Empty where there are no runs.
     """
     return _means(batches(runs))
 
@@ -274,9 +275,9 @@ def _spread(groups: Groups, scatter: Scatter, earlier: Squares, stated: Scatter,
 def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
     """Return (variance, degrees of freedom, whether they conflict) of a prior variance joined with an observed one.
 
-    ``squared`` is a sum of squared deviations with ``degrees`` degrees of freedom; 0 of these: nothing was observed.
-    Where it is so large that the prior would give as much in less than 10 % of cases, the prior is dropped and the last
-    element is True. ``prior_degrees`` is more than 0.
+    ``prior`` is the prior variance, ``squared`` a sum of squared deviations with ``degrees`` degrees of freedom; 0
+    of these: nothing was observed. Where it is so large that the prior would give as much in less than 10 % of
+    cases, the prior is dropped and the last element is True. ``prior_degrees`` is more than 0.
     """
     if degrees and squared / degrees > prior:
         ratio = squared / degrees / prior if prior else math.inf

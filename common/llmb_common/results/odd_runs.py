@@ -39,8 +39,8 @@ class SlowNode(msgspec.Struct, frozen=True):
     """A node with which runs of a configuration are slower than without it, by more than chance explains.
 
     ``nodes`` are host names, sorted: several where all slow runs had all of them, so that it may be any. ``others``
-    counts the runs without it, and ``others_seconds`` is their mean steady step time. The property ``share`` is how
-    much slower the runs with it are: 0.02 is 2 %. ``culprit`` finds it.
+    counts the runs without it, those whose nodes are not on record included, and ``others_seconds`` is their mean
+    steady step time. The property ``share`` is how much slower the runs with it are: 0.02 is 2 %. ``culprit`` finds it.
     """
 
     nodes: tuple[str, ...]
@@ -113,10 +113,11 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
 def odd_runs_sentence(runs: Sequence[StepTime]) -> str:
     """Return a clause about the minority of runs that are far from the rest, with nodes that only they had.
 
-    ``2 of 6 runs are 4.1 % slower than the rest; all of them ran on n5, and no other run did``, without a full stop; of
-    such nodes it names up to four. They may be the slower or the faster ones; of two halves it is the slower. Far: the
-    gap is at least 1 %, and three times the range of either kind. Empty where all runs are of one kind, or there are
-    fewer than four.
+    ``2 of 6 runs are 4.1 % slower than the rest; all of them ran on n5, and no other run did``, without a full stop. It
+    ends before the semicolon where there is no such node; it names up to four, and adds in brackets how often chance
+    alone would do this where that is above 1 %. The runs may be the slower or the faster ones; of two halves it is the
+    slower. Far: the gap is at least 1 %, and three times the range of either kind. Empty where all runs are of one
+    kind, or there are fewer than four.
     """
     parts = _two_kinds(runs)
     if parts is None:
@@ -162,9 +163,10 @@ def _nodes(run: StepTime) -> frozenset[str]:
 def slow_node_sentence(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
     """Return a clause that names the node with which runs are slower than without.
 
-    ``the 3 of 9 runs with n5 are 2.0 % slower than those without (chance alone: at most 1 %)``, without a full stop.
-    ``trials`` is how often the runs are shuffled to see what chance shows. Empty where that is as much in more than 1 %
-    of cases, the runs are too few to tell, or ``trials`` is below 100.
+    ``the 3 of 9 runs with n5 are 2.0 % slower than those without (chance alone: at most 1 %)``, without a full
+    stop. ``trials`` is how often the runs are shuffled to see what chance shows. Empty where that is as much in
+    more than 1 % of cases, the runs are too few to tell (fewer than four, or no node that at least two had and two
+    had not), or ``trials`` is below 100.
     """
     found = _slowest_node(tuple(runs), trials)
     if found is None:
@@ -181,9 +183,10 @@ def slow_node_sentence(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
 def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collection[int]] | None:
     """Return (node, positions of the runs that had it) of the node with which runs are slower than without.
 
-    It has the largest Student's t of all nodes that at least two runs had and two had not. None where shuffling the
-    runs ``trials`` times reaches that t in more than 1 % of cases, the runs are too few to tell, or no node is such;
-    also where fewer than 100 shuffles are made. Of many runs and nodes, fewer than ``trials`` are.
+    It has the largest Student's t of all nodes that at least two runs had and two had not; of nodes that were in
+    exactly the same runs it is the first by name. None where shuffling the runs ``trials`` times reaches that t in
+    more than 1 % of cases, the runs are too few to tell, or no node is such; also where fewer than 100 shuffles are
+    made. Of many runs and nodes, fewer than ``trials`` are. The same runs always give the same answer.
     """
     sets = [_nodes(run) for run in runs]
     counts = Counter(itertools.chain.from_iterable(sets))

@@ -19,17 +19,19 @@ _NEWEST = 40
 def own_runs_lookup(install: Path | None) -> Look:
     """Return a function that looks up what the runs on record in ``install`` say of a plan: step time and GPU memory.
 
-    It takes a plan and returns an ``OwnRuns``. Only runs whose logs ``llmb-run results`` or ``llmb-run show`` has read
-    count. It returns an empty ``OwnRuns``, and raises nothing, where ``install`` is None or has no index that can be
-    read.
+    It takes a plan and returns an ``OwnRuns``: ``time`` is of runs of exactly this job (None: there are none), and
+    ``memory`` a function from a kind of job to its runs' measured over predicted peaks of memory. Only runs whose
+    logs ``llmb-run results`` or ``llmb-run show`` has read count. It returns an empty ``OwnRuns``, and raises
+    nothing, where ``install`` is None or has no index that can be read.
     """
 
     def lookup(plan: JobPlan) -> OwnRuns:
         """Return what the runs on record in ``install`` say of ``plan``: its step time and GPU memory.
 
-        ``install`` is the enclosing function's. ``time`` is None where there is no such run. ``memory`` is a function
-        of the kind of job, so that it is looked up only when it is asked for. Both are empty where there is no index of
-        runs.
+        ``install`` is the enclosing function's. ``time`` is None where there is no such run. ``memory`` is a
+        function of the kind of job, so that it is looked up only when it is asked for: it returns measured over
+        predicted peaks of memory, the newest run's first. Where there is no index of runs, ``time`` is None, and
+        what ``memory`` returns is empty.
         """
         if install is None or not (install / ".llmb" / "index.db").is_file():
             return OwnRuns()
@@ -48,8 +50,9 @@ def own_runs_lookup(install: Path | None) -> Look:
 def _step_seconds_of_repeats(install: Path, plan: JobPlan) -> list[float]:
     """Return the step times, in seconds, of the newest runs in ``install`` of the plan's configuration and software.
 
-    At most ``_NEWEST``, the newest first; empty: there is none. A plan without an image names only the engine's
-    release: there the packages of the newest run of that release decide which others count.
+    At most ``_NEWEST`` (40), the newest first; empty: there is none, or no index of runs that can be read. A plan
+    without an image names only the engine's release: there the packages of the newest run of that release decide
+    which others count.
     """
     from llmb_common.results.configuration import configuration_key, software_of_plan
     from llmb_common.runs.index.database import past_times

@@ -65,11 +65,12 @@ Answer: TypeAlias = Literal["faster", "slower", "no difference", "open"]
 class Block:
     """A few runs of two sides, A and B, one right after the other.
 
-    ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, in the same order and as many, None
-    for a run that gave none. ``work``: the natural logarithm of B's tokens per step and GPU over A's, 0 where the steps
-    do the same work. Properties, each a list with an entry per run that has a step time, in order: ``turns`` are
-    positions in the block, from 0, and ``steady`` natural logarithms of the steady time per token but for a constant.
-    ``of`` returns the step times of the runs of ``A`` or of ``B``.
+    ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, in the same order and as many
+    (else the members raise ValueError), None for a run that gave none. ``work``: the natural logarithm of B's
+    tokens per step and GPU over A's, 0 where the steps do the same work. Properties, each a list with an entry per
+    run that has a step time, in order: ``turns`` are positions in the block, from 0, and ``steady`` natural
+    logarithms of the steady time per token but for a constant. ``of`` returns a list of the step times of the runs
+    of ``A`` or of ``B``, without those that gave none. Whoever conducts the comparison makes it.
     """
 
     order: str
@@ -78,7 +79,10 @@ class Block:
 
     @property
     def turns(self) -> list[int]:
-        """Positions in the block, from 0, of the runs that have a step time."""
+        """Positions in the block, from 0, of the runs that have a step time.
+
+        Ascending; empty where none has one.
+        """
         return [turn for turn, time in enumerate(self.times) if time is not None]
 
     @property
@@ -94,7 +98,10 @@ class Block:
         ]
 
     def of(self, side: str) -> list[StepTime]:
-        """Return the step times of the block's runs of ``side`` (``A`` or ``B``), without those that are lost."""
+        """Return the step times of the block's runs of ``side`` (``A`` or ``B``), without those that are lost.
+
+        They are in the order of the runs; empty where there is none.
+        """
         return [time for letter, time in zip(self.order, self.times, strict=True) if time and letter == side]
 
 
@@ -103,10 +110,10 @@ class Comparison:
     """How B's time per token compares with A's in paired runs, as natural logarithms: above 0, B is slower.
 
     ``difference``, with bounds ``low`` and ``high``, is of the steady steps plus ``stalls``. ``pairs`` is half the
-    number of runs, rounded down, ``noise`` the standard deviation of the difference of two runs, and ``drift`` how much
-    slower each run is than the one before. ``answer`` puts it into words: ``faster`` or ``slower`` (of B),
-    ``no difference`` (none above ``resolution``, a share of the step time: 0.01 is 1 %) or ``open``. ``compare_blocks``
-    makes it.
+    number of runs, rounded down, ``noise`` the standard deviation of the difference of two runs, and ``drift`` how
+    much slower each run of a block is than the one before (negative: faster). ``answer`` puts it into words:
+    ``faster`` or ``slower`` (of B), ``no difference`` (none above ``resolution``, a share of the step time: 0.01 is
+    1 %) or ``open``. ``compare_blocks`` makes it.
     """
 
     pairs: int
@@ -198,10 +205,11 @@ def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rat
 class _Design:
     """The randomized design behind blocks of runs: which orders were possible, and what each makes of the values.
 
-    It is made from the blocks, each with at least one step time. A vector has one value for each run that has a step
-    time, in order. Shared effects, such as a drift inside blocks, are taken out of it. ``interval`` returns (low,
-    difference, high) of B's value less A's, None where the blocks are too few; ``scatter`` returns (standard deviation
-    of the difference of two runs, drift from one run to the next).
+    It is made from the blocks, each with at least one step time. A vector has one value for each run that has a
+    step time, in order. Shared effects, such as a drift inside blocks, are taken out of it. Both methods take one
+    vector per block. ``interval`` returns (low, difference, high) of B's value less A's, each bound wrong at
+    ``rate``, None where the blocks are too few; ``scatter`` returns (standard deviation of the difference of two
+    runs, drift from one run to the next), with that ``difference``.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
@@ -220,10 +228,10 @@ class _Design:
     def interval(self, values: Iterable[Vector], rate: float) -> Bounded | None:
         """Return B's value less A's with its bounds, as (low, difference, high), each bound wrong at ``rate``.
 
-        ``values`` has one vector per block. None where the possible draws are too few for that rate. A draw's statistic
-        is its estimate over its standard error, up to a factor. The more is taken off B's runs, the less extreme the
-        actual draw is: each other draw has a limit from which on it is the more extreme, and the bounds are quantiles
-        of these limits.
+        ``values`` has one vector per block. None where the possible draws are too few for that rate, or no block
+        has both sides. A draw's statistic is its estimate over its standard error, up to a factor. The more is
+        taken off B's runs, the less extreme the actual draw is: each other draw has a limit from which on it is the
+        more extreme, and the bounds are quantiles of these limits.
         """
         if self._size < _TINY:
             return None
@@ -253,7 +261,8 @@ class _Design:
     def scatter(self, values: Iterable[Vector], difference: float) -> tuple[float, float]:
         """Return (standard deviation of the difference of two runs, drift from one run to the next).
 
-        ``values`` has one vector per block, and ``difference`` is B's value less A's.
+        ``values`` has one vector per block, and ``difference`` is B's value less A's. At least one block has two
+        runs with a step time.
         """
         left = [value - difference * side for value, side in zip(_join_centred(values), self._sides, strict=True)]
         turns = _join_centred(list(map(float, turns)) for turns in self._turns)
@@ -263,9 +272,10 @@ class _Design:
         return math.sqrt(2 * _dot_product(rest, rest) / max(free, 1)), drift
 
     def _residual(self, vector: Vector) -> Vector:
-        """Return ``vector`` less its projections on the shared effects, as a new list.
+        """Return ``vector`` less its projections on the shared effects; it is not changed.
 
-        It has a value for each run with a step time.
+        It has a value for each run with a step time, in order, and so has the result. ``vector`` itself where there
+        are no shared effects.
         """
         for shared in self._shared:
             along = _dot_product(vector, shared)
@@ -273,10 +283,11 @@ class _Design:
         return vector
 
     def _tables(self, left: Vector) -> list[list[Vector]]:
-        """Return, for each block, one row per possible order: the scalar products that ``interval`` adds up.
+        """Return, for each block, one row per possible order (of ``ORDERS``): the products that ``interval`` adds up.
 
-        ``left`` are the values of all runs with a step time, without the shared effects. The products are those of the
-        order's sides with these values, with the actual draw, with themselves, and with each shared effect.
+        ``left`` are the values of all runs with a step time, without the shared effects. A row has the scalar
+        products of the order's centred sides with, in this sequence, these values, the actual draw, themselves, and
+        each shared effect.
         """
         tables = []
         start = 0

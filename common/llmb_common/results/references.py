@@ -65,8 +65,9 @@ class Reference:
     """A step time, in seconds, to compare a run's with; as text ``12.3 s (SOURCE; SOFTWARE)``.
 
     ``kind`` is ``published``, ``baseline`` (of this site) or ``stated`` (by the suite of an acceptance campaign).
-    ``software`` is what it was measured with, ``source`` says for people where it comes from. ``error`` is its relative
-    standard error, 0 where that is not known.
+    ``software`` is what it was measured with, ``source`` says for people where it comes from. ``error`` is its
+    relative standard error, 0 where that is not known. ``published_references`` and ``baselines_for`` make it, and
+    an acceptance campaign.
     """
 
     kind: Kind
@@ -106,8 +107,8 @@ def same_software(image: str | None, document: Document) -> bool:
 def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
     """Return the results that NVIDIA published for exactly the plan's configuration, the nearest software first.
 
-    That is the plan's own container, then the newest. Each has the notes that were published with it. Empty: nothing
-    was published for it.
+    That is the plan's own container, then the newest, and last those without one. ``recipe`` is the plan's. Each
+    has the notes that were published with it, and an error of 0. Empty: nothing was published for it.
 
     Raises:
         RecipeError: the recipe's results file or catalogue cannot be read, or is damaged
@@ -139,9 +140,10 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One of the runs that a baseline is made of, as the list of baselines stores it.
 
     ``seconds`` is its steady step time and ``error`` that time's standard error, in seconds. ``stalls``, ``steps``,
-    ``day`` and ``nodes`` are those of its ``StepTime``. The property ``time`` makes that again, but for what is not
-    stored: the number of measured steps and the window's mean are 0 (not known). An unknown key is refused when it is
-    decoded.
+    ``day`` and ``nodes`` are those of its ``StepTime``: 0 or empty where not known. The property ``time`` makes
+    that again, but for what is not stored: the number of measured steps and the window's mean are 0 (not known). An
+    unknown key is refused when it is decoded; a time of 0 or less only by ``baselines``. ``set_baselines`` makes
+    it.
     """
 
     run_id: str
@@ -165,10 +167,11 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``key`` is the ``configuration_key``, ``title`` the line that names the configuration, ``software`` a text of
     ``software_of``, ``added`` the Unix time at which it was made. A site has at most one for each ``key`` and
-    ``software``. Its text is ``this site's baseline of 3 runs, 2026-11-29``. The properties ``times`` and ``seconds``
-    are the runs' step times, in the order of ``runs``, and their mean in seconds, stalls included; ``relative_error``
-    returns the standard error of that mean, as a share of it. An unknown key is refused when it is decoded.
-    ``set_baselines`` makes it, ``baselines`` reads it.
+    ``software``. Its text is ``this site's baseline of 3 runs, 2026-11-29``. The properties ``times`` and
+    ``seconds`` are the runs' step times, in the order of ``runs``, and their mean in seconds, stalls included;
+    ``relative_error`` returns the standard error of that mean, as a share of it, with the site's runs as ``past``.
+    The last two need at least one run. An unknown key is refused when it is decoded. ``set_baselines`` makes it,
+    ``baselines`` reads it.
     """
 
     key: str
@@ -208,6 +211,8 @@ _LIST = ("baselines", Baseline, "a list of baselines")
 
 def baselines(install: Path) -> list[Baseline]:
     """Return all baselines of the installation, sorted by title, then software; empty where it has none.
+
+    A file that is missing counts as none.
 
     Raises:
         RecordError: their file cannot be read, is damaged, or has a baseline without runs or times
@@ -357,8 +362,9 @@ def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Ba
 def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") -> list[NodeFinding]:
     """Return how the nodes of ``account`` differ from those of a baseline, one finding per fact.
 
-    The baseline is that of the configuration ``key``, else any (``key`` empty: any), the newest of several, among those
-    with the same GPUs. What either does not know is not compared. Empty where nothing differs, or there is none.
+    The baseline is that one of ``known`` of the configuration ``key``, else any (``key`` empty: any), the newest of
+    several, among those with the same GPUs. What either does not know is not compared. Empty where nothing differs,
+    or there is none.
     """
     item = max(_with_same_gpus(account, known), key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
@@ -369,7 +375,7 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
 def _with_same_gpus(account: NodeSummary, known: Sequence[Baseline]) -> list[Baseline]:
     """Return the baselines whose nodes had the same GPUs as those of ``account``; empty: there is none.
 
-    A baseline that does not know its nodes is left out.
+    They are those of ``known``, in its order. A baseline that does not know its nodes is left out.
     """
     return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
 
@@ -410,10 +416,10 @@ _CONTAINER = "container"
 class Worth(msgspec.Struct, frozen=True):
     """What a change of configuration did to published GPU times per sample, as shares: -0.05 is 5 % less time.
 
-    ``low`` is the least of the changes, ``high`` the greatest, of ``pairs`` pairs of results; for a change of the
-    container alone they are the 5th and 95th percentile. ``of`` says for people what was compared. Its text is
-    ``-5.0 % to +1.2 % in 3 pairs of published rows``, with a single percentage where both are equal. ``worth_of`` makes
-    it.
+    ``low`` is the least of the changes, ``median`` the middle one, ``high`` the greatest, of ``pairs`` pairs of
+    results; for a change of the container alone they are the 5th, 50th and 95th percentile. ``of`` says for people
+    what was compared. Its text is ``-5.0 % to +1.2 % in 3 pairs of published rows``, with a single percentage where
+    both are equal. ``worth_of`` makes it.
     """
 
     low: float
@@ -432,10 +438,10 @@ class Worth(msgspec.Struct, frozen=True):
 def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
     """Return how published GPU times per sample changed with exactly the change from ``before`` to ``after``.
 
-    Below 0, ``after`` is faster. Pairs of results of the same model are compared, those on the GPU type of ``before``
-    if there are any. For a change of nothing but the container, of which no pair is published, it is
-    ``release_spread``. None: nothing is published for this change, the plans are alike, or one has a sequence length of
-    its own.
+    Below 0, ``after`` is faster. ``recipe`` is that of both plans. Pairs of results of the model size of ``before``
+    are compared, those on its GPU type if there are any. For a change of nothing but the container, of which no
+    pair is published, it is ``release_spread``. None: nothing is published for this change, the plans are alike, or
+    one has a sequence length of its own.
 
     Raises:
         RecipeError: the recipe's results file or catalogue cannot be read, or is damaged
@@ -475,7 +481,7 @@ def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]
 def _differing_facts(one: Facts, other: Facts) -> dict[str, tuple[object, object]]:
     """Return the names whose values differ between two mappings, each with (value of one, value of the other).
 
-    A name that one of them lacks has None there.
+    A name that one of them lacks has None there. Empty: none differs.
     """
     names = dict.fromkeys([*one, *other])
     return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
@@ -484,8 +490,8 @@ def _differing_facts(one: Facts, other: Facts) -> dict[str, tuple[object, object
 def _plan_facts(plan: JobPlan) -> Facts:
     """Return what jobs of ``plan`` run with: variant, GPUs, precision, layout and container, by name.
 
-    The names are those of ``_result_facts``, so the two can be compared; the container's release is a tuple of numbers
-    or None.
+    The names are ``variant``, ``gpu``, ``gpus``, ``dtype``, ``fp8_recipe``, the layout columns and ``container``:
+    those of ``_result_facts``, so the two can be compared; the container's release is a tuple of numbers or None.
     """
     known = {"variant": plan.variant, "gpu": plan.gpu_type, "gpus": plan.gpus}
     known |= _precision_facts(plan.dtype, plan.fp8_recipe)
@@ -500,7 +506,9 @@ def _plan_facts(plan: JobPlan) -> Facts:
 def _result_facts(result: PublishedResult, recipe: Recipe) -> tuple[Facts, float] | None:
     """Return (facts by name, GPU-seconds per sample) of a published result; None: the recipe has no row of it.
 
-    The facts are what it was measured with: variant, GPUs, precision, layout, container.
+    The facts are what it was measured with: variant, GPUs, precision, layout, container (a tuple of numbers or
+    None), by the names of ``_plan_facts``; also ``layers`` and ``sequence_length``, which that lacks, None where
+    the row has none.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or is damaged

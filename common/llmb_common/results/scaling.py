@@ -35,9 +35,9 @@ Kind: TypeAlias = Literal["weak", "strong"]
 class ScaledRun(NamedTuple):
     """One successful run that may become part of a scaling line: its plan, recipe, software, and step time.
 
-    ``software`` is the text of ``software_of``. ``seconds`` is the steady step time; ``time`` has it with its error and
-    its stalls, None where these are not known. ``scatter`` is how much repeats differ at this site. The property
-    ``steady`` is ``time`` without its stalls, and with an error of 0 where that is None.
+    ``software`` is the text of ``software_of``. ``seconds`` is the steady step time, above 0; ``time`` has it with
+    its error and its stalls, None where these are not known. ``scatter`` is how much repeats differ at this site.
+    The property ``steady`` is ``time`` without its stalls, and with an error of 0 where that is None.
     """
 
     plan: JobPlan
@@ -73,9 +73,10 @@ class ScalePoint:
     """One number of GPUs on a scaling line: the mean over ``runs`` runs, and the efficiency.
 
     ``gbs`` is the global batch size in samples, ``seconds`` the mean of the runs' steady step times,
-    ``tokens_per_second`` that of the whole job. The efficiency is tokens/s per GPU as a fraction of those at the line's
-    smallest scale (above 1: better), with bounds at a verdict's confidence; the smallest scale has 1.0, and None as
-    bounds. ``published`` None: nothing was published at this scale. ``scaling`` makes it.
+    ``tokens_per_second`` that of the whole job. The efficiency is tokens/s per GPU as a fraction of those at the
+    line's smallest scale (above 1: better), with the bounds ``efficiency_low`` and ``efficiency_high`` at a
+    verdict's confidence; the smallest scale has 1.0, and None as bounds. ``published`` None: nothing was published
+    at this scale. ``scaling`` makes it.
     """
 
     gpus: int
@@ -108,9 +109,10 @@ class ScalingLine:
 def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
     """Return the scaling lines that ``runs`` make, in the order of the first runs of each kind of job.
 
-    Of one kind, weak lines come before strong ones. Runs belong together if they ran with the same software and differ
-    in nothing but scale, layout and batch size; a layout column that somebody overrode must be the same, too. A run may
-    be on a weak and on a strong line. Empty where no kind of job ran at two scales.
+    Of one kind, weak lines (one for each batch per GPU) come before strong ones (one for each whole batch). Runs
+    belong together if they ran with the same software and differ in nothing but scale, layout and batch size; a
+    layout column that somebody overrode must be the same, too. A run may be on a weak and on a strong line. Empty
+    where no kind of job ran at two scales.
 
     Raises:
         RecipeError: a file of a run's recipe cannot be read, or is damaged
@@ -129,8 +131,8 @@ def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
 def _lines_of_family(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
     """Yield the weak, then the strong scaling lines of runs that differ in scale and batch alone.
 
-    Weak: the batch per GPU is the same. Strong: the whole batch is. A run may be on one of each; runs at a single scale
-    make no line.
+    ``family`` are these runs, at least one. Weak: the batch per GPU is the same. Strong: the whole batch is. A run
+    may be on one of each; runs at a single scale make no line.
 
     Raises:
         RecipeError: a file of a run's recipe cannot be read, or is damaged
@@ -149,7 +151,8 @@ def _lines_of_family(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
 def _scaling_line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
     """Return the scaling line of runs that are grouped by number of GPUs, the smallest first, each group with a run.
 
-    Its title, software and published results are by the first run. Published points are added to weak lines only.
+    ``scales`` are these groups, two or more. Its title, software and published results are by the first run.
+    Published points are added to weak lines only.
 
     Raises:
         RecipeError: a file of the recipe cannot be read, or is damaged

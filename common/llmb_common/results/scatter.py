@@ -46,10 +46,10 @@ _SET_ASIDE = 10
 class Scatter:
     """How much repeats of a configuration differ, between days (``day``) and within a day (``run``).
 
-    Both are standard deviations as shares of the step time (0.02: 2 %). The degrees of freedom say for how many
-    observations each counts. Properties: ``total``, that of single runs on different days, and ``of_one_day``, a copy
-    for a verdict on a single day, in which days do not differ and which counts as learned. ``learn_scatter`` makes it
-    from a site's runs; ``STATED`` is what is stated.
+    Both are standard deviations as shares of the step time (0.02: 2 %). ``day_degrees`` and ``run_degrees``,
+    degrees of freedom, say for how many observations each counts. Properties: ``total``, the standard deviation of
+    single runs on different days, and ``of_one_day``, a copy for a verdict on a single day, in which days do not
+    differ and which counts as learned. ``learn_scatter`` makes it from a site's runs; ``STATED`` is what is stated.
     """
 
     day: float
@@ -85,8 +85,8 @@ evening need to be wrong in at most 5 % of the cases where days differ by 3 %.""
 class Squares(NamedTuple):
     """Sums of squared deviations of logarithms of step times, within batches of runs and between the batches' means.
 
-    Logarithms are natural. Each sum has its degrees of freedom; 0: nothing is known. ``squares`` makes it;
-    ``NOTHING_SEEN`` has zeros.
+    Logarithms are natural. Each sum has its degrees of freedom, ``within_degrees`` and ``between_degrees``; 0:
+    nothing is known. ``squares`` makes it; ``NOTHING_SEEN`` has zeros.
     """
 
     within: float = 0.0
@@ -101,7 +101,7 @@ NOTHING_SEEN = Squares()
 
 
 class _Repeats(NamedTuple):
-    """The runs of one configuration: how many, and their ``Squares``."""
+    """The runs of one configuration: how many (``runs``), and their ``Squares`` (``squares``)."""
 
     runs: int
     squares: Squares
@@ -110,9 +110,9 @@ class _Repeats(NamedTuple):
 def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
     """Return ``runs`` in groups that share conditions which repeating does not average out: a day, or nodes.
 
-    Where all runs had the same nodes, these are the system itself, and only days make groups; else days with exactly
-    the same set of nodes in one of their runs are one group. A run without a day is a group of its own unless such
-    nodes join it to another. The groups are in no order to rely on.
+    Where all runs had the same nodes, these are the system itself, and only days make groups; else days with
+    exactly the same set of nodes in one of their runs are one group. A run without a day is a group of its own
+    unless such nodes join it to another. The groups are in no order to rely on; without runs there is none.
     """
     days: dict[str, list[StepTime]] = {}
     for at, run in enumerate(runs):
@@ -168,16 +168,17 @@ def _mean(values: Sequence[float]) -> float:
 def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
     """Return how much repeats differ at a site, learned from its runs: one sequence of step times per configuration.
 
-    Where these are too few (fewer than eight degrees of freedom both within and between days), it is ``STATED`` with
-    the number of runs. Where only one of the two has as many, the other follows from what is stated.
+    Where these are too few (fewer than eight degrees of freedom both within and between days), it is a copy of
+    ``STATED`` whose ``runs`` is their number. Where only one of the two has as many, the other follows from what is
+    stated.
     """
     return _scatter_of([_Repeats(len(runs), squares(batches(runs))) for runs in history])
 
 
 def _scatter_of(configurations: Sequence[_Repeats]) -> Scatter:
-    """Return how repeats differ at a site with these configurations; if they are too few, ``STATED`` and their number.
+    """Return how repeats differ at a site with these ``configurations``, as ``learn_scatter`` does.
 
-    When they are too few, and all else, is as for ``learn_scatter``.
+    If they have too few runs, it is a copy of ``STATED`` whose ``runs`` is the number of their runs.
     """
     count = sum(repeats.runs for repeats in configurations)
     near = [repeats.squares for repeats in configurations if repeats.squares.within_degrees]
@@ -270,7 +271,8 @@ _NEWEST = 40
 class PastRun(NamedTuple):
     """A successful run on record that was measured as its recipe documents it, with its step time.
 
-    ``configuration`` is the text of ``configuration_of``: key and software.
+    ``configuration`` is the text of ``configuration_of``: key and software. ``run_id`` is the run's. The reader of
+    a site's index makes it.
     """
 
     configuration: str
@@ -281,10 +283,12 @@ class PastRun(NamedTuple):
 class PastRuns:
     """The step times on record at a site, by configuration, to learn how much repeats differ there.
 
-    It is made from ``PastRun`` entries, the newest of each configuration first. A run that is given twice counts once,
-    with its last step time. ``scatter`` returns the ``Scatter`` of repeats by the runs of other configurations,
-    ``squares_without`` the ``Squares`` of the newest 40 runs of one configuration, without those that are named. Both
-    take the text of ``configuration_of``, and one that is not on record is no error.
+    It is made from ``PastRun`` entries, the newest of each configuration first; none: nothing is on record. A run
+    that is given twice counts once, with its last step time. ``scatter`` returns the ``Scatter`` of repeats by the
+    runs of other configurations (of all, where there are more than 50), ``STATED`` where these are too few;
+    ``squares_without`` the ``Squares`` of the newest 40 runs of one configuration, without those whose run IDs are
+    named, all 0 where none is left. Both take the text of ``configuration_of``, and one that is not on record is no
+    error.
     """
 
     def __init__(self, runs: Iterable[PastRun] = ()) -> None:
@@ -298,8 +302,9 @@ class PastRuns:
     def scatter(self, configuration: str) -> Scatter:
         """Return how much repeats differ at this site, by the runs of all configurations but ``configuration``.
 
-        Its own runs are left out because they speak for themselves elsewhere; with more than 50 configurations they are
-        not. A ``configuration`` without runs is no error.
+        Its own runs are left out because they speak for themselves elsewhere; with more than 50 configurations they
+        are not. ``STATED``, with the number of runs, where the others are too few (``learn_scatter``). A
+        ``configuration`` without runs is no error.
         """
         if len(self._by_configuration) > _MANY:
             return self._of_all
@@ -310,12 +315,18 @@ class PastRuns:
 
     @cached_property
     def _of_all(self) -> Scatter:
-        """How much repeats differ at this site, learned once from the runs of all configurations."""
+        """How much repeats differ at this site, learned once from the runs of all configurations; may be ``STATED``.
+
+        It is a copy of that where the runs are too few (``learn_scatter``).
+        """
         return _scatter_of(list(self._repeats.values()))
 
     @cached_property
     def _repeats(self) -> dict[str, _Repeats]:
-        """How the runs of each configuration differ: found once, because each is held against all others."""
+        """How the runs of each configuration differ, by the text of ``configuration_of``; found once.
+
+        Each configuration is held against all others.
+        """
         return {
             key: _Repeats(len(runs), squares(batches(list(runs.values()))))
             for key, runs in self._by_configuration.items()

@@ -43,9 +43,10 @@ _TELLING = 3
 class SuiteAttempt:
     """How one run of a campaign ended: with a step time, a fault that is not the system's, or a failure that is.
 
-    ``time`` None: there is none, or only success counts. ``fault`` says why the run tells nothing of the system (a node
-    died, somebody canceled it); another run replaces it. ``failure`` says why the run failed, and goes before
-    ``fault``. Both empty: it succeeded. ``bad_nodes``: host names of nodes that its end speaks against.
+    Whoever conducts the campaign makes it. ``time`` None: there is none, or only success counts. ``fault`` says why
+    the run tells nothing of the system (a node died, somebody canceled it); another run replaces it. ``failure``
+    says why the run failed, and goes before ``fault``. Both empty: it succeeded. ``bad_nodes``: host names of nodes
+    that its end speaks against.
     """
 
     time: StepTime | None = None
@@ -59,8 +60,8 @@ class Rerun:
     """A run that a campaign adds: its number ``attempt`` from 1, the reason, and in how many ``days`` it should start.
 
     ``attempt`` counts all runs of the workload. ``reason`` is a clause: ``run 2: ...`` and the fault, or
-    ``open after 3 runs``. ``days`` count from when it is added; 0: at once. ``replaces`` is the number of the run that
-    tells nothing and whose place it takes; None: it is one more.
+    ``open after 3 runs``. ``days`` count from when it is added; 0: at once. ``replaces`` is the number of the run
+    that tells nothing and whose place it takes; None: it is one more. ``next_decision`` makes it.
     """
 
     attempt: int
@@ -85,11 +86,11 @@ class Needs:
 class SequentialDecision:
     """Where one workload of a campaign stands: how many runs it needs in all, and its answer after these.
 
-    ``attempts`` counts all runs, the ended ones and ``reruns``, the runs to add, among them. ``answer`` is ``pass``,
-    ``fail`` or ``open``; None: not yet, runs are waited for. ``decision`` is that of the last look, None before one or
-    without step times; ``trouble`` says why there is none, or why it does not count, empty where there is nothing to
-    say. ``needs`` is what would decide a campaign that ends open; None: nothing known would. ``next_decision`` makes
-    it.
+    ``attempts`` counts all runs, the ended ones and ``reruns`` among them. ``reruns`` are all that were added to
+    the repeats so far, the first one first, also those that have ended. ``answer`` is ``pass``, ``fail`` or
+    ``open``; None: not yet, runs are waited for. ``decision`` is that of the last look, None before one or without
+    step times; ``trouble`` says why there is none, or why it does not count, empty where there is nothing to say.
+    ``needs`` is what would decide a campaign that ends open; None: nothing known would. ``next_decision`` makes it.
     """
 
     attempts: int
@@ -110,19 +111,20 @@ def next_decision(
 ) -> SequentialDecision:
     """Return what comes next for a workload of a campaign: to wait for runs, or its answer.
 
-    The result has how many runs there are to be in all and those added, and no answer while runs are to be waited for.
-    A run that failed makes the answer ``fail``, as soon as none is running any more. A run that gave no result because
-    of a fault is replaced while ``reruns`` lasts. Then the answer is that of ``judge``, or ``pass`` without one. Where
-    that of ``judge`` is open, runs are added if they may decide it; otherwise it stays ``OPEN``. It is ``OPEN``, too,
-    where results are missing for faults, no rerun is left, and there is no ``judge`` or no step time. It depends on the
-    arguments alone, so a campaign that was killed need not remember what it meant to do, and can always tell why there
-    was a rerun.
+    The result has how many runs there are to be in all and those added, and no answer while runs are to be waited
+    for. A run that failed makes the answer ``fail``, as soon as none is running any more; its ``failure`` is the
+    ``trouble`` then. A run that gave no result because of a fault is replaced while ``reruns`` lasts. Then the
+    answer is that of ``judge``, or ``pass`` without one. Where that of ``judge`` is open, runs are added if they
+    may decide it; otherwise it stays ``OPEN``. It is ``OPEN``, too, where results are missing for faults, no rerun
+    is left, and there is no ``judge`` or no step time. It depends on the arguments alone, so a campaign that was
+    killed need not remember what it meant to do, and can always tell why there was a rerun.
 
     Args:
         ended: how the runs ended, in the order of their numbers, as far as there are runs; None: not yet
         repeats: runs that are to give a result before the first look, at least one
         reruns: how many runs may be added in all, for whatever reason, those that replace others among them
-        judge: makes the decision over step times; None: it is enough that the runs succeed
+        judge: makes the decision over step times, at least one, in the order of the runs; None: it is enough that
+            the runs succeed
         spread: whether runs can start on other days; else none is added that would help only there
     """
     attempts = wanted = repeats
@@ -232,13 +234,17 @@ def _mean_seconds(time: StepTime) -> float:
 def _further_runs(times: Sequence[StepTime], like: StepTime, count: int, *, further_days: bool) -> list[StepTime]:
     """Return ``count`` copies of the run ``like``, on the day of the last of ``times``, or each on a day of its own.
 
-    ``times`` has at least one run. A day of its own is a text such as ``further day 0``.
+    ``times`` has at least one run. A day of its own (``further_days``) is a text such as ``further day 0``. Only
+    the day of the copies is changed.
     """
     days = [f"further day {number}" if further_days else times[-1].day for number in range(count)]
     return [replace(like, day=day) for day in days]
 
 
 def _scaled_time(time: StepTime, log: float) -> StepTime:
-    """Return ``time`` multiplied by a factor whose natural logarithm is ``log``, error and mean included."""
+    """Return ``time`` multiplied by a factor whose natural logarithm is ``log``, error and mean included.
+
+    It is a copy; stalls, which are shares of a step, stay as they are, and so do day and nodes.
+    """
     factor = math.exp(log)
     return replace(time, seconds=time.seconds * factor, error=time.error * factor, mean=time.mean * factor)

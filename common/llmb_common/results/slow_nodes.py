@@ -32,9 +32,9 @@ _ENDLESS = 10**9
 
 
 def steady(time: StepTime) -> StepTime:
-    """Return the step time without stalls, as a slow node slows down each step.
+    """Return a copy of the step time without stalls, as a slow node slows down each step.
 
-    Its number of steps is one so large that the run is known to have no stalls.
+    Its number of steps is one so large that the run is known to have no stalls; all else stays.
     """
     return replace(time, stalls=(), steps=_ENDLESS)
 
@@ -42,8 +42,9 @@ def steady(time: StepTime) -> StepTime:
 class NodeRun(NamedTuple):
     """One of several repeats of a configuration, with its nodes, for the search for slow nodes.
 
-    ``group`` is the configuration, as the caller of ``node_runs`` names it, and ``hosts`` are host names. ``time`` is
-    the steady step time as a share of the mean of the repeats, without stalls. ``node_runs`` makes it.
+    ``group`` is the configuration, as the caller of ``node_runs`` names it, and ``hosts`` are host names. ``time``
+    is the steady step time, without stalls, whose ``seconds`` and ``error`` are shares of the mean of the repeats
+    (1.02: 2 % slower than these). ``node_runs`` makes it.
     """
 
     group: str
@@ -52,12 +53,12 @@ class NodeRun(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """What repeats say of a node: they are ``slower`` with it, they are ``not slower``, or ``nothing``.
+    """What repeats say of a node (``says``): they are ``slower`` with it, ``not slower``, or ``nothing``.
 
-    ``with_it`` and ``without`` count the runs with the node and those of the same configurations without it. ``share``:
-    how much slower the former are in the mean (0.1: a tenth); for ``not slower``, how much they may be at the very
-    most, which is 0.05 or less. ``together``: host names of other nodes in exactly the same slower runs, any of which
-    may be the cause. For ``nothing`` all these are 0 or empty. ``witnesses`` makes it.
+    ``with_it`` and ``without`` count the runs with the node and those of the same configurations without it.
+    ``share``: how much slower the former are in the mean (0.1: a tenth); for ``not slower``, how much they may be
+    at the very most, which is 0.05 or less. ``together``: host names of other nodes in exactly the same slower
+    runs, any of which may be the cause. For ``nothing`` all these are 0 or empty. ``witnesses`` makes it.
     """
 
     says: Literal["slower", "not slower", "nothing"]
@@ -69,7 +70,10 @@ class Witness(NamedTuple):
 
 
 class _Total(NamedTuple):
-    """The number of some repeats, and the sum of their step times, which are shares of their configuration's mean."""
+    """The number of some repeats (``runs``), and the sum of their step times (``seconds``).
+
+    These times are shares of their configuration's mean. ``_total`` makes it.
+    """
 
     runs: int
     seconds: float
@@ -78,8 +82,9 @@ class _Total(NamedTuple):
 def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[NodeRun]:
     """Return those of ``runs`` that have repeats, with relative step times; grouped by configuration.
 
-    Each run is given as (any name of its configuration, its hosts, its step time). The configurations are in the order
-    of their first runs, the runs of each in the order given, and a single run of one is left out.
+    Each run is given as (any name of its configuration, its hosts, its step time). The configurations are in the
+    order of their first runs, the runs of each in the order given, and a single run of one is left out. Empty: no
+    configuration has two.
     """
     groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
     for group, hosts, time in runs:
@@ -118,7 +123,8 @@ def witnesses(nodes: Collection[str], runs: Sequence[NodeRun]) -> dict[str, Witn
 def _not_slow(node: str, runs: NodeRuns) -> Witness:
     """Return what ``runs`` say of a node that is not known to slow them down: ``not slower``, or ``nothing``.
 
-    It is ``not slower`` where the upper bound of their ratio is at most ``_CLEAR``, and the lower one no more than 1.
+    ``node`` is a host name. It is ``not slower`` where the upper bound of their ratio is at most ``_CLEAR``, and
+    the lower one no more than 1.
     """
     change = runs.change(node)
     if change is None or change.low > 1 or change.high > _CLEAR:
@@ -129,12 +135,13 @@ def _not_slow(node: str, runs: NodeRuns) -> Witness:
 class NodeRuns:
     """Repeats of some configurations, to find the node with which they are slower than with others.
 
-    It is made from an answer of ``node_runs``. Of a node, only its own repeats and those of the same configurations
-    elsewhere are compared, and only of configurations that ran both with and without it. ``slowest`` returns (host
-    names that nothing tells apart, how much slower: 0.1 is a tenth) of the slowest node, None if none stands out; its
-    ``looked_at`` is how many nodes are tested. ``counts`` returns (repeats with the node, repeats without it);
-    ``change`` how their step times compare, above 1: slower with it, None where there is nothing to compare;
-    ``without`` a copy that lacks all repeats of a node. A host that is in none of the repeats is no error.
+    It is made from an answer of ``node_runs``; the attribute ``every`` is that list, ``on_host`` has each host's
+    repeats by its name. Of a node, only its own repeats and those of the same configurations elsewhere are
+    compared, and only of configurations that ran both with and without it. ``slowest`` returns (host names that
+    nothing tells apart, how much slower: 0.1 is a tenth) of the slowest node, None if none stands out; its
+    ``looked_at`` is how many nodes are tested, at least one. ``counts`` returns (repeats with the node, repeats
+    without it); ``change`` how their step times compare, above 1: slower with it, None where there is nothing to
+    compare; ``without`` a copy that lacks all repeats of a node. A host that is in none of the repeats is no error.
     """
 
     def __init__(self, every: Sequence[NodeRun]) -> None:
@@ -176,7 +183,8 @@ class NodeRuns:
     def counts(self, host: str) -> tuple[int, int]:
         """Return (repeats that the node was in, repeats of the same configurations without it).
 
-        Only configurations that have both count, so a node that none of the repeats had gives (0, 0).
+        ``host`` is the node's host name. Only configurations that have both count, so a node that none of the
+        repeats had gives (0, 0).
         """
         with_it = self._inside(host)
         return len(with_it), len(self._outside(host, with_it))
@@ -184,7 +192,7 @@ class NodeRuns:
     def change(self, host: str) -> Change | None:
         """Return how the step time of repeats with the node compares with that of repeats without it; above 1: slower.
 
-        None where no configuration has both.
+        ``host`` is the node's host name. None where no configuration has both.
         """
         with_it = self._inside(host)
         if not with_it:
@@ -213,21 +221,27 @@ class NodeRuns:
         return (mine.seconds / mine.runs) / (seconds / runs)
 
     def _inside(self, host: str) -> list[NodeRun]:
-        """Return the repeats on the node ``host``, of configurations that also ran without it."""
+        """Return the repeats on the node ``host``, of configurations that also ran without it, in the order given.
+
+        Empty where there are none, or no such node.
+        """
         on_it = self.on_host.get(host, [])
         counts = Counter(repeat.group for repeat in on_it)
         both = {group for group, count in counts.items() if count < self._totals[group].runs}
         return [repeat for repeat in on_it if repeat.group in both]
 
     def _outside(self, host: str, with_it: Sequence[NodeRun]) -> list[NodeRun]:
-        """Return the repeats that ran without the node ``host``, of the configurations of ``with_it``."""
+        """Return the repeats that ran without the node ``host``, of the configurations of ``with_it``.
+
+        They are in the order given. ``with_it`` are repeats of the same ``NodeRuns``; without any it is empty.
+        """
         groups = {repeat.group for repeat in with_it}
         return [repeat for repeat in self.every if repeat.group in groups and host not in repeat.hosts]
 
     def _sureness(self, host: str) -> float:
         """Return how sure it is that the node is slow: its ratio's distance from 1 in half intervals (1: barely).
 
-        0 where the node is not slower, or by too little to matter.
+        ``host`` is the node's host name. 0 where the node is not slower, or by too little to matter.
         """
         if self._ratio(host) < _WORTH:
             return 0.0

@@ -112,12 +112,14 @@ class StepTime:
 def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     """Return the step time of a run from the times of its single steps; far ones are set apart as stalls.
 
-    Far is more than five robust standard deviations from the median, and more than 5 % of it. ``day`` and ``nodes`` of
-    the result are left empty.
+    Far is more than five robust standard deviations from the median, and more than 5 % of it. ``seconds``,
+    ``count``, ``mean`` and ``spikes`` of the result are of the window, ``stalls`` and ``steps`` of all ``steady``
+    steps (of the window alone, where it is far from the rest). ``day`` and ``nodes`` are left empty.
 
     Args:
         window: seconds of each measured step, in order; at least one, all finite and positive
-        steady: seconds of each step after warm-up, in order, those of the window among them; empty: the window
+        steady: seconds of each step after warm-up, in order, those of the window among them; the window counts
+            instead where it is empty or no longer
 
     Raises:
         ValueError: the window is empty
@@ -276,8 +278,9 @@ _COMPILING = 1.1
 def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
     """Return, for each start of the job whose warm-up exceeds the usual ten steps, its slow steps from the first on.
 
-    Slow is more than what the last third of the log makes an ordinary step, and in the median at least 1.1 times that
-    third's. Empty where there is no such start, or the log has fewer than 20 steps.
+    Slow is more than what the last third of the log makes an ordinary step, and in the median at least 1.1 times
+    that third's; the ten steps that follow must be back near its level. In the order of the starts; empty where
+    there is no such start, or the log has fewer than 20 steps.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -308,8 +311,10 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
 def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
     """Return a clause on how long the first steps after the job's last slow start were slow; empty: none was slow.
 
-    ``measured`` is the run's ``step_time``. If the measured window reaches into the slow steps, the clause says what
-    settled steps take, and with which ``--window`` to measure those.
+    ``measured`` is the run's ``step_time``. If the measured window reaches into the slow steps, the clause says
+    what settled steps take, and with which ``--window`` to measure those; else it is
+    ``iterations 1 to 14 are warm-up (compilation?) and not counted: they take 2.1 times as long as later ones``,
+    without a full stop.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -337,7 +342,9 @@ def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
 def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
     """Return a clause on the measured steps that were set apart as outliers; empty where none was.
 
-    ``inside`` are the steps of the window, and ``measured`` is their step time, whose ``spikes`` are positions in it.
+    ``inside`` are the steps of the window, in order, and ``measured`` is their step time, whose ``spikes`` are
+    positions in it. It begins
+    ``2 of 10 measured steps are outliers (iterations 36, 37; up to 2.1 times the usual)``, and has no full stop.
     """
     if not measured.spikes:
         return ""
@@ -357,8 +364,9 @@ def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
 def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
     """Return a clause where the window starts too early: its first three steps fall towards the level of the others.
 
-    The first is more than 5 % above the median of the others, the second more than 2.5 %. ``inside`` are the steps of
-    the window. Else empty, also for fewer than seven of them.
+    The first is more than 5 % above the median of the others, the second more than 2.5 %:
+    ``warm-up reaches into the window: its first step takes 9 % longer than later ones``. ``inside`` are the steps
+    of the window, in order. Else empty, also for fewer than seven of them.
     """
     head = [item.seconds for item in inside[:3]]
     rest = [item.seconds for item in inside[3:]]
@@ -374,8 +382,10 @@ def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
 def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
     """Return a clause where the last third of the steps takes more or less time than the first, beyond chance.
 
-    That is 2 % or more, and four standard errors or more. Else empty, also for fewer than twelve steps. ``steady`` are
-    the run's steps after warm-up; ``aside`` are the numbers (``index``) of iterations that do not count.
+    That is 2 % or more, and four standard errors or more:
+    ``steps get slower: +3.0 % from iteration 11 to 50 (clocks, temperature, neighbors?)``. Else empty, also for
+    fewer than twelve steps that count. ``steady`` are the run's steps after warm-up, in order; ``aside`` are the
+    numbers (``index``) of iterations that do not count.
     """
     kept = [item for item in steady if item.index not in aside]
     third = len(kept) // 3
@@ -408,9 +418,10 @@ def logged_tflop(inside: Sequence[Iteration]) -> float | None:
 def flops_mismatch(logged: float | None, planned: float | None, allowed: float = FLOPS_MISMATCH) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, where a step's work by the log differs too much from the plan's; else empty.
 
-    ``logged`` and ``planned`` are TFLOP of one GPU per step, as ``logged_tflop`` and ``planned_tflop`` return them;
-    None is not known, and gives no clause. The most that they may differ, up or down, is ``allowed``, a share of the
-    planned work.
+    ``logged`` and ``planned`` (above 0) are TFLOP of one GPU per step, as ``logged_tflop`` and ``planned_tflop``
+    return them; None is not known, and gives no clause. The most that they may differ, up or down, is ``allowed``,
+    a share of the planned work (0.1: 10 %). It begins
+    ``by the log's TFLOPS and step time, a step does 1.25 times the planned work``.
     """
     if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
@@ -423,7 +434,7 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
 def _steps_text(odd: Sequence[Iteration]) -> str:
     """Return the numbers of iterations as text, only the first five of many: ``iterations 36, 37``.
 
-    It is ``iteration 36`` for one.
+    It is ``iteration 36`` for one, and ends with ``and 2 more`` where there are others.
     """
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
@@ -462,8 +473,8 @@ def step_time(timing: RunTiming) -> StepTime | None:
 def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
     """Return the step time of a run over all steps from the end of its warm-up to the end of its window.
 
-    Steps that were set apart as stalls do not count in it, as in ``step_time``. It has more steps than that, for
-    comparisons with nothing that is published. None where the log does not have the whole window.
+    Steps that are far from the others are set apart as stalls, as in ``step_time``. It has more steps than that,
+    for comparisons with nothing that is published. None where the log does not have the whole window.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails

@@ -56,7 +56,7 @@ class Training(NamedTuple):
     """
 
     faults: tuple[str, ...] = ()
-    """What no training does, as clauses."""
+    """What no training does, as clauses without a full stop; empty: nothing speaks against its having trained."""
     steps: int = 0
     start: float | None = None
     """Median loss of the first three steps."""
@@ -69,7 +69,7 @@ class Training(NamedTuple):
     learned: float = 0.0
     """Sum of the learning rates; 0 where the log does not say."""
     losses: tuple[str, ...] = ()
-    """The names, as printed, of the losses that its last step that was not skipped has."""
+    """The names, as printed (``lm loss``), of the losses that its last step that was not skipped has; empty: none."""
 
 
 NOTHING = Training()
@@ -77,10 +77,11 @@ NOTHING = Training()
 
 
 class _LossCourse(msgspec.Struct, frozen=True):
-    """How a loss went from the first step to the last, in levels: medians of stretches of the log.
+    """How a loss went from the first step to the last, in levels: medians of stretches of the log, in nats.
 
-    ``start`` is the median of the first three losses, ``end`` that of the last fifth of the log, ``lowest`` the lowest
-    of the medians of its fifths, ``falls`` whether the loss fell beyond its noise.
+    ``start`` is the median of the first three losses, ``end`` that of the last fifth of the log, ``lowest`` the
+    lowest of the medians of its fifths, ``falls`` whether the loss fell beyond its noise. Losses that are NaN are
+    taken as they are. ``_loss_course`` makes it.
     """
 
     start: float
@@ -123,7 +124,8 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
 def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
     """Return why a run of ``plan`` did not train as it should, as clauses; empty where nothing speaks against it.
 
-    They are the faults of ``training``. Where it has none, a loss that does not fall counts, but only for a pretraining
+    They are the faults of ``training``, what the run's log says. Where it has none, a loss that does not fall
+    counts (one clause: ``the loss does not fall (9.2 at the start, 9.2 at the end)``), but only for a pretraining
     run that loads no checkpoint, whose log has its first step, and whose learning rates were large enough to learn
     something or whose first loss is not that of an untrained model.
     """
@@ -147,10 +149,11 @@ def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
 def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
     """Return, for each of several repeats of a run in order, clauses on how its training differs from the others'.
 
-    Empty where it does not. It differs if its loss at the end is off their median by more than a tenth of a loss, and
-    more than theirs scatter, or if its log lacks a loss that most print. Repeats are compared with those of as many
-    steps that begin as they do, so jobs of a chain, which save and go on, only with each other; with fewer than three
-    nobody knows which is wrong, and none is named. A run without an ``end`` gets none.
+    Empty where it does not, else one clause. It differs if its loss at the end is off their median by more than a
+    tenth of their first loss and of that median, and more than theirs scatter (three robust standard deviations),
+    or if its log lacks a loss that most print. Repeats are compared with those of as many steps that begin as they
+    do, so jobs of a chain, which save and go on, only with each other; with fewer than three nobody knows which is
+    wrong, and none is named. A run without an ``end`` gets none.
     """
     alike: dict[tuple[int, bool], list[Training]] = {}
     for run in runs:
@@ -164,7 +167,11 @@ def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
 
 
 class _Usual(msgspec.Struct, frozen=True):
-    """What several repeats of a run have in common: their loss at the end, and which losses their logs print."""
+    """What several repeats of a run have in common: their loss at the end, and which losses their logs print.
+
+    With fewer than three known final losses ``allowed_difference`` is infinite, and ``losses`` empty.
+    ``_common_to_repeats`` makes it.
+    """
 
     end: float
     """Median of the losses at the end."""
@@ -194,8 +201,8 @@ def _common_to_repeats(runs: Sequence[Training]) -> _Usual:
 def _unlike_repeats_sentence(run: Training, usual: _Usual) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, on how a run's loss differs from its repeats'; empty where it does not.
 
-    That is another final loss, or else one of the usual losses that its log lacks; empty also for a run without an
-    ``end``.
+    That is another final loss (``the loss ends at 7.2, its repeats' at 3.1``), or else the first, by name, of the
+    usual losses that its log lacks; empty also for a run without an ``end``.
     """
     if run.end is None:
         return ()
@@ -208,7 +215,7 @@ def _unlike_repeats_sentence(run: Training, usual: _Usual) -> tuple[str, ...]:
 def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
     """Return the course of a loss, given for each step in order; None for fewer than ``_ENOUGH`` (15) values.
 
-    All are finite or NaN: none is None.
+    ``losses`` are finite, infinite or NaN: none is None.
     """
     count = len(losses)
     if count < _ENOUGH:
@@ -229,7 +236,8 @@ def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
 def _loss_noise(losses: Sequence[float]) -> float:
     """Return a robust standard deviation of one step's loss, from the differences between neighboring steps.
 
-    ``losses`` are in the order of steps, at least two.
+    ``losses`` are in the order of steps, at least two. It is in nats, as they are, and 0 where most differences are
+    equal.
     """
     changes = [after - before for before, after in itertools.pairwise(losses)]
     return robust_deviation(changes) / math.sqrt(2)
@@ -256,7 +264,10 @@ def _curve_faults(
 
 
 def _longest_row(values: Sequence[float]) -> tuple[int, float]:
-    """Return (length, value) of the longest run of equal neighboring ``values``; (0, 0.0) where no two are equal."""
+    """Return (length, value) of the longest run of equal neighboring ``values``; (0, 0.0) where no two are equal.
+
+    Of several runs as long it is that of the largest value.
+    """
     # Most losses never repeat, and this is seen faster than by grouping them.
     if not any(map(operator.eq, values, itertools.islice(values, 1, None))):
         return 0, 0.0
@@ -266,8 +277,9 @@ def _longest_row(values: Sequence[float]) -> tuple[int, float]:
 def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, where a loss rose, or fell and rose again, beyond its noise; else empty.
 
-    ``name`` is what the clause calls the loss. It rose by more than a tenth; or it fell by more than a tenth, and then
-    rose by more than a third of that and a tenth of the lowest level.
+    ``course`` is the loss's, ``name`` what the clause calls it: ``the MTP loss rises from 3.1 to 5``. It rose by
+    more than a tenth; or it fell by more than a tenth, and then rose by more than a third of that and a tenth of
+    the lowest level.
     """
     start = course.start
     lowest = course.lowest
@@ -283,9 +295,9 @@ def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
 def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
     """Return clauses about steps that cannot have changed the model; empty where there are few.
 
-    ``steps`` are those that were not skipped. The gradient norm is 0 in more than 5 % of the steps (and in more than
-    one), or the learning rate in more than half. A norm of 0 does not count at a loss of 0.1 or less, where it may be
-    too small to be printed.
+    ``steps`` are those that were not skipped. The gradient norm is 0 in more than 5 % of the steps (and in more
+    than one), or the learning rate in more than half; at most one clause for each, in this order. A norm of 0 does
+    not count at a loss of 0.1 or less, where it may be too small to be printed.
     """
     found = []
     flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
@@ -300,8 +312,9 @@ def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
 def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, where more steps were skipped than loss scaling explains; else empty.
 
-    ``iterations`` are all of the log, in order. Only FP16 scales its loss, and so skips its first steps until the scale
-    fits, 24 at most; of later ones 5 %, or one, may be.
+    ``iterations`` are all of the log, in order, may be none. Only FP16 scales its loss, and so skips its first
+    steps until the scale fits, 24 at most; of later ones 5 %, or one, may be.
+    ``the optimizer skipped 7 of 50 steps``: steps, also where a record is of several.
     """
     skipped = sum(item.skipped for item in iterations)
     if not skipped:
@@ -317,8 +330,9 @@ def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
 def _negative_loss_faults(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     """Return a clause for each kind of loss that was negative, which none can be in training; empty: none was.
 
-    They are the losses beside the training loss itself (``negative`` of ``iterations``, all of the log), in the order
-    in which they became negative.
+    They are the losses beside the training loss itself (``negative`` of ``iterations``, all of the log), in the
+    order in which they became negative:
+    ``load_balancing_loss is negative in 2 of 50 records (-0.1 at iteration 7)``.
     """
     below: dict[str, list[tuple[float, int]]] = {}
     for item in iterations:
@@ -355,8 +369,8 @@ _LEAST_LEAP = 0.02
 def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ...]:
     """Return clauses on what training may do and a benchmark does not: exploding gradients, leaps of measured losses.
 
-    ``iterations`` are all of the log, in order, and ``window`` is the measured one. Steps that were skipped do not
-    count. Empty where there is nothing of it. They change no verdict.
+    At most one on each, in this order. ``iterations`` are all of the log, in order, and ``window`` is the measured
+    one. Steps that were skipped do not count. Empty where there is nothing of it. They change no verdict.
     """
     taken = [item for item in iterations if not item.skipped]
     return tuple(text for text in (_gradient_growth_sentence(taken), _loss_jump_sentence(taken, window)) if text)
@@ -365,8 +379,9 @@ def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ..
 def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
     """Return a clause where the gradient norm grows by more than healthy training ever shows; else empty.
 
-    That is to 30 times its lowest level, or more; a level below 0.05 counts as 0.05. ``steps`` are those that were not
-    skipped, in order. Empty also for fewer than 15 norms.
+    That is at the end of the log to 30 times its lowest level, or more; a level below 0.05 counts as 0.05. Levels
+    are medians of fifths of the norms. ``steps`` are those that were not skipped, in order. Empty also for fewer
+    than 15 norms. An example: ``the gradient norm grows from 0.5 to 21, which healthy training never does``.
     """
     norms = [item.grad_norm for item in steps if item.grad_norm is not None]
     fifth = len(norms) // 5
@@ -383,8 +398,10 @@ def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
 def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
     """Return a clause on steps of the measured window whose loss is far from that of the steps around them.
 
-    Far is ten standard deviations of one step's loss, and 15 %. ``steps`` are those of the log that were not skipped,
-    in order; its first and last two are not looked at. Else empty, also where the log has fewer than 15 losses.
+    Far is ten standard deviations of one step's loss, and 15 %. ``steps`` are those of the log that were not
+    skipped, in order, and ``window`` is the measured one; those without a loss do not count, and the first and last
+    two others are not looked at. Else empty, also where the log has fewer than 15 losses. An example:
+    ``the loss jumps in 1 of 10 measured steps (iteration 41): 9.1 at iteration 41, about 7.2 around it``.
     """
     known = [(item.index, item.loss) for item in steps if item.loss is not None]
     losses = [loss for _, loss in known]

@@ -44,14 +44,15 @@ def remarks_on(
 ) -> tuple[str, ...]:
     """Return clauses about ``runs`` as a group, for readers of their verdict; empty where there is nothing to remark.
 
-    They tell when several runs share one day or set of nodes, scatter more than is known of this site, or are of two
-    kinds or slow with one node.
+    They tell when several runs share one day or set of nodes, scatter more than is known of this site, or are of
+    two kinds or slow with one node; at most one clause on each of these three, in this order, without full stops.
 
     Args:
         runs: the step times that the decision is over
         decision: the decision over them
         scatter: how much repeats differ, as the decision assumed
-        waiting: further successful runs of the same configuration, which count only at the decision's next look
+        waiting: further successful runs of the same configuration, which count only at the decision's next look;
+            they count for the last of the three
     """
     found = []
     if decision.days < len(runs):
@@ -87,11 +88,12 @@ Kind: TypeAlias = Literal["pass", "fail", "open", "no reference", "not judged"]
 class Figures(msgspec.Struct, frozen=True):
     """The speed of one run in the units that people compare: tokens/s, days for 10^12 tokens, TFLOP/s per GPU, MFU.
 
-    ``step_seconds`` is the step time that the others follow from; ``tokens_per_second`` is that of the whole job. FLOPs
-    are counted as the recipe's source counts them. Where LLMB's own count differs by more than 1 %, ``mfu`` follows
-    that one, and ``own_tflops_per_gpu`` has the TFLOP/s by it (else None). ``log_mfu`` is the mean TFLOP/s that the log
-    prints over the GPU's peak, as newer publications have it. MFUs are fractions; they and ``tflops_per_gpu`` are None
-    where the GPU's peak, the FLOPs or the log's TFLOP/s are not known. ``figures`` makes it.
+    ``step_seconds`` is the step time that the others follow from; ``tokens_per_second`` is that of the whole job.
+    FLOPs are counted as the recipe's source counts them; ``tflops_per_gpu`` is None where they are not known. Where
+    LLMB's own count differs by more than 1 %, ``mfu`` follows that one, and ``own_tflops_per_gpu`` has the TFLOP/s
+    by it (else None). ``log_mfu`` is the mean TFLOP/s that the log prints over the GPU's peak, as newer
+    publications have it. MFUs are fractions (0.4: 40 %); ``mfu`` is None where the GPU's peak or the FLOPs are not
+    known, ``log_mfu`` where the peak or the log's TFLOP/s are not. ``figures`` makes it.
     """
 
     step_seconds: float
@@ -107,12 +109,13 @@ class Figures(msgspec.Struct, frozen=True):
 class Verdict:
     """The judgment of one run, or of repeats of one: its ``kind`` and the text shown for it.
 
-    ``kind`` is ``pass``, ``fail``, ``open`` (more runs are needed), ``no reference`` or ``not judged``. ``text`` is a
-    clause that begins with the answer or says why there is none. ``decision`` and ``reference`` are None where nothing
-    was compared. ``remarks`` are clauses that a reader must know of the runs. ``not_training`` says in clauses why they
-    did not train as planned; with any entry, the verdict is never a pass. The property ``difference`` is the mean step
-    time over the reference's, less 1 (0.02: 2 % slower); None where nothing was compared. ``judge_result``,
-    ``judge_runs`` and ``judge_log`` make it.
+    ``kind`` is ``pass``, ``fail``, ``open`` (more runs are needed), ``no reference`` or ``not judged``. ``text`` is
+    a clause without a full stop that begins with the answer, or says why there is none
+    (``the window is incomplete``). ``decision`` and ``reference`` are None where nothing was compared. ``remarks``
+    are clauses that a reader must know of the runs. ``not_training`` says in clauses why they did not train as
+    planned; with any entry, the verdict is never a pass. The property ``difference`` is the mean step time over the
+    reference's, less 1 (0.02: 2 % slower); None where nothing was compared. ``judge_result``, ``judge_runs`` and
+    ``judge_log`` make it.
     """
 
     kind: Kind
@@ -145,8 +148,8 @@ def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
     """Return the speed of a run of ``plan`` whose steps take ``step_seconds``, in the units that people compare.
 
-    ``recipe`` says how FLOPs are counted. ``timing`` only adds the TFLOP/s that the run's log prints. ``step_seconds``
-    is above 0.
+    ``recipe`` is the plan's, and says how FLOPs are counted. ``timing``, the run's, only adds the TFLOP/s that its
+    log prints. ``step_seconds`` is above 0.
     """
     rate = tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
     tflop = planned_tflop(plan, recipe)
@@ -180,16 +183,17 @@ def judge_result(
 
     It is compared with one reference: those of the run's own software come first, and of these ``baselines`` before
     published results. A run whose log is no Success (nor Trained), whose window is incomplete, or that must not be
-    compared (a smoke test without a baseline, profiled, measured over another window) is ``not judged``; without a
-    reference it is ``no reference``, and if it did not train, or did other work than planned, ``fail``. The text says
-    why.
+    compared (a smoke test without a baseline, profiled, measured over another window) is ``not judged``, whatever
+    else is wrong with it. Any other is ``fail`` if it did not train, or did other work than planned; else
+    ``no reference`` without a reference. The text says why; ``remarks`` has what is odd in its steps and what must
+    be known of its reference.
 
     Args:
         plan: what was run
         recipe: the plan's, where its published results are
         timing: what its log says
         baselines: this site's own references for the configuration, as ``baseline_references`` returns them
-        steps: ``steps_of(timing)``, where it is known already
+        steps: ``steps_of(timing)``, where it is known already; None: it is made here
         scatter: how much repeats differ
         earlier: squares of earlier runs of the configuration, as in ``decide``
 
@@ -256,8 +260,9 @@ def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
 def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, reference: Reference) -> tuple[str, ...]:
     """Return clauses on a run beside its ``reference``; empty where there is nothing to say.
 
-    That is: the notes on the reference, a GPU clock boost that only the published run had, and the last step's time
-    where the source states that.
+    That is: the notes on the reference, each after ``its reference: ``, a GPU clock boost that only the published
+    run had, and the last step's time where the source states that; in this order. ``recipe`` is the plan's,
+    ``timing`` what the run's log says.
 
     Raises:
         OSError: the last step's time counts, is only read from the log now, and that fails
@@ -332,7 +337,8 @@ def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
 def own_share(plan: JobPlan) -> float | None:
     """Return LLMB's count of the FLOPs of the plan's function over Megatron-Bridge's count of them, as a ratio.
 
-    None where the two differ by at most 1 %, one is not known, or the plan has no function.
+    0.95: LLMB counts 5 % less. None where the two differ by at most 1 %, one is not known, or the plan has no
+    function.
     """
     function = plan.function
     if function is None or not function.flops_per_token or not function.own_flops_per_token:
@@ -357,11 +363,12 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
 
 
 def _decision_sentence(decision: Decision, reference: Reference) -> str:
-    """Return the text of a decision: ``pass, 1.0 % slower ± 5.9 % (limit 5.0 % slower; stated scatter)``.
+    """Return the text of a decision: ``fail, 9.0 % slower ± 3.1 % (limit 5.0 % slower; stated scatter)``.
 
-    It must be clear without the page about verdicts. Before the answer it has ``indication: `` where ``reference``,
-    which the decision is about, is of other software than the runs. Where the decision is open, it ends with what would
-    decide.
+    It must be clear without the page about verdicts, and has no full stop. Before the answer it has
+    ``indication: `` where ``reference``, which the decision is about, is of other software than the runs. Of a pass
+    the brackets also say which stalls would not show; behind them stands what stalls cost, if that matters. Where
+    the decision is open, it ends with what would decide: ``: about 2 more runs would decide``.
     """
     mark = "" if reference.same_software else "indication: "
     limit = f"limit {percent(decision.limit - 1)} slower; {_SCATTER[decision.source]}"

@@ -36,9 +36,11 @@ _MOST_SAVED = 3
 class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A profile that a run was asked for, with the report files that exist of it.
 
-    ``tool`` is ``nsys`` or ``torch``. ``start`` and ``stop`` are the steps as they were asked for, ``ranks`` the
-    profiled ranks (None: all). ``folder`` is the path of the folder for reports, and ``files`` are names in it, sorted,
-    and empty where there are none yet; ``bytes`` is their total size.
+    ``tool`` is ``nsys`` or ``torch``. ``start`` and ``stop`` are the steps as they were asked for
+    (``ProfilePlan``): the first profiled one, and the one just before which profiling ends; for ``nsys`` they count
+    from 0, one less than in the log. ``ranks`` are the profiled ranks (None: all). ``folder`` is the path of the
+    folder for reports, which need not exist, and ``files`` are names in it, sorted, and empty where there are none
+    yet; ``bytes`` is their total size. ``Extras`` has it.
     """
 
     tool: str
@@ -51,10 +53,11 @@ class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that a run finished saving.
+    """A checkpoint of ``step`` that a run finished saving; ``extras_of`` makes it.
 
-    ``seconds`` is the time on the slowest rank; None: the log does not say. ``folder`` is the path of the checkpoint's
-    own folder, ``bytes`` the size of the files directly in it; None: it was deleted since.
+    ``seconds`` is the time on the slowest rank; None: the log does not say. ``folder`` is the path of the
+    checkpoint's own folder, ``bytes`` the size of the files directly in it (0 also where it cannot be listed);
+    None: it was deleted since.
     """
 
     step: int
@@ -66,8 +69,8 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 class LoadedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint of ``step`` that a run loaded from the folder ``source``, with the losses around that step.
 
-    ``loss_before`` is the loss of ``step`` in the run that saved it, ``loss_after`` that of the step after it in this
-    run. None: not known.
+    ``source`` is the path in the log. ``loss_before`` is the loss of ``step`` in the run that saved it,
+    ``loss_after`` that of the step after it in this run. None: not known. ``extras_of`` makes it.
     """
 
     source: str
@@ -81,10 +84,12 @@ class LoadedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints and profiles of a run.
 
-    ``folder`` is the path of the run's own; empty, as all else, where the run was asked for none of these. ``profile``
-    None: none was asked for. ``saved`` and ``loaded`` are in the order of the log. ``lines`` returns clauses for people
-    on all of it (the newest three that were saved), with paths in the run's folder relative to it; empty where there is
-    nothing. ``as_dict`` returns JSON values: the fields by name, and ``lines``. ``extras_of`` makes it.
+    ``folder`` is the path of the run's own; empty, as all else, where the run was asked for none of these.
+    ``profile`` None: none was asked for. ``saved`` and ``loaded`` are in the order of the log. ``lines`` returns a
+    list of clauses for people: the checkpoints loaded, the newest three saved, how many more there are, the
+    profile, and what is missing, with paths in the run's folder relative to it; empty where there is nothing.
+    ``as_dict`` returns JSON values: the five fields by name, nested structs as dictionaries, and ``lines``.
+    ``extras_of`` makes it.
     """
 
     folder: str = ""
@@ -108,14 +113,19 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
         return [line.replace(f"{self.folder}/", "") for line in (*found, *self.missing)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the run's checkpoints and profiles as JSON values: every field by its name, and ``lines`` as well."""
+        """Return the run's checkpoints and profiles as JSON values: every field by its name, and ``lines`` as well.
+
+        The keys are ``folder``, ``profile`` (None or a dictionary), ``saved``, ``loaded`` (dictionaries),
+        ``missing`` and ``lines`` (texts).
+        """
         return {**msgspec.to_builtins(self), "lines": self.lines()}
 
 
 def extras_of(record: RunRecord) -> Extras:
-    """Return the checkpoints and profiles of a run, from its plan, its log and the files on disk.
+    """Return the checkpoints and profiles of a run, from its plan, its log and the files on disk, as they are now.
 
-    Empty where the run was asked for none. A log that cannot be read counts as one that tells of none.
+    Empty where the run was asked for none. A log that cannot be read counts as one that tells of none. Nothing is
+    written.
     """
     checkpoint, profile = record.plan.checkpoint, _profile(record)
     loads = checkpoint.load is not None or checkpoint.resume
@@ -168,7 +178,10 @@ def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[
 
 
 def _profile(record: RunRecord) -> ProfileFiles | None:
-    """Return the profile that the run's plan asks for, with the report files that exist; None: it asks for none."""
+    """Return the profile that the run's plan asks for, with the report files that exist; None: it asks for none.
+
+    A folder that is missing or cannot be read counts as one without files.
+    """
     plan = record.plan.profile
     if plan is None:
         return None
@@ -189,10 +202,10 @@ def _profile(record: RunRecord) -> ProfileFiles | None:
 def _loaded_checkpoint(source: str, step: int, iterations: Sequence[Iteration]) -> LoadedCheckpoint:
     """Return a loaded checkpoint with the losses around it, and whether the loss went on from there.
 
-    ``iterations`` are those of the run's log. The loss before is that of ``step`` there, where a job was started again,
-    else in the log of the run that saved it (``source`` is a path in that run's folder). The loss goes on where it is
-    nearer to the one before than to that of the first step. ``continued`` is None where a loss is not known or training
-    had not lowered it.
+    ``iterations`` are those of the run's log. The loss before is that of ``step`` there, where a job was started
+    again, else in the log of the run that saved it, which lies beside ``source``, the folder of its checkpoints.
+    The loss goes on where it is nearer to the one before than to that of the first step. ``continued`` is None
+    where a loss is not known or training had not lowered it.
     """
     after = _loss_at(iterations, step + 1)
     earlier = iterations if _loss_at(iterations, step) is not None else _iterations_beside(Path(source))
@@ -211,7 +224,8 @@ def _loss_at(iterations: Iterable[Iteration], index: int) -> float | None:
 def _iterations_beside(checkpoints: Path) -> Sequence[Iteration]:
     """Return the iterations of the log that lies beside ``checkpoints``, the folder of checkpoints of some run.
 
-    Of several logs it is any that can be read. Empty where no such log lies there.
+    It lies in the folder above. Of several logs it is any that can be read. Empty where no such log lies there, or
+    it has no iterations.
     """
     for path, _ in _files_with_sizes(checkpoints.parent):
         if is_log_name(path.name):
@@ -247,7 +261,10 @@ def _files_with_sizes(folder: Path) -> list[tuple[Path, int]]:
 def _loaded_line(item: LoadedCheckpoint) -> str:
     """Return a clause for people on a checkpoint that was loaded, and whether the loss went on from there.
 
-    For example ``loaded the checkpoint of step 20 from /a/b; loss 9.1 at step 21 after 9.2 at step 20: it continues``.
+    For example
+    ``loaded the checkpoint of step 20 from /a/b; loss 9.1 at step 21 after 9.2 at step 20: it continues``;
+    ``IT DOES NOT CONTINUE from there`` stands in place of the latter. What is not known is left out, from the
+    semicolon on where ``loss_after`` is not.
     """
     words = f"loaded the checkpoint of step {item.step} from {printable(item.source)}"
     if item.loss_after is None:
@@ -261,8 +278,8 @@ def _loaded_line(item: LoadedCheckpoint) -> str:
 def _saved_line(item: SavedCheckpoint) -> str:
     """Return a clause for people on a checkpoint that was saved: its step, how long that took, its size and folder.
 
-    For example ``saved the checkpoint of step 20 in 3.1 s, 204.0 GB: /a/b/iter_0000020``; ``deleted since`` in place of
-    the size.
+    For example ``saved the checkpoint of step 20 in 3.1 s, 204.0 GB: /a/b/iter_0000020``; the time is left out
+    where it is not known, and ``deleted since`` stands in place of the size where that is None.
     """
     took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
     size_text = size(item.bytes) if item.bytes is not None else "deleted since"

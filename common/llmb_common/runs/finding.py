@@ -39,8 +39,10 @@ from llmb_common.runs.timing.job_events import JobEvents, read_events
 class Attempt(msgspec.Struct, frozen=True):
     """An earlier start of a job that its scheduler queued again. Times are Unix seconds; None: not known.
 
-    Host lists are as Slurm writes them: ``n[1-4]``; empty: no node is known, or none failed. Its text is for people:
-    ``NODE_FAIL on n[1-4], n2 failed``.
+    Host lists are as Slurm writes them: ``n[1-4]``; empty: no node is known, or none failed. Its text is for
+    people, without a full stop: ``NODE_FAIL on n[1-4], n2 failed``, or with an unknown ``state``
+    ``queued again on n[1-4], n2 is out of service``; unknown parts are left out. ``attempts_of`` reads them from a
+    record.
     """
 
     state: str
@@ -78,13 +80,14 @@ def attempts_of(record: RunRecord) -> list[Attempt]:
 class Finding:
     """What asking the scheduler, or looking at the process, found out about one run.
 
-    ``state`` None: no new state; ``since`` is the Unix time of that state, ``detail`` what explains it. ``unknown``
-    says why nobody could be asked; empty: the answer holds. ``reason`` says why the run still waits, ``start`` is the
-    Unix time of its expected or actual start, ``nodes`` a host list; these and ``stuck`` are for people, and not put
-    into the record. ``process`` is that of a local run, ``attempts`` are earlier starts of the job. Other fields that
-    are empty or None: nothing new. The property ``waits_for`` is ``reason`` and ``stuck`` as one text, joined by
-    ``: ``. ``apply`` returns a copy of a record with the finding in it, or the record itself where nothing may change;
-    it writes nothing.
+    ``state`` None: no new state; ``since`` is the Unix time of that state (None: now), ``detail`` what explains it.
+    ``unknown`` says why nobody could be asked; empty: the answer holds. ``reason`` says why the run still waits,
+    ``start`` is the Unix time of its expected or actual start, ``nodes`` a host list; these and ``stuck`` are for
+    people, and not put into the record. ``process`` is that of a local run, ``attempts`` are earlier starts of the
+    job. Other fields that are empty or None: nothing new. The property ``waits_for`` is ``reason`` and ``stuck`` as
+    one text, joined by ``: `` (empty: neither is known). ``apply`` returns a copy of a record with state, job ID,
+    process, earlier starts and ``missing_since`` by the finding, or the record itself where nobody could be asked
+    or nothing may change; it writes nothing. Executors make it, and ``end_of``.
     """
 
     state: str | None = None
@@ -139,11 +142,11 @@ class Finding:
 def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
     """Return the finding about a job that has ended, from its own record of ``events``.
 
-    These decide in turn: PREEMPTED for a job that its scheduler was about to take the nodes from and that was not over
-    before, COMPLETED with exit code 0, CANCELLED if ``cancelled`` (somebody asked for the run's end), TIMEOUT at its
-    own time limit, UNFIT where its nodes failed the check before training; else FAILED. The detail is the exit code, if
-    not 0, what went wrong and ``remark``, each if there is one, joined by ``; ``. That the job has ended is not
-    checked.
+    These decide in turn: PREEMPTED for a job that its scheduler was about to take the nodes from and that was not
+    over before, COMPLETED with exit code 0, CANCELLED if ``cancelled`` (somebody asked for the run's end), TIMEOUT
+    at its own time limit, UNFIT where its nodes failed the check before training; else FAILED. The detail is the
+    exit code, if not 0, what went wrong and ``remark``, each if there is one, joined by ``; ``. Job ID, nodes (a
+    host list), start and end are those of ``events``. That the job has ended is not checked.
     """
     if events.preempted and not events.over:
         state = PREEMPTED
@@ -183,8 +186,8 @@ def with_job_facts(record: RunRecord) -> RunRecord:
     """Return a copy of ``record`` whose manifest has under ``job`` what the run's folder tells of the job now.
 
     That is every field of the job's own events (``JobEvents``) by its name, the log's manifest line as ``software``
-    (None where there is none), and what the nodes recorded as ``evidence``, all as JSON values. What cannot be read
-    counts as not recorded. Nothing is written.
+    (None where there is none), and what the nodes recorded as ``evidence``, all as JSON values; it takes the place
+    of a former ``job``. What cannot be read counts as not recorded. Nothing is written.
     """
     events = as_json_values(read_events(record.paths.events))
     seen = {"software": read_manifest_line(record.paths.log), KEY: as_json_values(make_account(record))}
@@ -194,11 +197,12 @@ def with_job_facts(record: RunRecord) -> RunRecord:
 def give_up(record: RunRecord) -> RunRecord:
     """Write CANCELLED into a run's record, with what its folder tells of the job; return the new record.
 
-    The record of a run that has ended meanwhile stays as it is, and so does one that is LOST; one that was never
+    It is the record on disk, in the folder of ``record``, that is read and changed, under the run's lock. The
+    record of a run that has ended meanwhile stays as it is, and so does one that is LOST; one that was never
     submitted becomes CANCELLED, too. No job is ended.
 
     Raises:
-        RecordError: the record cannot be read or written, or is another user's
+        RecordError: the record cannot be read or written, or is another user's; or another process holds its lock
         OSError: reading run.json fails
     """
 
@@ -217,12 +221,13 @@ def give_up(record: RunRecord) -> RunRecord:
 def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
     """Write into a run's record, with the time, that the scheduler's answer to its submission was lost.
 
-    Its state is SUBMITTING then, and the first 500 characters of the error's message its detail. From the time on
-    record it is judged later whether a job may still show. The record of a run whose job somebody has found meanwhile
-    stays as it is.
+    It is the record on disk, in the folder of ``record``, that is changed, under the run's lock. Its state is
+    SUBMITTING then, and the first 500 characters of the error's message its detail. From the time on record it is
+    judged later whether a job may still show. The record of a run whose job somebody has found meanwhile stays as
+    it is.
 
     Raises:
-        RecordError: the record cannot be read or written, or is another user's
+        RecordError: the record cannot be read or written, or is another user's; or another process holds its lock
         OSError: reading run.json fails
     """
 

@@ -32,10 +32,11 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK
 class OwnRun(NamedTuple):
     """A run folder of this user's, held open so that nobody can swap it; ``own_run`` yields one.
 
-    ``descriptor`` is the open folder's, closed by ``own_run``; ``owner`` is the number of the user to whom everything
-    in it must belong. ``open`` returns the file of a ``name`` in it opened for reading (the caller closes it), ``read``
-    its bytes. They follow no link; both raise RecordError for a file that cannot be opened, is no regular one, or is
-    another user's, and ``read`` OSError where reading fails.
+    ``descriptor`` is the open folder's, closed by ``own_run``; ``owner`` is the number of the user to whom
+    everything in it must belong. ``open`` returns a binary file object, at its beginning, of the file ``name`` in
+    it (the caller closes it), ``read`` its bytes. They follow no link; both raise RecordError for a file that is
+    missing, cannot be opened, is no regular one, or is another user's (code ``not-yours``), and ``read`` OSError
+    where reading fails.
     """
 
     folder: Path
@@ -43,12 +44,13 @@ class OwnRun(NamedTuple):
     owner: int
 
     def open(self, name: str) -> BinaryIO:
-        """Open the regular file ``name`` of the run's folder for reading; the caller closes it.
+        """Open the regular file ``name`` of the run's folder for reading; return it as a binary file.
 
-        A symbolic link is refused, and a file of anybody but the run's owner.
+        The caller closes it. A symbolic link is refused, and a file of anybody but the run's owner.
 
         Raises:
-            RecordError: the file cannot be opened or is no regular file; code ``not-yours`` if it is another user's
+            RecordError: the file is missing, cannot be opened or is no regular file; code ``not-yours`` if it is
+                another user's
         """
         try:
             file = os.open(name, _FILE, dir_fd=self.descriptor)
@@ -87,8 +89,9 @@ class OwnRun(NamedTuple):
 def own_run(folder: Path) -> Iterator[OwnRun]:
     """Yield the run in ``folder``, held open until the context ends, if folder and record belong to this user.
 
-    A ``folder`` that is a symbolic link cannot be opened. To find out whose files are on a file system that gives all
-    to one user, a file may be created in the folder and removed again.
+    A ``folder`` that is a symbolic link cannot be opened. Whether the record is a valid one is not looked at, and
+    no lock is taken. To find out whose files are on a file system that gives all to one user, a file may be created
+    in the folder and removed again.
 
     Raises:
         RecordError: it cannot be opened or has no record; code ``not-yours`` if folder or record are another user's
@@ -113,7 +116,8 @@ def own_run(folder: Path) -> Iterator[OwnRun]:
 def refusal(folder: Path) -> RecordError | None:
     """Return the error that says why this user must not act on the run in ``folder``; None where it is this user's.
 
-    A folder without a record gives an error, and so does one that cannot be opened. Nothing is raised.
+    A folder without a record gives an error, and so does one that cannot be opened; a damaged record gives none.
+    Nothing is raised.
     """
     try:
         with own_run(folder):
@@ -208,10 +212,10 @@ LOCK_SECONDS = 60.0
 
 @contextlib.contextmanager
 def locked(run: OwnRun) -> Iterator[None]:
-    """Hold the lock of ``run``, its file ``.lock``, until the context ends.
+    """Hold the lock of ``run``, its file ``.lock``, until the context ends; nothing is yielded.
 
-    It waits up to a minute for another holder. The lock is exclusive, also within this process; its file is created if
-    missing, and stays.
+    It waits up to a minute for another holder. The lock is exclusive, also within this process; its file is created
+    if missing, and stays.
 
     Raises:
         RecordError: the lock cannot be opened or taken, or another process holds it for too long
@@ -239,8 +243,8 @@ def locked(run: OwnRun) -> Iterator[None]:
 def _take(descriptor: int, folder: Path) -> bool:
     """Try once to lock the file behind ``descriptor``; return whether this process has the lock now.
 
-    Also True on file systems without locks: there the atomic write still never leaves half a record. ``folder`` is for
-    the message.
+    False: somebody else has it. Also True on file systems without locks: there the atomic write still never leaves
+    half a record. ``folder`` is for the message.
 
     Raises:
         RecordError: locking fails for another reason than that somebody holds the lock
@@ -263,10 +267,11 @@ _LEFTOVER_SECONDS = 24 * 3600
 def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
     """Create a hidden folder that reserves the name of a new run; return (paths of the run, that folder).
 
-    The caller fills the folder, and renames it to the run's (``folder`` of the paths). ``probe`` are the paths with the
-    wanted Unix second as ``stamp``; further runs of the same second get a number. Missing parents are created. At the
-    first run that this process makes there, the two folders above the run's are closed to others (``close_to_others``),
-    and what this user's killed processes left a day ago or earlier is removed.
+    The caller fills the folder, and renames it to the run's (``folder`` of the paths), or removes it. ``probe`` are
+    the paths with the wanted Unix second, as text, as ``stamp``; further runs of the same second get a number
+    (``numbered``). Missing parents are created. At the first run that this process makes there, the two folders
+    above the run's are closed to others (``close_to_others``), and what this user's killed processes left a day ago
+    or earlier is removed.
 
     Raises:
         RecordError: no name is free

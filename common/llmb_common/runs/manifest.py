@@ -47,11 +47,12 @@ def make_manifest(
 ) -> dict[str, Any]:
     """Return the manifest of a run as far as it is known at submission, as JSON values; nothing is written.
 
-    Its keys are ``llmb`` and ``python`` (their versions), ``host``, ``utc_offset`` (seconds), ``command`` (a list of
-    words), those of ``origin_of``, ``image`` (``path``, ``receipt``, ``bytes``; None without one) and
-    ``environment_overrides``, by name the variables that the user's own environment set. ``recipe_folder`` is the
-    folder of recipe.yaml, ``code`` that of the training code. The job itself adds driver, NCCL and framework versions
-    to its log. ``origin`` is ``origin_of`` for the same folders, where many jobs share one; None: it is looked up here.
+    Its keys are ``llmb`` and ``python`` (their versions), ``host``, ``utc_offset`` (seconds), ``command`` (a list
+    of words), those of ``origin_of``, ``image`` (a dictionary with ``path``, and with ``receipt``, the text of its
+    receipt, and ``bytes`` where these files exist; None without an image) and ``environment_overrides``, by name
+    the variables that the user's own environment set. ``recipe_folder`` is the folder of recipe.yaml, ``code`` that
+    of the training code. The job itself adds driver, NCCL and framework versions to its log. ``origin`` is
+    ``origin_of`` for the same folders, where many jobs share one; None: it is looked up here.
 
     Raises:
         EnvironmentLacks: the recipe, the code or the receipt of the image cannot be read
@@ -88,8 +89,9 @@ def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Return ``commit`` (in full) and ``dirty`` (a tracked file was changed) of the clone that holds ``folder``.
 
-    None outside a clone, without git, or before the first commit. In a clone that belongs to somebody else git refuses
-    to work, because its configuration may name programs; reading the commit runs none, but ``dirty`` is None there.
+    None outside a clone, without git, before the first commit, or if git takes longer than 20 seconds. In a clone
+    that belongs to somebody else git refuses to work, because its configuration may name programs; reading the
+    commit runs none, but ``dirty`` is None there. Nothing in the clone is changed.
     """
     status = _run_git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     if not status.ok:
@@ -141,8 +143,8 @@ def image_line(manifest: dict[str, Any]) -> str:
 def _image(plan: JobPlan) -> dict[str, Any] | None:
     """Return ``path``, ``receipt`` and ``bytes`` of the plan's image; None where the plan has no image.
 
-    ``receipt`` is the text of the file that the installer left beside the image, with hash and source; ``bytes`` is the
-    image's size. What is not there as a file is left out.
+    ``path`` is as the plan has it; ``receipt`` is the text of the file that the installer left beside the image,
+    with hash and source; ``bytes`` is the image's size. The latter two have no entry where there is no such file.
 
     Raises:
         OSError: the receipt cannot be read
@@ -174,8 +176,8 @@ def training_code() -> Path:
 def pack_code(code: Path) -> bytes:
     """Return the Python and JSON files of the package in folder ``code`` as a zip archive that Python can import from.
 
-    Subfolders count, and names in it begin with that of ``code``. The same files give the same bytes. Nothing is
-    written.
+    Subfolders count, and names in it begin with that of ``code``: ``llmb_train/config.py``. The same files give the
+    same bytes. Nothing is written.
 
     Raises:
         OSError: a file cannot be read

@@ -16,12 +16,14 @@ class RunPaths(msgspec.Struct, frozen=True):
     """The paths of one run's folder and of the files in it. None of them is looked up or created.
 
     ``experiments`` is the folder of all runs of a workload; ``stamp`` is an answer of ``numbered``, unique within
-    ``experiment_name``; ``run_id`` is LLMB's own ID of the run. The properties ``name``, of the run and its folder (the
-    experiment's, an underscore, the stamp), and ``job_name``, the Slurm job's, are texts; all others are paths.
-    ``folder`` is the run's own; ``record`` (run.json), ``events``, ``job``, ``script``, ``supervisor`` and ``code`` are
-    files in it; ``output`` is a folder in it, with the files ``log`` and ``batch_log`` and the folders ``profiles`` and
-    ``checkpoints``. The methods ``old_array`` and ``series`` return the ``SharedPaths`` of a job that several runs
-    share, by LLMB's ID of it.
+    ``experiment_name``; ``run_id`` is LLMB's own ID of the run. The properties ``name``, of the run and its folder
+    (the experiment's, an underscore, the stamp), and ``job_name``, the Slurm job's (the experiment's, a dot, the
+    run ID), are texts; all others are paths. ``folder`` is the run's own; ``record`` (run.json), ``events``
+    (events.jsonl), ``job`` (job.json), ``script`` (the batch script), ``supervisor`` (supervisor.sh) and ``code``
+    (code.zip) are files in it; ``output`` is a folder in it, with the files ``log`` (of training) and ``batch_log``
+    and the folders ``profiles`` (of Nsight Systems) and ``checkpoints``. The methods ``old_array`` and ``series``
+    return the ``SharedPaths`` of a job that several runs share, by LLMB's ID of it. ``reserve`` makes those of a
+    new run, ``load_record`` those of one on record.
     """
 
     experiments: Path
@@ -128,9 +130,10 @@ class SharedPaths(msgspec.Struct, frozen=True):
     """The paths of one Slurm job that runs several runs: a hidden folder, with a link to each run by its number.
 
     It lies in ``parent`` and in none of the runs' own folders, as removing one run must not harm the others.
-    ``shared_id`` is LLMB's own ID of the job. The property ``folder`` is the path of that folder, ``script`` and
-    ``log`` are those of files in it, and ``job_name`` is the Slurm job's name, ``TITLE.KIND-ID``. Nothing is looked up
-    or created.
+    ``shared_id`` is LLMB's own ID of the job. The property ``folder`` is the path of that folder
+    (``PARENT/.KIND-ID``), ``script`` and ``log`` are those of the batch script and of its log in it, and
+    ``job_name`` is the Slurm job's name, the text ``TITLE.KIND-ID``. Nothing is looked up or created.
+    ``RunPaths.series`` and ``RunPaths.old_array`` make it.
     """
 
     parent: Path

@@ -56,7 +56,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A state that a run was observed in: since when (Unix time), and what explains it (empty: nothing does).
 
     ``state`` is LLMB's word or the scheduler's, in capitals: ``SUBMITTING``, ``PENDING``. An unknown key, or a time
-    before 1970, is refused when it is decoded.
+    before 1970, is refused when it is decoded. ``RunRecord.with_state`` makes it.
     """
 
     state: str
@@ -69,6 +69,7 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     It is number ``index``, from 0, of ``turns`` runs. ``series_id`` is LLMB's own ID of the series, which its job's
     name contains. With 0 ``turns`` it is task ``index`` of a job array, as releases before 0.3 submitted them.
+    Whoever submits the series makes it.
     """
 
     series_id: str = msgspec.field(name="array_id")
@@ -79,11 +80,12 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a run was submitted, beyond its plan.
 
-    ``key`` is the caller's own name for it (empty: none), ``options`` are further options of ``sbatch``, one word each.
-    ``chain`` is the run ID of the first run of its chain, ``link`` its place in that, from 1; empty and 0 outside a
-    chain. ``turn`` is its place in a series or job array; None: it has a job of its own. The property ``in_series`` is
-    True for the former, ``array_index`` the number of its task for the latter and else None; ``alone`` returns a copy
-    without ``turn``. An unknown key is refused when it is decoded.
+    ``key`` is the caller's own name for it (empty: none), ``options`` are further options of ``sbatch``, one word
+    each, with their dashes. ``chain`` is the run ID of the first run of its chain, ``link`` its place in that, from
+    1; empty and 0 outside a chain. ``turn`` is its place in a series or job array; None: it has a job of its own.
+    The property ``in_series`` is True for a place in a series, else False; ``array_index`` is the number of its
+    task in a job array, else None; ``alone`` returns a copy without ``turn``. An unknown key is refused when it is
+    decoded. Whoever submits the run makes it.
     """
 
     key: str = ""
@@ -114,14 +116,17 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RunRecord:
     """What run.json keeps of one run: all fields but ``paths``, and some names derived from these.
 
-    A record never changes: ``with_state`` returns a changed copy, ``save`` writes this one (RecordError where it
-    cannot), and ``update_record`` does both under the run's lock. ``job_id`` None: no job is known yet. ``states`` are
-    those that were observed, the oldest first. Properties: ``state``, ``state_time`` (Unix time) and ``detail`` are of
-    the last; ``created`` and ``started`` are the Unix times of the first and of the first RUNNING (else the former),
-    and ``day`` is the day of the latter, YYYY-MM-DD (``day_of``: of any Unix time). ``job_name``, ``submitted_script``
-    (a path) and ``shared`` (its paths; None: the run has its own job) are of the Slurm job, which several runs may
-    share. ``manifest`` says what the run was made of (``make_manifest``), and under ``job`` what its job told.
-    ``results`` None: the record keeps none. ``as_dict`` returns run.json as JSON values. ``load_record`` reads one.
+    A record never changes: ``with_state`` returns a copy in another state (itself where nothing changes), ``save``
+    writes this one (RecordError where it cannot), and ``update_record`` does both under the run's lock. ``job_id``
+    None: no job is known yet. ``states`` are those that were observed, the oldest first. Properties: ``state``
+    (SUBMITTING without any), ``state_time`` (Unix time) and ``detail`` (empty: nothing explains it) are of the
+    last; ``created`` and ``started`` are the Unix times of the first and of the first RUNNING (else the former), 0
+    without any state, and ``day`` is the day of the latter, YYYY-MM-DD (``day_of``: of any Unix time).
+    ``job_name``, ``submitted_script`` (a path) and ``shared`` (its paths; None: the run has its own job) are of the
+    Slurm job, which several runs may share. ``manifest`` says what the run was made of (``make_manifest``), and
+    under ``job`` what its job told. ``results`` None: the record keeps none. ``as_dict`` returns run.json as JSON
+    values: the fields but ``paths`` by name, ``schema``, ``run_id``, ``name``, ``experiment_name``, ``workload``,
+    ``executor`` and ``state``. ``load_record`` reads one.
     """
 
     paths: RunPaths
@@ -223,7 +228,8 @@ class RunRecord:
     def save(self) -> None:
         """Write the record to its run.json, in place of the former one, whatever that says: no lock is taken.
 
-        The run's folder must exist. Changes of a run that others may follow go through ``update_record``.
+        The run's folder must exist. The former one stays where that fails. Changes of a run that others may follow
+        go through ``update_record``.
 
         Raises:
             RecordError: it cannot be written
@@ -234,8 +240,9 @@ class RunRecord:
     def as_dict(self) -> dict[str, Any]:
         """Return the content of the run's run.json as JSON values.
 
-        That is the kept fields by name, ``schema``, ``state``, the executor and the names of run, experiment and
-        workload.
+        The keys are ``schema``, ``run_id``, ``name``, ``experiment_name``, ``workload``, ``executor`` and
+        ``state``, then the fields but ``paths`` by name: ``plan``, ``job_id``, ``states`` and so on, None where
+        they are.
         """
         return {
             "schema": SCHEMA,
@@ -273,10 +280,11 @@ def _file_type(plan: Any = JobPlan) -> Any:
 def _read(content: bytes) -> Any:
     """Return the decoded ``content`` of a run.json, an object of ``_file_type``.
 
-    The plan, which is most of it, is decoded once for all repeats that share it.
+    Its ``schema`` is not checked. The plan, which is most of it, is decoded once for all repeats that share it, and
+    is one object then.
 
     Raises:
-        ValueError: it is no record (``msgspec.DecodeError``: not even JSON)
+        ValueError: it is no record (``msgspec.DecodeError``, which is one: not even JSON)
     """
     found = from_json(content, _file_type(msgspec.Raw))
     try:
@@ -299,8 +307,9 @@ def _plan(content: bytes) -> JobPlan:
 def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
     """Return the record of the run in ``folder``, from its run.json, or from ``content``, which was read from there.
 
-    Whoever can write into an installation can write one, so it is not trusted: one that names another run's files, or
-    holds what no command expects, is refused.
+    ``content`` None: the file is read, whoever owns it, and no lock is taken. Whoever can write into an
+    installation can write one, so it is not trusted: one that names another run's files, or holds what no command
+    expects, is refused. ``paths`` of the result are those in ``folder``.
 
     Raises:
         RecordError: there is none, it cannot be read, is damaged, or of another schema

@@ -38,9 +38,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 class Waits(msgspec.Struct, frozen=True):
     """How long each rank waited for others in each step, as the ranks recorded it.
 
-    ``steps`` are iteration numbers, ``seconds`` what each of them took; ``waited`` has a row for each rank, from rank
-    0, with the seconds of each step that it waited. Times that are negative or not finite are refused when it is
-    decoded, rows of another length than ``steps`` only by ``read_waits``. ``read_waits`` reads it.
+    ``steps`` are iteration numbers, ``seconds`` what each of them took, as many; ``waited`` has a row for each
+    rank, from rank 0, with the seconds of each step that it waited. Times that are negative or not finite are
+    refused when it is decoded, rows of another length than ``steps`` only by ``read_waits``, which reads it from a
+    run's waits.json.
     """
 
     schema: Literal[1]
@@ -55,11 +56,12 @@ _Unit: TypeAlias = Literal["rank", "TP group", "node"]
 class Straggler(msgspec.Struct, frozen=True):
     """Ranks, sorted, for which all others waited.
 
-    ``what`` they are: ``rank`` (one, or several that are no group), ``TP group`` or ``node``. ``share`` (0.1: a tenth)
-    is how much of a step the others waited longer than these ranks, as the trimmed mean over ``steps`` steps. ``node``
-    is the host name of where they ran; None: not known, or more than one. ``experts``: the model is a mixture of
-    experts, whose ranks differ in load. The property ``text`` says all this as a clause without a full stop.
-    ``straggler_of`` and ``straggler_in`` make it; ``node`` is the latter's.
+    ``what`` they are: ``rank`` (one, or several that are no group), ``TP group`` or ``node``. ``share`` (0.1: a
+    tenth) is how much of a step the others waited longer than these ranks, as the trimmed mean over ``steps``
+    steps. ``node`` is the host name of where they ran; None: not known, or more than one. ``experts``: the model is
+    a mixture of experts, whose ranks differ in load. The property ``text`` says all this as a clause without a full
+    stop: ``rank 5 on n2: the others waited for it, 12 % of a step (last 10 steps)``. ``straggler_of`` and
+    ``straggler_in`` make it; ``node`` is the latter's.
     """
 
     ranks: tuple[int, ...]
@@ -103,8 +105,8 @@ def read_waits(run_folder: Path) -> Waits | None:
 def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
     """Return the ranks of a run that all others waited for, with their node, by the files in ``run_folder``.
 
-    ``plan`` tells how ranks are divided. None where nobody stands out, or the ranks recorded no waits. The node is None
-    where it is not known, or not one.
+    ``plan`` is the run's, and tells how ranks are divided. None where nobody stands out, or the ranks recorded no
+    waits that can be read. The node is None where it is not known, or not one.
     """
     waits = read_waits(run_folder)
     found = straggler_of(plan, waits) if waits else None
@@ -191,7 +193,10 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
 
 
 def _wait_shares(group: Sequence[int], waits: Waits) -> list[float]:
-    """Return, for each step, the share of it (0 to 1) that the ranks of ``group`` waited for others: their median."""
+    """Return, for each step, the share of it (0.1: a tenth) that ``group`` waited for others: its ranks' median.
+
+    ``group`` are numbers of ranks in ``waits``, at least one; no step took 0 s.
+    """
     return [
         statistics.median(waits.waited[rank][step] for rank in group) / seconds
         for step, seconds in enumerate(waits.seconds)

@@ -61,7 +61,10 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
 
     Those of earlier starts of its job come first. For a run that is alive or succeeded there are no others. Empty
     where nothing speaks against a node, and where no scheduler chooses nodes. The log of a failed run is read for
-    its cause, and its folder for what its nodes recorded; what cannot be read tells nothing.
+    its cause, and its folder for what its nodes recorded; what cannot be read tells nothing. A cause that is not
+    certain counts only where the run had several nodes. Of a run that did not train because nodes were unfit, only
+    these nodes follow those of earlier starts. The scheduler is not asked: the state on record counts. Nothing is
+    written.
     """
     if record.plan.traits.this_machine:
         return []
@@ -102,9 +105,9 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
 def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
     """Return the one of the job's ``nodes`` that logs call ``host``: ``gpu7`` for ``gpu7.example.com``, or the reverse.
 
-    It is ``host`` itself where ``nodes`` is empty. None where ``host`` is None, and where no node or more than one
-    has the same name up to the first period: the scheduler refuses jobs that are to avoid a node that it does not
-    know.
+    It is ``host`` itself where ``nodes`` has that name or is empty. None where ``host`` is None, and where no node or
+    more than one has the same name up to the first period: the scheduler refuses jobs that are to avoid a node that
+    it does not know.
     """
     if host is None or not nodes or host in nodes:
         return host
@@ -119,7 +122,7 @@ def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]
     Each is there once, with its latest cause, sorted by name as text. A cause that is not certain, and of which
     ``shown`` has several nodes, is the job's or the site's, and counts against none. What was shown seven days ago
     or earlier, or before the node was put back (``llmb-run exclude remove``) in the installation in folder
-    ``install``, does not count. Empty: no node is left out.
+    ``install``, does not count. Empty: no node is left out. Nothing is written.
 
     Raises:
         RecordError: the list of excluded nodes cannot be read
@@ -142,7 +145,8 @@ def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToS
     """Return copies of ``jobs``, in order, that also avoid the ``bad`` nodes; the same jobs where there are none.
 
     ``jobs`` themselves stay as they are. The nodes are added to the options' ``left_out``; one that is there
-    already gets the new reason.
+    already gets the new reason. Whether enough nodes are left is asked of the scheduler once for each plan, as by
+    ``require_enough``.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``: too few nodes are left for one of the jobs

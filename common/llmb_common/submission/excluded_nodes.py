@@ -24,7 +24,7 @@ class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``node`` is the node's name. The list has at most one entry for a node. An entry whose ``expires`` equals
     ``added`` excludes nothing: it says that the node was put back at that time. One whose ``expires`` has passed
-    has lapsed. Unknown fields are refused where one is read.
+    has lapsed. Where one is read, unknown fields are refused, and all are required.
     """
 
     node: str
@@ -85,14 +85,16 @@ def _put_back(items: list[Exclusion]) -> list[Exclusion]:
 def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None = None) -> list[Exclusion]:
     """Exclude the nodes of the host list ``nodes`` (``n[1-3],x7``) for ``days`` days (None: until put back).
 
-    ``install`` is the installation's folder, whose exclusion list is changed. Returns all exclusions that are then
-    in force, those of other nodes included, sorted by node name. A node that is excluded already, or was put back,
-    gets the new reason and end. Blanks around ``reason`` are dropped. Whether there are such nodes is not checked.
+    ``install`` is the installation's folder, whose exclusion list is changed, or made. Returns all exclusions that
+    are then in force, those of other nodes included, sorted by node name. A node that is excluded already, or was
+    put back, gets the new reason and end. Blanks around ``reason`` are dropped. Whether there are such nodes is not
+    checked.
 
     Raises:
         RequestError: ``nodes`` names no node or cannot be read, ``reason`` is blank or not one line, or ``days`` is
             not above 0 and at most 3650; nothing is written
-        RecordError: the list cannot be read or written, or is locked for 20 s
+        RecordError: the list cannot be read or written, as where there is no folder ``install``, or is locked for
+            20 s
         OSError: the list cannot be locked for another reason
     """
     names = _host_names(nodes)
@@ -121,13 +123,14 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
 def include_nodes(install: Path, nodes: str) -> list[str]:
     """Put the nodes of the host list ``nodes`` (``n[1-3],x7``) back into use; return those that were excluded so far.
 
-    Changes the exclusion list of the installation in folder ``install``: each node, whether it was excluded or not,
-    is noted as put back now, so that what earlier runs have shown of it no longer counts. The answer has names, in
-    the order of ``nodes``, each once; empty where none of the nodes was excluded.
+    Changes, or makes, the exclusion list of the installation in folder ``install``: each node, whether it was
+    excluded or not, is noted as put back now, so that what earlier runs have shown of it no longer counts. The
+    answer has names, in the order of ``nodes``, each once; empty where none of the nodes was excluded.
 
     Raises:
         RequestError: ``nodes`` names no node or cannot be read; nothing is written
-        RecordError: the list cannot be read or written, or is locked for 20 s
+        RecordError: the list cannot be read or written, as where there is no folder ``install``, or is locked for
+            20 s
         OSError: the list cannot be locked for another reason
     """
     names = _host_names(nodes)

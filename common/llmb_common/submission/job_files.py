@@ -28,8 +28,8 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
 
     ``paths`` are the run's; its ID, output folder and folder for checkpoints are taken from them. The keys are
     ``schema`` (1) and those of ``llmb_train.job.Job``, such as ``run_id``, ``parallelism``, ``batch``, ``steps``
-    and ``checkpoint``; ``function`` and ``megatron`` are there only where the plan has them. It holds no secrets:
-    those reach a job through its environment. Nothing is written.
+    and ``checkpoint``; ``function`` and ``megatron`` are there only where the plan has them, and ``architecture``
+    is None where it has none. It holds no secrets: those reach a job through its environment. Nothing is written.
     """
     checkpoint = plan.checkpoint
     return {
@@ -183,7 +183,8 @@ def _changed_file_remedy(record: RunRecord) -> str:
 def _file_changed_error(record: RunRecord, what: str) -> RecordError:
     """Return, not raise, the error with code ``changed`` for a file of a run that is not as LLMB wrote it.
 
-    ``what`` is the clause with which the message begins: it names the file and says what is wrong with it.
+    ``what`` is the clause with which the message begins: it names the file and says what is wrong with it. The
+    remedy names the folder of ``record``.
     """
     return RecordError(
         f"{what}: it was changed, or another version of LLMB wrote it",

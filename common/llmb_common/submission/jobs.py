@@ -76,9 +76,9 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
     """Return how the job of ``plan`` is submitted: its key and the options for the scheduler.
 
     The options name the jobs to follow, and the nodes to avoid: those of ``options`` (``exclude``, ``left_out``)
-    and those on the installation's exclusion list. Where no scheduler can hold jobs back, ``after`` is not looked
-    at here (``submit_job`` waits for those runs itself), and jobs that run on this machine avoid no nodes. Nothing
-    is written.
+    and those on the installation's exclusion list, whose reasons count first. Where no scheduler can hold jobs
+    back, ``after`` is not looked at here (``submit_job`` waits for those runs itself), and jobs that run on this
+    machine avoid no nodes. Nothing is written.
 
     Raises:
         RequestError: a run to follow does not exist, is ambiguous or has no job yet, the host list of nodes to
@@ -140,11 +140,12 @@ class SubmissionContext:
     It is made from the sequence of all these jobs; making it reads the runs on record under the jobs' keys, this
     user's interrupted submissions of the last day, and the training code: the attribute ``folder`` is its path,
     ``code`` its files packed as a zip archive. ``check`` raises an LLMBError unless all that a plan needs is there
-    (once for plans with the same needs). ``run_to_continue`` returns the record of the run under the submission's
-    key, or of an interrupted submission of the same job, each only once; else None; a damaged record raises
-    RecordError. ``note_refusal`` keeps the scheduler's refusal of a job, and ``refuse_like`` raises SchedulerError
-    for a job equal to a refused one. ``origin`` returns the dict of ``origin_of`` for a recipe folder, or raises
-    EnvironmentLacks.
+    (once for plans with the same needs), or OSError where a folder cannot be examined. ``run_to_continue`` returns
+    the record of the run under the submission's key, or of an interrupted submission of the same job, each only once;
+    else None; a damaged record raises RecordError. ``note_refusal`` keeps the scheduler's refusal of a job in memory,
+    and ``refuse_like`` raises SchedulerError for a job equal, but for its key, to a refused one. ``origin`` returns the
+    dict of ``origin_of`` for a recipe folder (``git``, ``recipe_sha256``, ``code_sha256``; not to be changed), or
+    raises EnvironmentLacks.
 
     Raises:
         EnvironmentLacks: the training code is missing
@@ -192,8 +193,8 @@ class SubmissionContext:
         """Return the run on record for this job: the run under its key, or an interrupted submission like it.
 
         It may be in any state. None where there is none. A submission with a key is looked up by the key alone,
-        whatever its plan. Without a key it is the oldest interrupted submission of the same plan and options; each is
-        returned only once: the next equal job gets another one, or None.
+        whatever its plan. Without a key it is the oldest interrupted submission of the same plan and options; each
+        is returned only once: the next equal job gets another one, or None. Nothing is changed on disk.
 
         Raises:
             RecordError: the record of the run under the key cannot be read

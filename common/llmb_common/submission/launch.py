@@ -44,11 +44,12 @@ def plan_from_variables(
     """Return (the request that ``variables`` describe, the plan for it by recipe and site configuration).
 
     ``recipe_folder`` is the one with ``recipe.yaml``. ``variables`` are environment variables as ``launch.sh``
-    takes them, of which an empty one counts as not set; others in the environment are ignored, but one that looks
-    misspelled is an error. ``job_variables`` (None: none) go into the job's environment whatever their names, and
-    win over those of the same name in ``variables``, of which only ``NCCL_*`` and other tuning variables go there.
-    ``say`` is what messages call the variables: their own names, or a command's options. ``note`` (None: nobody) is
-    called with a sentence for each key of the site's configuration that no longer has an effect.
+    takes them, of which an empty or blank one counts as not set; others in the environment are ignored, but one
+    that looks misspelled is an error. ``job_variables`` (None: none) go into the job's environment whatever their
+    names, and win over those of the same name in ``variables``, of which only ``NCCL_*`` and other tuning variables
+    go there. ``say`` is what messages call the variables: their own names, or a command's options. ``note`` (None:
+    nobody) is called with a sentence for each key of the site's configuration that no longer has an effect. Nothing
+    is written or submitted.
 
     Raises:
         RequestError: a variable is wrong, or no plan is possible
@@ -130,8 +131,8 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
 def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     """Return the plan for an assumed Slurm cluster of the GPU type that ``request`` names, whatever this machine is.
 
-    ``request.gpu_type`` is to be set; the one that ``cluster`` names does not count. The plan's first warning says
-    what it was planned for.
+    ``request.gpu_type`` is to be set; the GPU type and kind of cluster that ``cluster`` names do not count, its other
+    settings do. The plan's first warning says what it was planned for. ``cluster`` stays as it is.
 
     Raises:
         RequestError: the job cannot be planned
@@ -153,7 +154,8 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     """Do all that ``launch.sh`` does: plan the job, then print the plan or script, or submit it; always return 0.
 
     ``recipe_folder`` has ``recipe.yaml``; ``variables`` is the environment. A dry run prints on stdout the batch
-    script, or the plan as JSON where ``json`` is asked for, and submits nothing. Otherwise a run folder is written
+    script, or the plan as JSON where ``json`` is asked for, and submits nothing; unless ``without_gpus`` holds, it
+    also checks the checkpoint to load and the space for new ones. Where it is no dry run, a run folder is written
     and the job submitted; without a scheduler the run is followed to its end. Then ``Submitted batch job ID``, or
     ``STATE: LOG`` of a run without a job ID, is printed on stdout. Name and folder of the run, and notes, go to
     stderr.

@@ -75,6 +75,7 @@ def _submit_one(
 
     Raises:
         LLMBError: a check failed, the job was refused, or a run that was followed failed; as ``submit``
+        OSError: a file of the run, or a folder that the executor must examine, cannot be read
     """
     context.check(job.plan)
     try:
@@ -92,7 +93,7 @@ def start_series(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
 
     Raises:
         SchedulerError: the scheduler refused the job, and there is none; the runs stay on record
-        RecordError: a run's files were changed, or a record cannot be written
+        RecordError: a run's files were changed, or a record cannot be written; the runs stay on record
         LLMBError: the executor cannot start the job for another reason
         OSError: a file of a run fails to be read
     """
@@ -112,10 +113,11 @@ APART = "apart"
 def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
     """Submit ``jobs`` (at least one) as one scheduler's job that runs them one after the other, in this order.
 
-    Returns, in order, each run's record, or the error (AnswerLost) why it is not known to have a job. Where a run
-    is on record under a job's key, or left from an interrupted submission like it, no new one is made: if it has a
-    job or has ended, it is returned as it is; if its job never came, or ended before its turn, it joins the new
-    series. The scheduler's options are those of the first job. The records go into the index.
+    All are of one kind of cluster, one with a queue. Returns, in order, each run's record, or the error (AnswerLost)
+    why it is not known to have a job. Where a run is on record under a job's key, or left from an interrupted
+    submission like it, no new one is made: if it has a job or has ended, it is returned as it is; if its job never
+    came, or ended before its turn, it joins the new series. The scheduler's options are those of the first job. The
+    records go into the index.
 
     Raises:
         SchedulerError: code ``apart``: the runs cannot share an allocation; none is submitted

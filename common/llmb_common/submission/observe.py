@@ -93,8 +93,8 @@ def failure_of(record: RunRecord) -> CheckFailed:
     """Return, not raise, the error of a run that was followed to its end and failed.
 
     ``record`` is of that run, in state FAILED, with a detail that begins with its exit code (``exit code 1``),
-    which the message repeats with the most likely cause, as diagnosed from its files. The remedy is what to do
-    about that, unless the cause is only possible, and where to see more.
+    which the message repeats (``the run failed with exit code 1: ...``) with the most likely cause, as diagnosed
+    from its files. The remedy is what to do about that, unless the cause is only possible, and where to see more.
     """
     from llmb_common.causes.diagnosis import diagnose  # seldom, and all of ``causes`` comes with it
 

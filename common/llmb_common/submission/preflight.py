@@ -30,8 +30,8 @@ def check_job(plan: JobPlan) -> None:
 
     Raises:
         RequestError: the checkpoint cannot be loaded by this job, or the installation does not exist
-        EnvironmentLacks: a program, an image or the engine is missing, there is too little disk space, or a path
-            cannot be looked at
+        EnvironmentLacks: a program, an image or the engine is missing, there is too little disk space (code
+            ``no-space``), or a path cannot be looked at
         ConfigError: code ``not-trusted``: a file that the job would use may come from anybody
         OSError: a folder that the executor must examine cannot be
     """
@@ -44,11 +44,12 @@ def check_job(plan: JobPlan) -> None:
 
 
 def submission_doubts(plans: Iterable[JobPlan]) -> list[str]:
-    """Return what the user should know before ``plans`` are submitted, as whole sentences, each once; usually none.
+    """Return what the user should know before ``plans`` are submitted, as sentences, each once; usually none.
 
-    They come from the plans' executors, which may ask the scheduler, and are about what ``check_job`` does not refuse.
-    Of plans with the same cluster type, workload folder and scheduler options only the one on the most nodes and the
-    one with the longest time limit are asked about. Such groups are in the order of their first plans.
+    The sentences have no full stop. They come from the plans' executors, which may ask the scheduler, and are about
+    what ``check_job`` does not refuse. Of plans with the same cluster type, workload folder and scheduler options
+    only the one on the most nodes and the one with the longest time limit are asked about. Such groups are in the
+    order of their first plans.
 
     Raises:
         RequestError: the user named a file with nodes to the scheduler, and it cannot be read
@@ -72,9 +73,9 @@ def check_disk(plan: JobPlan) -> None:
     one yet is not checked.
 
     Raises:
-        RequestError: the checkpoint to load is unfinished, not one, from the job's last step or a later one,
-            saved with EP=1 where the job has more or the reverse, or a link to where the job's container does
-            not see it
+        RequestError: the checkpoint to load is unfinished, not one, from the job's last step or a later one, saved
+            with EP=1 where the job has more or the reverse (code ``other-layout``), or a link to where the job's
+            container does not see it
         EnvironmentLacks: there is too little space (code ``no-space``), or a path cannot be looked at
     """
     try:
@@ -225,7 +226,8 @@ def _checkpoint_step(path: Path) -> int | None:
 def _checkpoint_problem(path: Path) -> str:
     """Return why the folder ``path``, in which no step was found, is no checkpoint to load; a clause for a message.
 
-    Either NeMo 2 wrote it, or its tracker file is missing or wrong.
+    Either NeMo 2 wrote it, or its tracker file is missing or wrong:
+    ``it was written by NeMo 2, which Megatron-Bridge cannot load``.
 
     Raises:
         OSError: the folder cannot be listed
@@ -239,8 +241,8 @@ def _check_space(plan: JobPlan) -> None:
     """Raise if all checkpoints that ``plan`` will save do not fit into the free space of the disk they go to.
 
     ``plan`` saves checkpoints. Each is taken to need 14 bytes (``CHECKPOINT_BYTES_PER_PARAMETER``) for each
-    parameter; none is removed meanwhile. Passes where the model's number of parameters is not known. The folder
-    need not exist yet.
+    parameter; none is removed meanwhile. Without an ``interval`` there is one, at the end. Passes where the model's
+    number of parameters is not known. The folder need not exist yet.
 
     Raises:
         EnvironmentLacks: code ``no-space``

@@ -93,6 +93,7 @@ def open_round(
     the first of ``jobs`` (at least one), is locked until the context ends; where another process holds it, ``say``
     is called with a clause, and this one waits without limit. If the caller has set ``over``, the file is removed
     at the end; otherwise, and where the context ends with an error, the same command continues the round later.
+    Missing folders are made, and removed again where nothing is in them at the end.
 
     Raises:
         RecordError: the round's file cannot be read, written or locked

@@ -25,9 +25,10 @@ from llmb_common.submission.supervisor import supervisor_sha256
 def task_script(plan: JobPlan, ranks: Ranks) -> str:
     """Return the Bash text that each rank runs to start training, without a final line break.
 
-    It ends by replacing the shell with Python. Values from the plan are quoted. Nothing is written or executed.
-    ``ranks`` says how a rank learns its number. The text expects ``LLMB_RUN_DIR`` and ``LLMB_EXPERIMENT`` in the
-    environment.
+    It binds a rank on a GPU to the cores near it, where ``ranks`` tells how many a node has and the plan has no
+    ``cpu_pinning``, puts Nsight Systems before Python for ranks to profile, and ends by replacing the shell with
+    Python. Values from the plan are quoted. Nothing is written or executed. ``ranks`` says how a rank learns its
+    number. The text expects ``LLMB_RUN_DIR`` and ``LLMB_EXPERIMENT`` in the environment.
     """
     lines = [
         "set -euo pipefail",
@@ -195,8 +196,9 @@ def _patience_line(plan: JobPlan) -> str:
 def _comment_lines(plan: JobPlan) -> list[str]:
     """Return the comment lines (``# ...``) of the batch script that describe the job to a reader, at least three.
 
-    They have no line breaks, and say model, scale and steps, parallelism, batch and flags, and a published step
-    time.
+    They have no line breaks. In order: workload, model, scale and steps; the function, if the plan has one;
+    parallelism; batch and flags; a published step time, if there is one. That of the batch is such as
+    ``# MBS 1, GBS 128, GA 16, FSDP``.
     """
     columns = f"TP {plan.tp}, PP {plan.pp}, CP {plan.cp}, VP {plan.vp or 'NA'}, EP {plan.ep or 'NA'}, DP {plan.dp}"
     flags = [

@@ -39,10 +39,11 @@ def create_run(
 ) -> RunRecord:
     """Create the complete folder of a new run; return its record, in state SUBMITTING. Nothing is submitted.
 
-    The run gets a new ID. The folder holds the batch script, supervisor, job.json, training code and record. It is
-    there complete or not at all, and the record alone is synced to disk. ``code`` is the folder of the
-    ``llmb_train`` package, or what ``pack_code`` made of it. ``manifest`` goes into the record, with the
-    supervisor's hash added (the dict itself stays as it is); ``submission`` None: no key and no options.
+    The run gets a new ID, and its folder lies among the experiments of the plan's ``workload_folder``; missing
+    folders above it are made. It holds the batch script, supervisor, job.json, training code and record, is there
+    complete or not at all, and the record alone is synced to disk. ``code`` is the folder of the ``llmb_train``
+    package, or what ``pack_code`` made of it. ``manifest`` goes into the record, with the supervisor's hash added
+    (the dict itself stays as it is); ``submission`` None: no key and no options.
 
     Raises:
         RequestError: the plan has a path that cannot be rendered; nothing has been written
@@ -79,8 +80,8 @@ def create_run(
 def _write_run_files(making: Path, record: RunRecord, code: bytes) -> None:
     """Write all files of the new run ``record`` into the existing folder ``making``, later renamed to the run's.
 
-    ``code`` is the packed training code. The folder must have none of the files yet. After an error what was
-    written stays.
+    The record alone is synced to disk. ``code`` is the packed training code. The folder must have none of the files
+    yet. After an error what was written stays.
 
     Raises:
         OSError: a file cannot be written
@@ -89,7 +90,11 @@ def _write_run_files(making: Path, record: RunRecord, code: bytes) -> None:
     paths, plan = record.paths, record.plan
 
     def here(path: Path) -> Path:
-        """Return where ``path``, in the run's future folder, lies now: at the same place in ``making``."""
+        """Return where ``path``, in the run's future folder, lies now: at the same place in the outer ``making``.
+
+        Raises:
+            ValueError: ``path`` is not in the run's folder
+        """
         return making / path.relative_to(paths.folder)
 
     for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
@@ -264,7 +269,8 @@ def submit_job(
     interrupted submission is settled.
 
     Raises:
-        SchedulerError: the scheduler refused the job, or has refused an equal one of this command already
+        SchedulerError: the scheduler refused the job, whose run's folder is removed again, or has refused an equal
+            one of this command already
         LLMBError: as ``submit``; as ``wait``, for the runs to follow; also where there is no such run
         OSError: as ``submit``
     """
@@ -309,9 +315,10 @@ def submit_chain(
 
     The first is the job of ``plan``, each other goes on from the newest checkpoint of the chain. Checkpoints go to
     the first run's folder (or CHECKPOINT_DIR). ``recipe_folder`` is the one with ``recipe.yaml``, of which the plan
-    was made. The first job follows the runs that ``options`` name (None: none); with the key ``k`` link 1 has the
-    key ``k#1``, link 2 ``k#2``. ``on_link`` is called with each link's record once it was submitted, or found on
-    record. If a later link is refused, the earlier ones stay.
+    was made. The first job follows the runs that ``options`` name (None: none); the other options are for all links,
+    but with the key ``k`` link 1 has the key ``k#1``, link 2 ``k#2``. ``on_link`` is called with each link's record
+    once it was submitted, or found on record. The records go into the index. If a later link is refused, the earlier
+    ones stay.
 
     Raises:
         RequestError: a chain makes no sense here, as ``check_chain`` says
@@ -365,7 +372,8 @@ def resuming_plan(plan: JobPlan, saved: RunPaths) -> JobPlan:
     """Return a copy of ``plan`` for a job that goes on from the newest checkpoint of the run with the paths ``saved``.
 
     It saves where that run does: in the plan's own folder for checkpoints (CHECKPOINT_DIR), or else in that run's.
-    It loads no other checkpoint. Whether there is one yet is not checked.
+    It loads no other checkpoint: ``load`` of its ``checkpoint`` is None, ``resume`` True. Whether there is one yet
+    is not checked.
     """
     save = plan.checkpoint.save or str(saved.checkpoints)
     checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)

@@ -49,9 +49,10 @@ class HangReporter:
     def start(self, environ: MutableMapping[str, str], *, uses_nccl: bool) -> None:
         """Write which process this rank is to its file, and have ``SIGNAL`` append the stacks of its threads.
 
-        An earlier file of the rank is replaced. The signal also has a thread write details on collectives.
-        ``environ``: the process's variables; with ``uses_nccl`` those are set in it that make PyTorch record its
-        collectives. Never raises; outside the main thread no stacks are written.
+        An earlier file of the rank is replaced; the run's folder must exist. The signal also has a thread write
+        details on collectives. ``environ``: the process's variables; with ``uses_nccl`` those are set in it that
+        make PyTorch record its collectives. Never raises; outside the main thread, and where the file cannot be
+        written, no stacks are written.
         """
         with contextlib.suppress(OSError, ValueError):
             if uses_nccl:
@@ -139,12 +140,13 @@ def _stop_answering() -> None:
 def _enable_flight_recorder(environ: MutableMapping[str, str], folder: Path) -> None:
     """Set variables in ``environ`` that make PyTorch record collectives, and dump them to ``folder`` on a timeout.
 
-    What the user has set stays. ``folder`` is created, unless the user has named another place. Its parent must
-    exist. Since torch 2.9 the variables have other names, and the old ones warn (c10d/FlightRecorder.hpp,
-    ProcessGroupNCCL.cpp).
+    What the user has set stays. ``folder`` is created unless it exists or the user has named another place; its
+    parent must exist. The installed torch's version decides the names: since torch 2.9 the variables have other
+    names, and the old ones warn (c10d/FlightRecorder.hpp, ProcessGroupNCCL.cpp); a torch that cannot be found counts
+    as new.
 
     Raises:
-        OSError: ``folder`` cannot be created
+        OSError: ``folder`` cannot be created; the variables that make PyTorch record are set then
     """
     old = False
     with contextlib.suppress(metadata.PackageNotFoundError, ValueError):

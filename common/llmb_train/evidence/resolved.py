@@ -70,7 +70,9 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
     ``config`` is Megatron-Bridge's configuration, resolved. The name is for messages; the last is ``_UNKNOWN``
     where this release of the framework has no such field. Sizes of the model are among them only for a ``Job``,
-    whose job.json has them; settings that the user named come last.
+    whose job.json has them; parallelism and batch come first, settings that the user named last. Recomputed layers
+    are left out where the user has named their settings for a ``Job``, and for a ``FunctionJob`` that recomputes
+    none.
     """
     yield from _layout_rows(job, config)
     model, plan = config.model, job.performance
@@ -97,8 +99,8 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     """Yield parallelism, batch and sequence length, each as (name, value in ``job``, value in ``config``).
 
-    The last is ``_UNKNOWN`` where the configuration has no such field. Where nothing is interleaved, both values
-    are 1.
+    ``config`` is Megatron-Bridge's configuration, resolved. The last is ``_UNKNOWN`` where it has no such field.
+    Where nothing is interleaved, both values are 1. Expert parallelism is there only for a model with experts.
     """
     p, model = job.parallelism, config.model
     yield "tensor parallelism", p.tp, _field_value(model, "tensor_model_parallel_size")

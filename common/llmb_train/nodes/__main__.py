@@ -17,11 +17,12 @@ def main(spec: Dict[str, Any]) -> None:
     ``spec["stage"]`` is ``look`` for the former, anything else for the latter; the rest of ``spec`` is as
     ``probes_for`` and ``follow_orders`` want it. All output is in frames on stdout, as ``frames`` makes them, of
     dicts with ``node``, this node's name: of a look ``begun`` and ``ended`` (Unix times) and ``looks``, as
-    ``call_all`` returns them; else what ``follow_orders`` says. If torch cannot be imported for the orders, that is
-    printed as ``error``, not raised.
+    ``call_all`` returns them; else what ``follow_orders`` says. If torch cannot be imported for the orders, a text on
+    that is printed as ``error``, with ``order`` 0; it is not raised.
 
     Raises:
         ValueError: an order is not JSON
+        KeyError: ``spec`` or an order lacks something
         OSError: no process can be made for a look
     """
     if spec["stage"] == "look":

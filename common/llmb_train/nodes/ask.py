@@ -171,8 +171,8 @@ def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, D
     where the child ended without a word); or ``hung``, a text: a tool that did not answer, or what became of a
     child that was not over in time. A child in state D cannot be killed, and is left alone (``stuck`` is True);
     ``state`` is the kernel's letter for a late child before it was killed. As soon as the descriptor ``until``
-    (None: none) has something to read, which is left there, or is closed, the time of all is over. In the order of
-    ``calls``.
+    (None: none) has something to read, which is left there, or is closed, the time of all is over (``hung`` for
+    those that have not answered). In the order of ``calls``.
 
     Raises:
         OSError: no pipe or process can be made; children that were started go on
@@ -322,7 +322,7 @@ def frames(node: str, value: Any, width: int = 800) -> List[str]:
 
     A line, without its end, is ``LLMB-HEALTH NODE 1/3 ...``: ``node``, its number from 1 and their count, and at
     most ``width`` characters of content, so that lines stay whole. The content of all lines together is the JSON,
-    packed by zlib, in base64.
+    packed by zlib, in base64. Nothing is printed.
 
     Raises:
         TypeError: JSON cannot express ``value``

@@ -255,8 +255,9 @@ def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> 
     """Return the usual seconds of one all-reduce of a buffer of ``size`` bytes: the median, on a CPU the shortest.
 
     The group must have been joined; every rank calls this with the same ``number`` and ``size``. The first one is
-    not timed, but its sum checked. ``number``: which of the member's sizes it is, from 0, because a size may come
-    twice. All ranks time as many (5 to 200 blocks), as the first one says through ``store``.
+    not timed, but its sum checked; two blocks after it are not counted either. ``number``: which of the member's
+    sizes it is, from 0, because a size may come twice. All ranks time as many (5 to 200 blocks), as the first one
+    says through ``store``.
 
     Raises:
         ValueError: the sum is wrong

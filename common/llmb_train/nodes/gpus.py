@@ -114,8 +114,9 @@ def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
 def changing(sample: Dict[str, Any]) -> Dict[str, Any]:
     """Return the ``time`` and ``gpus`` of a ``snapshot``, each GPU with only what changes, such as clocks.
 
-    That is its index, SM clock, utilization, power, reasons of throttling, PCIe link and temperatures, under the
-    names that they have in ``sample``, the snapshot, which is not changed.
+    That is ``index``, ``sm_mhz``, ``utilization``, ``power_w``, ``throttle``, ``pcie_width``, ``pcie_generation``,
+    ``temperature_c``, ``temperature_margin_c`` and ``memory_temperature_c``. ``sample``, the snapshot, is not
+    changed.
     """
     return {"time": sample["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in sample["gpus"]]}
 
@@ -145,10 +146,11 @@ def parse(answer: bytes) -> Dict[str, Any]:
 def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
     """Return what nvidia-smi says of the GPU ``number`` (from 0, in its order), by LLMB's names, which carry units.
 
-    ``element`` is the GPU's in nvidia-smi's XML. Names are such as ``index`` (that number), ``uuid``, ``sm_mhz``,
-    ``power_w``, ``domain``, ``processes`` (their number), ``uncorrected`` (ECC errors), ``throttle`` (reasons now)
-    and ``throttled_us`` (by reason). Every GPU has all of the names; the value is None where nvidia-smi does not
-    say it, empty for a list or dict, and 0 for ``processes``.
+    ``element`` is the GPU's in nvidia-smi's XML. The names are ``index`` (that number), those of ``_TEXTS`` (texts,
+    such as ``uuid``) and of ``_NUMBERS`` (floats, such as ``sm_mhz`` and ``power_w``), ``domain`` (text),
+    ``processes`` (their number), ``uncorrected`` and ``uncorrected_sram`` (numbers of ECC errors), ``throttle`` (a
+    list of reasons now) and ``throttled_us`` (a dict, by reason). Every GPU has all of them; the value is None where
+    nvidia-smi does not say it, empty for a list or dict, and 0 for ``processes``.
     """
     texts = {name: _xml_text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first_number(element, paths) for name, paths in _NUMBERS.items()}
@@ -194,7 +196,7 @@ def _uncorrectable_errors(element: ElementTree.Element, memory: str = "") -> Opt
 def _throttle_reasons(element: ElementTree.Element) -> List[str]:
     """Return what slows a GPU's clocks right now: ``sw_power_cap``, ``hw_thermal_slowdown``, ...; empty: nothing.
 
-    ``element`` is the GPU's in nvidia-smi's XML. ``gpu_idle`` is left out.
+    ``element`` is the GPU's in nvidia-smi's XML. In its order; ``gpu_idle`` is left out.
     """
     found = []
     for word in ("event", "throttle"):

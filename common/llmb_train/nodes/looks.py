@@ -86,7 +86,7 @@ def nvlink() -> Dict[str, Any]:
     Each of ``gpus``, in nvidia-smi's order, has the number of links that run (``up``), a list of the numbers of
     those that do not (``down``), and the different ``rates`` as texts, sorted. ``errors``: the bit error rates, as
     texts, that are other than the tool's zero. ``missing``: why nvidia-smi did not say; None: it did, or is not
-    installed, in which case the lists are empty.
+    installed, in which case, too, the lists are empty.
 
     Raises:
         Hangs: nvidia-smi did not answer in time
@@ -189,8 +189,9 @@ def kernel_log() -> Dict[str, Any]:
     """Return the kernel's log of the last day, as far as it may matter: ``lines`` and ``missing``.
 
     ``lines`` is a list of [age in whole seconds, text], oldest first: those of the last 24 hours that match a known
-    pattern of trouble, the last 400 at most, each cut to 300 characters. ``missing``: why the log could not be
-    read; None: it was, or there is no tool for it.
+    pattern of trouble, the last 400 at most, each cut to 300 characters. They are the journal's, or, where that has
+    none at all or hangs, those of dmesg. ``missing``: why the log could not be read; None: it was, or there is no
+    tool for it.
 
     Raises:
         Hangs: dmesg did not answer in time
@@ -219,9 +220,12 @@ def kernel_log() -> Dict[str, Any]:
 def system() -> Dict[str, Any]:
     """Return the limits of this process, shared memory in bytes, and how the node's kernel is set, by name.
 
-    Names are such as ``memlock`` (bytes), ``nofile``, ``shm_free``, ``shm_size``, ``governors`` (a sorted list),
-    ``cmdline`` (without what is the node's own) and ``clock`` (Unix time now). None: not known, or, for a limit,
-    unlimited; a bool is False where it is not known, a text or list empty.
+    Numbers: the soft limits ``memlock`` (bytes) and ``nofile``, ``shm_size`` and ``shm_free`` (bytes), ``idle_states``
+    of a core and ``idle_disabled`` (how many of them), ``numa_nodes`` (those with CPUs), ``page_size`` (bytes),
+    ``first_outgoing_port`` and ``clock`` (Unix time now). Texts: ``numa_balancing`` (such as ``1``) and ``cmdline``,
+    without what is the node's own. ``governors`` is a sorted list. Bools: ``pod``, ``virtual``, ``peermem``,
+    ``open_driver``, ``peer_mapping`` and ``gdrcopy``. A number or ``numa_balancing`` is None where it is not known, or,
+    for a limit, unlimited; what else is not known is False, 0 or empty.
     """
     cores = ROOT / "sys/devices/system/cpu"
     governors = [read_text(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
@@ -262,8 +266,8 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
 
     By name: ``os``, ``ofed`` and ``enroot``, versions as texts, None where it is not installed; ``enroot_missing``,
     why an Enroot that is there does not tell its version, else None; ``enroot_settings``, texts by variable;
-    ``unpacked``, its folder for images as ``folder`` describes it; ``roots``, as ``_enroot_roots`` returns;
-    ``starts``, those of the Python interpreters ``starts`` that start, in order.
+    ``unpacked``, its folder for images as ``folder`` describes it; ``roots``, as ``_enroot_roots`` returns, which
+    tries a file there; ``starts``, those of the Python interpreters ``starts`` that start, in order.
 
     Raises:
         Hangs: Enroot did not answer in time

@@ -144,7 +144,8 @@ def log_nccl(environ: MutableMapping[str, str], file: Path) -> Optional[str]:
     """Set variables in ``environ`` that make NCCL, when it is first used, write its log to ``file``; return None.
 
     Where the job sets one of them itself (``NCCL_DEBUG``, ``NCCL_DEBUG_FILE`` or ``NCCL_DEBUG_SUBSYS``), nothing is
-    changed, and the result is a clause that says so. Processes that share ``environ`` share the file.
+    changed, and the result is a clause that says so. Processes that share ``environ`` share the file. The file is
+    not made here; its folder must exist by then.
     """
     taken = [name for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS") if environ.get(name)]
     if taken:

@@ -42,10 +42,11 @@ class Node:
     It is made from the run's folder, this process's rank, and the process's environment variables; call ``start``
     first and ``finish`` last. ``start`` begins a look at the node, which ``wait`` waits for; ``after_step``, called
     with the number of steps that have ended in this process, has the GPUs looked at under load; ``finish`` looks
-    once more. Other ranks only add their GPU's peak memory to ``nodes/<host>.memory.jsonl`` at the end, as the
-    first one does. All return None; none raises or waits for longer than 12 seconds: what cannot be found out is
-    recorded as missing, or not at all. Questions are asked in threads of their own, because reading a broken
-    adapter's file can hang too.
+    once more. The file is one JSON object, replaced at each look, with, among others, the keys ``machine`` and
+    ``before``, ``load`` and ``samples``, and ``after``. Other ranks only add their GPU's peak memory to
+    ``nodes/<host>.memory.jsonl`` at the end, as the first one does. All return None; none raises or waits for
+    longer than 12 seconds: what cannot be found out is recorded as missing, or not at all. Questions are asked in
+    threads of their own, because reading a broken adapter's file can hang too.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -74,7 +75,8 @@ class Node:
 
         Called before torch is imported, which takes longer. ``uses_nccl`` (the job is on GPUs): variables are set
         in the ``environ`` that the object was made from, which make NCCL log to ``nodes/<host>.nccl.log``. An
-        earlier start's log and file of peak memory are removed. Never raises.
+        earlier start's log and file of peak memory are removed. The run's folder must exist, or nothing is written.
+        Never raises.
         """
         self._on_gpu = uses_nccl
         if not self._writes:

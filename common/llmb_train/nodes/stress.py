@@ -52,7 +52,8 @@ def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
 def _samples_under_load() -> list[dict[str, Any]]:
     """Return three snapshots of the GPUs, as ``gpus.changing`` has them, after ten seconds, when they are warm.
 
-    The list is never empty; where nvidia-smi does not answer, their ``gpus`` are.
+    The caller keeps the GPUs busy meanwhile: nothing is put to work here. The list is never empty; where nvidia-smi
+    does not answer, their ``gpus`` are.
     """
     time.sleep(ALONE_SECONDS / 6)
     return [gpus.changing(gpus.snapshot()) for _ in range(_LOOKS)]

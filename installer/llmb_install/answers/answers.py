@@ -55,16 +55,16 @@ def complete_answers(
 ) -> Answers:
     """Return all answers of an installation: those in ``given``, checked, and defaults for the others.
 
-    None counts as not given. Choices may be in any case; paths become
-    absolute, and names of workloads full; they must be in ``recipes``, which are all by name. ``workloads: all``
-    becomes those that have a configuration for the GPU type. The defaults depend on the answers alone, not on the
-    machine, except for ``arch`` of a CPU installation. ``where`` names the play file ("": there is none), and
-    ``lines`` the line of each of its keys by ``$.key``, for messages. ``given`` stays as it is. The disk is not
-    looked at.
+    None counts as not given. Choices may be in any case; paths become absolute, and names of workloads full; they
+    must be in ``recipes``, which are all by name. ``workloads: all`` becomes those that have a configuration for the
+    GPU type. The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
+    ``where`` names the play file ("": there is none), and ``lines`` the line of each of its keys by ``$.key`` (None:
+    not known), for messages. ``given`` stays as it is. The disk is not looked at, but for recipes' catalogues.
 
     Raises:
         RequestError: an answer is missing, wrong, or contradicts another
         ConfigError: a value in the play file ``where`` is of a type that its field does not have; with its line
+        RecipeError: a recipe's catalogue cannot be read
     """
     given = _in_lower_case(given)
     check_answers(given, recipes, where, lines)
@@ -132,6 +132,7 @@ def to_yaml(answers: Answers) -> str:
     """Return the text of a play file with these answers: YAML below a comment on its use; without secrets.
 
     ``--play`` and ``read_play`` read it. Answers that are None are left out. The text ends with a line break.
+    Nothing is written.
     """
     import yaml
 

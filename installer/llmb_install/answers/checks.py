@@ -107,9 +107,9 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
     """Yield an error for each answer that contradicts another; all must be there, and each possible by itself.
 
     An answer that does not matter with the others is an error, too, unless it is empty, False, ``none`` or
-    ``local``, and so is a path that the kind of jobs cannot use. The errors are yielded, not raised. ``workloads``
-    are those that exist: an unknown one is an error. ``at``, called with a field's name, gives the beginning of a
-    message about it.
+    ``local``, and so are a container runtime for jobs that use none, images with the ``gpu_type`` ``cpu``, and a
+    path that the kind of jobs cannot use. The errors are yielded, not raised. ``workloads`` are those that exist:
+    an unknown one is an error. ``at``, called with a field's name, gives the beginning of a message about it.
     """
     name = str(given["cluster_type"]).lower()
     without = not traits_of(name).containers and given.get("runtime") not in (None, "none")
@@ -166,8 +166,8 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
     """Return the error of one answer whose type, choice or form is wrong by itself; None: it is right.
 
     A choice may be in any case. The error is returned, not raised, and its message begins with ``at``
-    (``FILE:LINE: ``, or empty). None as a ``value`` is no answer, and an empty text for a question without choices
-    never wrong. The disk is not looked at.
+    (``FILE:LINE: ``, or empty) and the field: ``gpu_type 'h10' is unknown``. None as a ``value`` is no answer, and
+    an empty text for a question without choices never wrong. The disk is not looked at.
     """
     problem = ""
     remedy = question.remedy or question.kind.remedy or f"correct {question.field}"
@@ -220,8 +220,9 @@ def _missing_answers_error(lacking: list[Question], where: str) -> RequestError:
 def path_problems(given: Given) -> list[RequestError]:
     """Return an error for each answer in ``given`` with a path that cannot be used here; empty where all paths can.
 
-    A folder cannot where something above it is no folder, a program where it is missing or not executable. Looks at
-    the disk and changes nothing. The errors are returned, not raised; questions without an answer are skipped.
+    A folder cannot where something above it is no folder, a program where it is missing or not executable. In the
+    order of the questions. Looks at the disk and changes nothing. The errors are returned, not raised; questions
+    without an answer are skipped.
 
     Raises:
         RequestError: a path begins with the home of an unknown user
@@ -238,8 +239,9 @@ def path_problems(given: Given) -> list[RequestError]:
 def text_problem(question: Question, text: str, given: Given) -> str:
     """Return what is wrong with the typed answer ``text``, by its form and beside the other answers ``given``.
 
-    The result is a clause for a message, such as to follow the name of the question; empty: nothing is wrong. What
-    is on disk plays no part, and choices and lists are not checked.
+    The result is a clause for a message; empty: nothing is wrong. It begins with ``it`` where a path is wrong or
+    the other answers forbid the text (``it contains a colon, ...``), else with a verb:
+    ``is not a valid name in Slurm``. What is on disk plays no part, and choices and lists are not checked.
     """
     problem = values.unusable_path(text) if question.kind.is_path else question.kind.wrong(text)
     return problem or question.wrong(text, given)
@@ -274,8 +276,8 @@ def foreign_entries(install: Path) -> list[str]:
 def require_free_folder(install: Path, *, agreed: bool) -> None:
     """Raise where the folder ``install`` holds things of somebody else, unless the user has ``agreed`` to that.
 
-    A folder is free that is empty, missing or no folder, holds an installation, or only what an installation keeps when
-    it is removed, such as results.
+    A folder is free that is empty, missing or no folder, holds an installation, or only what an installation keeps
+    when it is removed, such as results. Nothing is made or changed.
 
     Raises:
         RequestError: the folder holds other things; the message names up to four of them

@@ -53,9 +53,9 @@ class Site:
 
     ``detect_site`` makes it. The property ``gpu_partitions`` is a tuple of the partitions whose nodes have GPUs, in
     the order of ``partitions``; ``gpu_type_in`` returns the GPU type in the partition of that name, such as
-    ``h100``, that of the site where Slurm does not name the GPUs, and "" where LLMB does not know them. Both only
-    read what was found. ``slurm_version`` is text such as ``24.05.3``, ``gpu_type`` "" where LLMB knows none of the
-    GPUs. Without Slurm, ``partitions`` and ``accounts`` are empty.
+    ``h100``, that of the site where Slurm does not name the GPUs or has no such partition, and "" where LLMB does
+    not know them. Both only read what was found. ``slurm_version`` is text such as ``24.05.3``, ``gpu_type`` ""
+    where LLMB knows none of the GPUs. Without Slurm, ``partitions`` and ``accounts`` are empty.
     """
 
     has_slurm: bool
@@ -95,7 +95,8 @@ def detect_site() -> Site:
     """Return what sinfo, sacctmgr, scontrol, srun and nvidia-smi say of this site; each has at most 15 seconds.
 
     A program that is missing or does not answer leaves its fields empty. Without sbatch only nvidia-smi is asked,
-    and ``architectures`` has this machine's.
+    and ``architectures`` has this machine's; with it, only those of the nodes. The nodes' GPUs come before this
+    machine's for ``gpu_type``.
     """
     has_slurm = shutil.which("sbatch") is not None
     partitions = all_partitions() if has_slurm else ()
@@ -190,7 +191,8 @@ def command_output(*argv: str) -> str:
 def accounts_of_user() -> tuple[str, ...]:
     """Return the Slurm accounts that this user may charge jobs to: Slurm's default first, the others by name.
 
-    Each is there once. Empty where Slurm keeps no accounts or does not answer within 15 seconds.
+    Each is there once. The user is the effective one of this process. Empty where Slurm keeps no accounts or does
+    not answer within 15 seconds.
     """
     user = user_name(effective_user_id())
     accounts = set(command_output("sacctmgr", "-nP", "show", "associations", f"user={user}", "format=account").split())
@@ -207,8 +209,11 @@ _OVERRIDE = f"or give {FLAG} if this machine cannot query the cluster that it is
 def has_rows(recipe: Recipe, gpu_type: str) -> bool:
     """Return whether the recipe has a configuration for the GPU type or for the type whose rows that one runs.
 
-    Always True for ``cpu``, for which each recipe has a small test size. Configurations for any GPU do not count.
-    The type must be in lower case, such as ``h100``.
+    Always True for ``cpu``, for which each recipe has a small test size. Functions of its catalogue count like rows
+    of recipe.yaml; rows for ``any`` GPU do not. The type must be in lower case, such as ``h100``.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read
     """
     return gpu_type == "cpu" or any(
         known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
@@ -220,6 +225,9 @@ def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe], gpu_
 
     ``recipes`` are by workload name, the type in lower case. A workload without a recipe is not among them. Empty:
     all can run, as they always can on ``cpu``.
+
+    Raises:
+        RecipeError: a recipe's catalogue cannot be read
     """
     return [name for name in workloads if name in recipes and not has_rows(recipes[name], gpu_type)]
 
@@ -228,11 +236,12 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
     """Yield an error for each chosen workload that has no configuration for the GPU type of the installation.
 
     ``given`` must answer ``workloads`` and ``gpu_type``; ``recipes`` are by workload name. The errors are yielded,
-    not raised, in the order of the workloads' names. None where the workloads are ``all``, which stands for those
-    that can run, or where there are no ``recipes``.
+    not raised, in the order of the workloads' names. Nothing is yielded where the workloads are ``all``, which
+    stands for those that can run, or where there are no ``recipes``.
 
     Raises:
         RequestError: on the first step, if an answer names an unknown workload, or none
+        RecipeError: while it is iterated, if a recipe's catalogue cannot be read
     """
     if not recipes or given["workloads"] in ("all", ["all"]):
         return  # all are those that can
@@ -248,9 +257,10 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
 def slurm_problems(given: Given) -> Iterator[RequestError]:
     """Yield an error for each answer that Slurm contradicts: an unknown partition, an account not the user's.
 
-    ``gres`` for a partition without GPUs is one, too. Where jobs go to Slurm, ``given`` must have ``gpu_partition``
-    and ``account``. Asks Slurm while it is iterated; the errors are yielded, not raised. Nothing is wrong where
-    jobs do not go to Slurm, or Slurm does not answer, as on a laptop where a play file is written.
+    ``gres`` for a partition without GPUs is one, too. Partitions come first, then ``gres``, then the account. Where
+    jobs go to Slurm, ``given`` must have ``gpu_partition`` and ``account``. Asks Slurm while it is iterated; the
+    errors are yielded, not raised. Nothing is wrong where jobs do not go to Slurm, or Slurm does not answer, as on
+    a laptop where a play file is written.
     """
     if not on_slurm(given) or shutil.which("sinfo") is None:
         return
@@ -281,8 +291,9 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
 def fitting_earlier_answers(last: Given, site: Site) -> Given:
     """Return a copy of ``last``, the user's last answers, without ``install_path``, if they fit ``site``; else {}.
 
-    They do not fit where only they or only the site have Slurm, or where ``site`` lacks their partition or account;
-    with no accounts known, any fits. Another cluster may share the home directory.
+    They do not fit where only they or only the site have Slurm, or where ``site`` lacks one of their partitions or
+    their account, also where they name none; with no accounts known, any fits. Another cluster may share the home
+    directory.
     """
     if not last or on_slurm(last) != site.has_slurm:
         return {}

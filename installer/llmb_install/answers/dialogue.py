@@ -75,8 +75,9 @@ class Dialogue:
     from flags by field, which are not asked again, and ``defaults``, earlier answers by field, which are offered
     for Enter to accept. ``run`` returns (answers, secrets) that the user has confirmed, after seeing the text that
     ``summary`` makes of the two. It raises Interrupted where the user ends it, RequestError where the folder from
-    the flags is refused, OSError where that folder cannot be looked at, and what ``summary`` raises but for
-    RequestError. Drafts of the answers are written meanwhile.
+    the flags is refused, OSError where that folder cannot be looked at, RecipeError where a recipe's catalogue
+    cannot be read, and what ``summary`` raises but for RequestError. Drafts of the answers are written meanwhile;
+    nothing is installed.
     """
 
     def __init__(self, site: Site, recipes: Mapping[str, Recipe], given: Given, defaults: Given) -> None:
@@ -102,7 +103,7 @@ class Dialogue:
             Interrupted: Ctrl-C, or the user chose to quit
             RequestError: the folder from the flags holds other things, and the user declined to install there, or
                 is in the home of an unknown user
-            LLMBError: ``summary`` raised another one
+            LLMBError: ``summary`` raised another one, or a recipe's catalogue cannot be read
             OSError: the folder of the installation cannot be listed, its free space not be told, or ``summary``
                 failed
         """
@@ -143,6 +144,7 @@ class Dialogue:
             LLMBError: ``summary`` raised another one
             OSError: the folder of the installation cannot be listed, its free space not be told, or ``summary``
                 failed
+            RecipeError: a recipe's catalogue cannot be read
         """
         self._ask_all()
         while True:
@@ -168,6 +170,7 @@ class Dialogue:
         Raises:
             OSError: the folder of the installation cannot be listed, or its free space not be told
             KeyboardInterrupt: Ctrl-C
+            RecipeError: a recipe's catalogue cannot be read
         """
         position = self._take_back(len(QUESTIONS)) if back else 0
         while position < len(QUESTIONS):
@@ -226,6 +229,7 @@ class Dialogue:
             Back: the user wants the question before this one
             KeyboardInterrupt: Ctrl-C
             OSError: the folder of the installation cannot be listed, or its free space not be told
+            RecipeError: a recipe's catalogue cannot be read
         """
         field = question.field
         if field in self._given or not question.matters(self._given):
@@ -243,11 +247,13 @@ class Dialogue:
         """Return the answer that need not be asked, in a list: an earlier one, or what was detected; empty: ask.
 
         The list has one item, as ``_ask`` would return it. Empty where nobody knows the answer, or the known one is
-        impossible on this machine. ``[None]``: the question may stay without an answer. Of earlier workloads only
-        those that the GPU type has configurations for are taken.
+        impossible on this machine. ``[None]``: the question may stay without an answer. A switch always has an
+        answer, False where nobody knows. Of earlier workloads only those that the GPU type has configurations for
+        are taken.
 
         Raises:
             OSError: the suggested installation folder cannot be listed, or its free space not be told
+            RecipeError: a recipe's catalogue cannot be read
         """
         field, value = question.field, self._suggestion(question)
         if field == "workloads":
@@ -271,7 +277,10 @@ class Dialogue:
     def _workloads_for_gpu(self) -> list[str]:
         """Return the names of the workloads that have a configuration for the answered GPU type, sorted.
 
-        Empty where none has, or no GPU type has been answered.
+        Empty where none has, or no GPU type has been answered; the answer must be in lower case. ``cpu`` fits all.
+
+        Raises:
+            RecipeError: a recipe's catalogue cannot be read
         """
         gpu_type = str(self._given.get("gpu_type"))
         return [name for name, recipe in sorted(self._recipes.items()) if has_rows(recipe, gpu_type)]
@@ -280,12 +289,14 @@ class Dialogue:
         """Ask the user ``question`` in the form that fits it, and return the answer.
 
         That is True or False for a switch, a list of names for workloads, else text, of a path absolute; None for
-        an empty answer. Nothing is stored, neither in the dialogue nor in a draft.
+        an empty answer. Where choices are listed, another one may be typed if the list offers that. Nothing is
+        stored, neither in the dialogue nor in a draft.
 
         Raises:
             Back: the user wants the question before this one
             KeyboardInterrupt: Ctrl-C
             OSError: the folder to install into cannot be listed, or its free space not be told
+            RecipeError: a recipe's catalogue cannot be read
         """
         if question.field == "workloads":
             return self._ask_workloads()
@@ -351,6 +362,7 @@ class Dialogue:
         Raises:
             Back: the user wants the question before this one
             KeyboardInterrupt: Ctrl-C
+            RecipeError: a recipe's catalogue cannot be read
         """
         gpu_type, fitting = str(self._given.get("gpu_type")), self._workloads_for_gpu()
         chosen = self._defaults.get("workloads") or fitting
@@ -418,14 +430,16 @@ class Dialogue:
         return bool(choice == "install")
 
     def _change_answers(self) -> None:
-        """Let the user change answers: the first time by asking every question again, later one at a time.
+        """Let the user change answers: the first time by asking every question again, later only one at a time.
 
-        Before that time only what could not be detected was asked. Answers from flags stay; the others become what
-        Enter accepts. The dialogue's answers are changed, and drafts written.
+        The first time is as long as the user has neither gone back nor changed anything in this dialogue: until
+        then only what could not be detected was asked. Answers from flags stay; the others become what Enter
+        accepts. The dialogue's answers are changed, and drafts written.
 
         Raises:
             OSError: the folder of the installation cannot be listed, or its free space not be told
             KeyboardInterrupt: Ctrl-C
+            RecipeError: a recipe's catalogue cannot be read
         """
         if not self._one_screen:
             self._change_one()
@@ -444,6 +458,7 @@ class Dialogue:
         Raises:
             OSError: the folder of the installation cannot be listed, or its free space not be told
             KeyboardInterrupt: Ctrl-C
+            RecipeError: a recipe's catalogue cannot be read
         """
         questions = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [
@@ -470,6 +485,7 @@ class Dialogue:
 
         Raises:
             RequestError: an answer is missing, wrong, or contradicts another
+            RecipeError: a recipe's catalogue cannot be read
         """
         relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
         given = {key: value for key, value in self._given.items() if key in relevant or key == "space_check"}
@@ -502,7 +518,7 @@ def _ask_in_terminal(question: questionary.Question, *, way_back: bool = True) -
 def _ask_token() -> Secret | None:
     """Ask for the Hugging Face token, again while Hugging Face rejects it, and return it; None: the user has none.
 
-    It is stripped. Where Hugging Face cannot be asked, the token counts as accepted.
+    It is stripped, and not stored here. Where Hugging Face cannot be asked, the token counts as accepted.
 
     Raises:
         Back: the user wants the question before this one
@@ -521,8 +537,8 @@ def _ask_token() -> Secret | None:
 def _typed_problem(question: Question, text: str, given: Given) -> str:
     """Return what is wrong with the typed answer ``text``, beside the answers ``given`` and on this machine.
 
-    The result is a clause for the prompt, the first thing that is wrong; empty: nothing is. The disk is looked at.
-    ``text`` must be stripped and not empty.
+    The result is a clause for the prompt, of the first thing that is wrong, as of ``text_problem`` or such as
+    ``/a/b is not a directory``; empty: nothing is. The disk is looked at. ``text`` must be stripped and not empty.
 
     Raises:
         OSError: a folder above the path in ``text`` is closed to this user

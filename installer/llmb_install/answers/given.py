@@ -29,7 +29,8 @@ def on_slurm(given: Given) -> bool:
 def uses_images(given: Given) -> bool:
     """Return whether jobs run in container images: on Slurm, unless the answer ``runtime`` is ``none``.
 
-    An unanswered ``runtime`` counts as a container. False as long as ``cluster_type`` is unanswered.
+    An unanswered ``runtime`` counts as a container. False as long as ``cluster_type`` is unanswered. ``given`` are
+    answers by field, ``runtime`` in lower case.
     """
     return on_slurm(given) and given.get("runtime") != "none"
 
@@ -126,7 +127,7 @@ def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
     ``clone`` is the repository's folder, in which ``*/recipe.yaml`` are the recipes. Each of the three is the text
     behind its key. Read without a YAML parser, for checks before anything is installed. A recipe that names no
     workload is left out; a key that it lacks is absent. The workloads are in no particular order. Empty where there
-    are no recipes.
+    are no recipes, or is no such folder.
 
     Raises:
         OSError: a recipe cannot be read

@@ -45,13 +45,13 @@ def _no_suggestion(site: Site, given: Given) -> Any:
 class Question:
     """One question of the installer: what is asked, what its answer may be, and what that depends on.
 
-    The type of the answer is that of the field of ``Answers`` that carries the question. Callables get as ``given``
-    the answers so far by field, an unanswered one being absent or None, and as ``site`` what was detected on this
-    machine. The property ``flag`` is the option that gives the answer, with its dashes: ``--gpu-type`` for the field
-    ``gpu_type``. The property ``metavar`` stands for the option's value in the help: ``local|srun``, ``true|false``,
-    or ``PATH``. ``listed`` returns what the dialogue offers to choose from, as a dictionary from each value to the
-    line shown for it, in order; its last key is ``OTHER`` where the values are those of this machine and another may
-    be typed. It is empty where the answer is always typed.
+    Each is made with the field of ``Answers`` that carries it, whose type its answer has; ``BY_FIELD`` has them all.
+    Callables get as ``given`` the answers so far by field, an unanswered one being absent or None, and as ``site``
+    what was detected on this machine. The property ``flag`` is the option that gives the answer, with its dashes:
+    ``--gpu-type`` for the field ``gpu_type``. The property ``metavar`` stands for the option's value in the help:
+    ``local|srun``, ``true|false``, or ``PATH``. ``listed`` returns what the dialogue offers to choose from, as a
+    dictionary from each value to the line shown for it, in order; its last key is ``OTHER`` where the values are
+    those of this machine and another may be typed. It is empty where the answer is always typed.
     """
 
     prompt: str = ""
@@ -71,7 +71,9 @@ class Question:
     asked: Callable[[Given], bool] = _always
     """Whether the dialogue asks, where the answer matters; otherwise an earlier answer stays, or the default holds."""
     default: Callable[[Given], Any] = _no_default
-    """The value where nobody answered, from the other answers; None: there is no default."""
+    """The value where nobody answered, from the other answers; None: there is no default. That of ``arch`` needs
+    ``gpu_type``, else it raises a KeyError.
+    """
     follows: str = ""
     """Name of the field that the default depends on: once that answer changes, an old answer to this one is dropped."""
     same_as: str = ""
@@ -83,13 +85,17 @@ class Question:
     offered: Callable[[Site], Mapping[str, str]] = lambda site: {}
     """The values that this machine has to choose from, each with what the dialogue shows of it; empty: none."""
     wrong: Callable[[str, Given], str] = lambda text, given: ""
-    """What is wrong with the typed text beside the other answers, a clause that begins with "it"; empty: nothing."""
+    """What is wrong with the typed text beside the other answers, a clause that begins with "it"; empty: nothing.
+    Does not look at the disk.
+    """
     refused: Callable[[str], str] = values.nothing_wrong
-    """What is wrong with the typed text in the dialogue alone, a clause; empty: nothing. Flags and play files may
-    say it.
+    """What is wrong with the typed text in the dialogue alone, a clause; empty: nothing. Flags and play files may say
+    it. May look at the disk, and raise RequestError for an unknown home directory, and OSError.
     """
     hint: Callable[[str], str] = values.nothing_wrong
-    """What the prompt says besides, from the suggested text (empty: none); it begins with a blank, or is empty."""
+    """What the prompt says besides, from the suggested text (empty: none); it begins with a blank, or is empty. May
+    raise an OSError.
+    """
     may_be_empty: bool = True
     """Whether an empty answer in the dialogue stands for the default."""
     way_out: str = ""
@@ -144,7 +150,7 @@ def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
 
     For example ``batch  12 nodes, 8 GPUs each, limit 1-00:00:00, down``. Names are padded to the same width;
     ``GPUs each`` is left out where there are none, ``down`` where the partition is up. The limit is as Slurm writes
-    it.
+    it. Empty for no partitions.
     """
     partitions = tuple(found)
     width = max((len(p.name) for p in partitions), default=0)
@@ -248,9 +254,9 @@ class Answers:
     as ``0.6``. None of a field means that nobody answered: what its question calls the default holds, or the question
     does not matter.
 
-    The property ``on_slurm`` tells whether jobs are submitted to Slurm; a ``cluster_type`` that LLMB does not know
-    gives a ValueError there. The property ``uses_images`` tells whether jobs run in container images: on Slurm, unless
-    the runtime is ``none``.
+    The property ``on_slurm`` tells whether jobs are submitted to Slurm, the property ``uses_images`` whether jobs run
+    in container images: on Slurm, unless the runtime is ``none``. Both raise ValueError for a ``cluster_type`` that
+    LLMB does not know.
     """
 
     schema: int = 1
@@ -502,7 +508,7 @@ FIELDS = frozenset(known.name for known in fields(Answers))
 def missing_questions(given: Given) -> list[Question]:
     """Return the required questions that matter and have no answer in ``given``, in the dialogue's order; empty: none.
 
-    ``given`` has the answers by field. None, an empty text and an empty list are no answer.
+    ``given`` has the answers by field. None, an empty text and an empty list are no answer; an empty tuple is one.
     """
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
@@ -512,6 +518,7 @@ def with_defaults(given: Given) -> Given:
 
     That is so for answers that make no difference, too. Answers that have no default stay as they are: absent, or
     None. An empty text counts as an answer. Values should be in lower case, as in ``Answers``; they are not checked.
+    ``gpu_type`` must be there, and not None.
 
     Raises:
         KeyError: ``gpu_type`` is absent, by which the default of ``arch`` goes, even where ``arch`` is given

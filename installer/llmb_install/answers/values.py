@@ -29,8 +29,8 @@ def nothing_wrong(text: str) -> str:
 def folder_problem(text: str) -> str:
     """Return ``PATH is not a directory`` where ``text`` cannot be a folder here; empty: it is one, or can be made.
 
-    PATH is absolute: the path itself or, where it does not exist, the nearest one above it that does. Permissions play
-    no part. ``~`` is replaced, and a relative path lies in the current folder.
+    PATH is absolute: the path itself or, where it does not exist, the nearest one above it that does. Permissions
+    play no part. ``~`` is replaced, and a relative path lies in the current folder, which an empty text is.
 
     Raises:
         RequestError: the path begins with the home of an unknown user
@@ -140,7 +140,8 @@ def unusable_for_installation(text: str, given: Given) -> str:
 
     The result is a clause that begins with "it", such as ``it contains {, which ...``. A colon is never allowed;
     braces and ``$NAME`` are not for a build on CPUs, nor what a container cannot mount where jobs run in images. An
-    unanswered ``runtime`` counts as ``pyxis``. ``text`` is taken as it is, and the disk is not looked at.
+    unanswered ``runtime`` counts as ``pyxis``, ``gpu_type`` as no CPU, and ``cluster_type`` as one without images.
+    ``text`` is taken as it is, and the disk is not looked at.
     """
     if ":" in text:
         return "it contains a colon, which separates entries of PYTHONPATH"

@@ -67,13 +67,16 @@ class _ImageOnNode:
     """A container image on a node that is held for this command; ``python`` runs the image's Python there.
 
     ``container`` names the image file and the folders mounted in it. The object holds nothing itself: ``held``, the
-    node, is given back by whoever asked for it. ``folder`` must have the code to run before ``python`` is called.
-    ``python`` gives the Python the arguments ``words`` in a fresh container and returns its stdout as text; it raises
-    EnvironmentLacks, whose message begins with ``what``, where that fails or takes more than 30 minutes.
+    node, is given back by whoever asked for it. ``folder`` must have the code to run before ``python`` is called, and
+    be one of those that ``container`` mounts. ``python`` gives the Python the arguments ``words`` in a fresh
+    container and returns its stdout as text; it raises EnvironmentLacks, whose message begins with ``what``, where
+    that fails or takes more than 30 minutes.
     """
 
     held: Held
+    """The node, one, on which ``python`` runs."""
     container: Container
+    """The image's file, and the folders that are mounted in it."""
     folder: Path
     """Folder that node and container see at the same path; it has the code that is run, as a zip file."""
 
@@ -112,11 +115,12 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     which another image of the same release is replaced. The functions, performance recipes of Megatron-Bridge, are
     read on a compute node; the result compares them with the newest that LLMB brings. Holds the installation's lock.
     The result's data has ``release``, ``image``, the paths ``catalogue`` and ``validation`` if there are such files,
-    and then what ``_function_differences`` returns. What was read before an error stays for the next attempt.
+    and then, if the release has functions, what ``_function_differences`` returns. What was read before an error
+    stays for the next attempt.
 
     Raises:
-        RequestError: the installation's jobs run without images, or the image does not exist or has no Megatron-Bridge
-            that LLMB can use
+        RequestError: the installation's jobs run without images, or the image does not exist or has no
+            Megatron-Bridge that LLMB can use
         EnvironmentLacks: there is no installation, or the image cannot be imported or started
         ConfigError: ``cluster_config.yaml`` or the answer file is wrong
         RecipeError: a recipe or a catalogue is wrong
@@ -167,8 +171,9 @@ def _image_and_file(installation: Installation, image: str, reporter: Reporter) 
     """Return the image as jobs name it, and its file; one of a registry is imported if it is missing.
 
     ``image`` is the path of a ``.sqsh`` file, which jobs name by its absolute path, or a name such as
-    ``nvcr.io#nvidia/nemo:26.02.01``, which stays as it is. That the ``.sqsh`` file is an image is not checked. It is
-    imported as for ``installation``.
+    ``nvcr.io#nvidia/nemo:26.02.01``, which stays as it is. That a ``.sqsh`` file that is given is an image is not
+    checked. The import is the one of ``installation``, into its folder of images and with its secrets, which are
+    stored first; ``reporter`` shows it.
 
     Raises:
         RequestError: the ``.sqsh`` file does not exist, or ``image`` is no name of an image
@@ -210,15 +215,17 @@ def _file_digest(image: Path) -> str:
 def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
     """Hold a node of the site in ``config``, start the image there, and return its release of Megatron-Bridge.
 
-    ``image`` is the image's file. The catalogue of its functions and their validation are written to the folder
-    ``work``, which must exist, unless the files are there; a release without functions has neither. Waits up to ten
-    minutes for the node, and gives it back, also after an error.
+    The release is text such as ``0.7.0``. ``image`` is the image's file. The catalogue of its functions and their
+    validation are written to ``catalogue.json`` and ``validation.json`` in the folder ``work``, which must exist,
+    unless the files are there; a release without functions has neither. Waits up to ten minutes for the node, and
+    gives it back, also after an error. ``reporter`` shows the step.
 
     Raises:
         RequestError: the image has no Megatron-Bridge that LLMB can use, or there are no nodes to ask
         EnvironmentLacks: the image does not start, or its functions cannot be read
         SchedulerError: no node can be had
         RecordError: the program for the node cannot be written
+        OSError: the code for the node cannot be read
         ValueError: what the image prints of its versions is no JSON
     """
     write_atomic(work / _CODE, pack_code(training_code()))
@@ -288,8 +295,9 @@ def _has_functions(release: str) -> bool:
 def _keep_release(install: Path, work: Path, release: str) -> dict[str, Path]:
     """Copy the catalogue and validation of ``release`` from ``work`` into the installation; return the new paths.
 
-    Earlier ones of the release are replaced. The keys are those of ``cluster_config.yaml``, ``catalogue`` and
-    ``validation``; one that ``work`` does not have is left out, and an earlier file of it stays.
+    They go to ``catalogues`` in ``install``, the installation's folder, and replace earlier ones of the release. The
+    keys are those of ``cluster_config.yaml``, ``catalogue`` and ``validation``; one that ``work`` does not have is
+    left out, and an earlier file of it stays.
 
     Raises:
         RecordError: a file cannot be written
@@ -349,8 +357,9 @@ def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
 def _example_command(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str | None:
     """Return the words behind ``llmb-run``, as one text, that plan a pretraining function of the catalogue ``file``.
 
-    Such as ``plan -w WORKLOAD -s MODEL --dtype bf16 --gpu-type h100 --scale 8 --engine 0.7.0``. It is the first
-    function for ``gpu_type`` (None: unknown), else the first of all; ``recipe`` is the workload, ``release`` that of
+    Such as ``plan -w WORKLOAD -s MODEL --dtype bf16 --gpu-type h100 --scale 8 --engine 0.7.0``, with
+    `` --env FP8_RECIPE=...`` behind it where the function has such a recipe. It is the first function for
+    ``gpu_type`` (None: unknown), else the first of all; ``recipe`` is the workload, ``release`` that of
     Megatron-Bridge. None where the catalogue has no function that pretrains.
 
     Raises:

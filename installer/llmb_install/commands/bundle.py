@@ -75,7 +75,10 @@ _ANYWHERE = Answers(
 
 
 class Target(NamedTuple):
-    """A kind of machine that a bundle serves, whatever its GPUs: its CPU architecture and its Python."""
+    """A kind of machine that a bundle serves, whatever its GPUs: its CPU architecture and its Python.
+
+    ``bundle`` makes one for each pair of the two. Nothing is checked.
+    """
 
     machine: str
     """The CPU architecture: ``x86_64`` or ``aarch64``."""
@@ -87,11 +90,11 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``bundle``: write packages and images into the folder ``--to``, or finish an earlier attempt.
 
     ``path`` is the installation's folder, which need not exist; ``clone`` has recipes and lock files. Packages in
-    ``--to`` that no lock file names are removed. ``SHA256SUMS`` is removed at the beginning and written last, so that
-    an unfinished bundle has none; what was fetched before an error stays for the next attempt. The result's data has
-    the folder as ``bundle``, and what it is for: lists of ``platforms``, ``pythons`` (``3.12``), ``engines``
-    (releases) and ``images`` (sources), LLMB's release as ``llmb``, the fingerprint of the lock files as ``locks``,
-    and ``schema``, 1. ``options`` is the parsed command line.
+    ``--to`` that are not for the machines, Pythons and engines asked for now are removed. ``SHA256SUMS`` is removed
+    at the beginning and written last, so that an unfinished bundle has none; what was fetched before an error stays
+    for the next attempt. The result's data has the folder as ``bundle``, and what it is for: lists of ``platforms``,
+    ``pythons`` (``3.12``), ``engines`` (releases) and ``images`` (sources), LLMB's release as ``llmb``, the
+    fingerprint of the lock files as ``locks``, and ``schema``, 1. ``options`` is the parsed command line.
 
     Raises:
         RequestError: the folder holds files that are no bundle's, or an option is wrong
@@ -148,16 +151,17 @@ def _wanted_content(
     """Return what the bundle ``folder`` is to have: releases with a CPU engine, sorted, and images with paths in it.
 
     They are those of the workloads asked for, else of the installation in ``path``; without either, the default
-    release, which is always among them, and no image. Images are for the architectures of ``--platform``, else that of
-    the nodes of an installation with images, else this machine's; one for several architectures is there once for
+    release, which is always among them, and no image. Images are for the architectures of ``--platform``, else that
+    of the nodes of an installation with images, else this machine's; one for several architectures is there once for
     each. One that is installed here is copied from there. No images with ``--no-images``. Writes nothing. ``options``
-    is the parsed command line.
+    is the parsed command line, ``clone`` has the recipes; neither ``path`` nor ``folder`` need exist.
 
     Raises:
         EnvironmentLacks: an image is not installed here and cannot be imported without Enroot, or there is no recipe
         RequestError: a workload is unknown
         ConfigError: the installation's answer file is damaged
         RecipeError: a recipe is wrong
+        OSError: the installation's, an image's or a recipe's folder may not be looked at
     """
     stored = stored_answers(path)
     answers = stored or _ANYWHERE
@@ -221,9 +225,10 @@ def _fetch_wheels(
 ) -> dict[str, str]:
     """Fetch all packages that the lock files name for ``targets``; return the SHA-256 of each by ``wheels/NAME``.
 
-    The lock files are those in ``clone`` of the tool and of the CPU engines of ``releases``. The folder is made.
-    Packages that are there already stay, and are among those returned, if their hash is in the lock file; all other
-    files in it are removed at the end. After an error all that is there stays.
+    The lock files are those in ``clone`` of the tool and of the CPU engines of ``releases``. ``folder``, the bundle's
+    ``wheels``, gets the packages, and is made. A package that is there already, with a hash of the lock file, is not
+    fetched again, and is among those returned; all files in it that none of ``targets`` needs are removed at the end.
+    After an error all that is there stays. ``reporter`` shows the progress.
 
     Raises:
         EnvironmentLacks: a package cannot be had
@@ -274,7 +279,8 @@ def _target_locks(
 
     Lock files are paths in ``clone``: those of the tool and of the CPU engines of ``releases``. The packages are a
     dictionary from name to that version, such as (3, 12); it is empty for the tool's own locks. The lock of an engine
-    that does not run on a target's Python is left out. A lock file comes once for each target.
+    that does not run on a target's Python is left out. A lock file comes once for each of ``targets`` that it is for,
+    target by target.
 
     Raises:
         KeyError: the installer has no CPU engine of one of ``releases``
@@ -306,8 +312,9 @@ def _requirements(text: str, target: Target) -> Iterator[Requirement]:
 def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
     """Return which file of ``names`` best suits the pinned ``requirement`` on ``target``; None: none suits.
 
-    The wheel for the oldest glibc wins, of equal ones the first. A source archive is taken only where no file is a
-    wheel of that version, for whichever machine; names of another package, version or form are skipped.
+    ``names`` are file names. The wheel with the earliest of the tags of ``_wheel_tags`` wins, of equal ones the
+    first. A source archive is taken only where no file is a wheel of that version, for whichever machine; names of
+    another package, version or form are skipped. ``requirement`` has one version, behind ``==``.
     """
     (pin,) = requirement.specifier
     wanted = (canonicalize_name(requirement.name), Version(pin.version))

@@ -72,8 +72,9 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
 def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
     """Return a copy of the site's settings with ``options.account`` and ``options.gpu_partition``, where given.
 
-    Where the settings have no ``cluster_type``, the copy has the one detected here: ``slurm`` where sbatch is on the
-    PATH, else that of another scheduler whose program is here, else ``local``.
+    None of these: not given, and the site's stays. Where the settings have no ``cluster_type``, the copy has the one
+    detected here: ``slurm`` where sbatch is on the PATH, else that of another scheduler whose program is here, else
+    ``local``.
 
     Raises:
         RequestError: the account or partition is no valid name in Slurm
@@ -92,9 +93,9 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 def _report_lines(checks: list[DoctorCheck]) -> list[str]:
     """Return the report's lines: each of ``checks``, in their order, its remedy below it, and last a line of counts.
 
-    The line of a check has its level, its name and what was found, in columns; that of a remedy begins with ``->`` in
-    the last column. The last line is, for example, ``12 ok, 2 in doubt, 1 block``. Lines have no line break.
-    ``checks`` must not be empty.
+    The line of a check has its level, its name and what was found, in columns; that of a remedy, if it has one,
+    begins with ``->`` in the last column. The last line is, for example, ``12 ok, 2 in doubt, 1 block``. Lines have
+    no line break. ``checks`` must not be empty.
     """
     width = max(len(check.name) for check in checks)
     lines = []
@@ -152,8 +153,9 @@ def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
     """Yield two checks of a site without Slurm: its GPUs or scheduler's commands, and the training engine.
 
-    ``traits`` says which of the first two. Each blocks: no GPU here where ``gpu_type`` in ``cluster_config.yaml`` is
-    one of GPUs, a missing command, or no Python in that file to train with.
+    ``traits`` are those of the site's ``cluster_type``: on this machine its GPUs are looked at, else the commands.
+    Each blocks: no GPU here where ``gpu_type`` in ``cluster_config.yaml`` is one of GPUs, a missing command, or no
+    Python in that file to train with.
     """
     if traits.this_machine:
         present = ", ".join(facts.site.local_gpus)
@@ -170,10 +172,11 @@ def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCh
 
 
 def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yield checks of Slurm's commands, version, controller, MPI and topology, in this order.
+    """Yield checks of missing Slurm commands, Slurm's version, controller, MPI and topology, in this order.
 
     Ends after commands that are missing or a controller that does not answer, which block: nothing else can be asked
-    then. A Slurm before 21.08, or of unknown version, is a doubt.
+    then. There is no line on commands where all are here. A Slurm before 21.08, or of unknown version, is a doubt.
+    The last two are those of ``_mpi_check`` and ``_segment_checks``.
     """
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
@@ -342,10 +345,10 @@ def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of what runs containers here, Pyxis and Enroot; nothing where the runtime is ``none``.
 
-    These block: no option ``--container-image`` of srun where jobs need Pyxis, a Pyxis that cannot make containers
-    writable where ``slurm.container_writable`` is set, and an Enroot on this machine without ``unsquashfs``. No Enroot
-    here is a doubt, as is ``slurm.container_writable: false``. srun's options are judged only where Slurm's controller
-    answers.
+    These block: one of the options that jobs need of Pyxis, such as ``--container-image``, missing from srun where
+    the runtime is Pyxis; a Pyxis that cannot make containers writable where ``slurm.container_writable`` is true; and
+    an Enroot on this machine without ``unsquashfs``. No Enroot here is a doubt, as is
+    ``slurm.container_writable: false``. srun's options are judged only where Slurm's controller answers.
     """
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:

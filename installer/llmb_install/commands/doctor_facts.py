@@ -161,14 +161,16 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
     """Return all facts that doctor judges, asked now of this machine, Slurm and one node.
 
     What does not answer stays empty. ``ask_node``: run one small job on a node of the GPU partition, and wait for it,
-    where Slurm's controller is up and jobs use Slurm. ``install`` is the installation's folder, ``clone`` has the
-    recipes; that they cannot be read is among the facts. The image is the first one of the workloads whose file is
-    there. ``config`` are the site's settings, with the folder of images.
+    where Slurm's controller is up and jobs use Slurm. ``install`` is the installation's folder, which need not exist;
+    ``clone`` has the recipes; that they cannot be read is among the facts. The image is the first one of the
+    workloads whose file is there. ``config`` are the site's settings, with the folder of images (None: ``images`` in
+    ``install``).
 
     Raises:
         RequestError: ``slurm.additional_params`` is invalid
         EnvironmentLacks: a part of LLMB is missing
-        OSError: the free space of a folder cannot be told, or the installation's folder not be looked at
+        OSError: the free space of a folder cannot be told, or the installation's or a recipe's folder not be looked
+            at
     """
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
@@ -220,6 +222,7 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
 
     Raises:
         RecipeError: a recipe is wrong
+        OSError: a recipe's folder may not be looked at
     """
     try:
         recipes = load_recipes(clone)
@@ -284,7 +287,7 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
 
 
 def limit_minutes(text: str) -> int | None:
-    """Return the minutes of a Slurm time limit such as ``1-00:00:00`` or ``MM:SS``, rounded down.
+    """Return the minutes of a Slurm time limit such as ``1-00:00:00``, ``04:00:00`` or ``MM:SS``, rounded down.
 
     None for ``infinite``, a bare number and other text.
     """

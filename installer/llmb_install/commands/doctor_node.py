@@ -70,7 +70,8 @@ def _rule_check(name: str, remarks: Mapping[str, Remark], rule: str, found: str,
     """Return the line ``name`` of doctor's report, as bad as what ``rule`` remarked; ok without a remark.
 
     ``remarks`` are those on the node, by the name of the rule; level ``fail`` is ``blocks`` here, ``warn`` is
-    ``doubt``. ``found`` is what the node has. ``remedy``, if not empty, takes the place of the remark's own.
+    ``doubt``. ``found`` is what the node has. ``remedy``, if not empty, takes the place of the remark's own; a line
+    that is ok has none.
 
     Raises:
         KeyError: the remark's level is another one

@@ -93,9 +93,9 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``add``: add workloads or Megatron-Bridge releases to an installation; make what they need.
 
-    ``clone`` has the recipes; ``path`` is the installation's folder. ``options.workloads`` are names, or ``all``;
-    ``options.engines`` are releases as one text with commas, or None. What is installed already stays, and is no
-    error. The result is that of ``carry_out``.
+    ``clone`` has the recipes; ``path`` is the installation's folder. ``options.workloads`` is a list of names, short
+    ones such as ``grok1`` too, in which ``all`` stands for all recipes; ``options.engines`` are releases as one text
+    with commas, or None. What is installed already stays, and is no error. The result is that of ``carry_out``.
 
     Raises:
         RequestError: a workload or release is unknown, or none of the added workloads runs on a release
@@ -111,10 +111,14 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     def decide() -> Installation:
         """Return the installation at ``path`` as it is now, with the workloads and releases that are to be added.
 
+        All these, and the options, are those of the enclosing function. An ``mpi`` that release 0.2 had detected is
+        left out.
+
         Raises:
-            EnvironmentLacks: there is no installation
+            EnvironmentLacks: there is no installation, or the clone has no recipe
             ConfigError: its answer file is damaged or not to be trusted
             RecipeError: a recipe is wrong
+            OSError: the installation's or a recipe's folder may not be looked at
         """
         old = _without_detected_mpi(required_answers(path))
         workloads = tuple(sorted({*old.workloads, *new}))
@@ -128,15 +132,17 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``remove``: take ``options.workloads``, names, out of the installation in ``path``.
 
-    Images and engines that nothing else needs are removed; results stay. The word ``all``, alone, names those
-    installed. An unfinished earlier removal is finished first. The result's data has ``install_path`` and the list
-    ``workloads`` of those that are left. ``clone`` has the recipes.
+    Images and engines that nothing else needs are removed; results stay. ``options.workloads`` is a list; the word
+    ``all``, alone, names those installed. An unfinished earlier removal is finished first; after an error the next
+    command finishes this one. The result's data has ``install_path`` and the list ``workloads`` of those that are
+    left. ``clone`` has the recipes.
 
     Raises:
         RequestError: a workload is unknown, or not installed while no unfinished removal is there
-        EnvironmentLacks: there is no installation, or runs of the workloads have not ended (unless ``--despite-runs``)
+        EnvironmentLacks: there is no installation, or runs of the workloads have not ended (unless
+            ``--despite-runs``)
         LLMBError: the answer file or a recipe is wrong, or a file could not be written
-        OSError: an image cannot be removed
+        OSError: an image cannot be removed, or a file not be used
     """
     required_answers(path)
     with transaction(path, verbose=options.verbose) as reporter:
@@ -169,8 +175,9 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``update``: repair what is damaged, build what the clone asks for, remove what is left over.
 
-    ``path`` is the installation's folder; its answers stay, but that an ``mpi`` which release 0.2 had detected goes.
-    The result is that of ``carry_out``. ``options`` is the parsed command line.
+    ``clone`` has the recipes and lock files, ``path`` is the installation's folder; its answers stay, but that an
+    ``mpi`` which release 0.2 had detected goes. The result is that of ``carry_out``. ``options`` is the parsed
+    command line.
 
     Raises:
         EnvironmentLacks: there is no installation, or this machine lacks something
@@ -179,12 +186,16 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """
 
     def decide() -> Installation:
-        """Return the installation at ``path`` (of the enclosing function) as its own answers describe it now.
+        """Return the installation at ``path`` as its own answers describe it now.
+
+        An ``mpi`` that release 0.2 had detected is left out. ``path``, ``clone`` and ``options``, which may turn the
+        check of free space off, are those of the enclosing function.
 
         Raises:
-            EnvironmentLacks: there is no installation
+            EnvironmentLacks: there is no installation, or the clone has no recipe
             ConfigError: its answer file is damaged or not to be trusted
             RecipeError: a recipe is wrong
+            OSError: the installation's or a recipe's folder may not be looked at
         """
         answers = _without_detected_mpi(required_answers(path))
         return Installation(clone, _with_space_check(options, answers), credentials.from_environment())
@@ -203,7 +214,8 @@ def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         EnvironmentLacks: there is no installation, or the script cannot be fetched
         ConfigError: the answer file is damaged or not to be trusted
         RecipeError: a recipe is wrong
-        OSError: a file cannot be written
+        RecordError: a file cannot be written
+        OSError: a file or folder cannot be used
     """
     part = Installation(clone, required_answers(path)).charts()
     ran = []
@@ -217,11 +229,13 @@ def list_workloads(clone: Path) -> Result:
     """Return the workloads that ``clone`` has recipes for, installed or not: name, title, sizes and image.
 
     They are sorted by name. The result's data has ``workloads``, a list of dictionaries with the keys ``workload``,
-    ``title``, ``sizes`` (a list) and ``image`` (its source in a registry); its text is a line for each, without sizes.
+    ``title``, ``sizes`` (a list of names) and ``image`` (the source in a registry of its default image); its text is
+    a line for each, without sizes.
 
     Raises:
         EnvironmentLacks: the clone has no recipe
         RecipeError: a recipe is wrong
+        OSError: a recipe's folder may not be looked at
     """
     recipes = load_recipes(clone)
     rows = [
@@ -235,12 +249,14 @@ def list_workloads(clone: Path) -> Result:
 def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *, repair: bool = False) -> Result:
     """Make what the installation lacks, or with ``options.dry_run`` list it; nothing is written for nothing to do.
 
+    ``options`` is the parsed command line of ``install``, ``add`` or ``update``; only ``install`` makes the folder.
     ``decide`` gives the installation that there should be. Where something is to do, it is called again with the lock
     held, because another command may have come first; an unfinished removal is then finished first, and replaced
-    builds of environments are removed at the end. ``repair``: always look, and make anew what only the thorough check
-    finds damaged, too. The result's data has ``install_path``, the ids of the parts made, in order, as ``ran``, and
-    ``complete``, True; of a dry run ``install_path``, ``dry_run``, True, and ``todo``, a list with a dictionary for
-    each part: ``step`` (its id), ``does`` (a line), ``download`` and ``disk`` in bytes.
+    builds of environments are removed at the end. What was made before an error stays. ``repair``: always look, and
+    make anew what only the thorough check finds damaged, too. The result's data has ``install_path``, the ids of the
+    parts made, in order, as ``ran``, and ``complete``, True; of a dry run ``install_path``, ``dry_run``, True, and
+    ``todo``, a list with a dictionary for each part: ``step`` (its id), ``does`` (a line), ``download`` and ``disk``
+    in bytes.
 
     Raises:
         LLMBError: what ``decide`` raises, what this machine lacks, or why a part could not be made
@@ -285,7 +301,8 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
 def _next_steps(installation: Installation) -> Iterator[str]:
     """Yield a line each on a finished installation: that the umask keeps colleagues out, and what to run next.
 
-    The first is there only on Slurm, and where the umask does so, the second always.
+    The first, behind ``note: ``, is there only on Slurm, and where the umask does so; the second, behind ``next: ``,
+    always. The lines have no line break.
     """
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
@@ -307,7 +324,8 @@ def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
     """Return the summary that the user confirms: answers, download, disk space, and what is free.
 
     It is of several lines, with an empty one at the beginning, and ends in a line break. Secrets are only said to be
-    given. ``accounts`` are all that the user may charge; where the chosen one is among them, the others are mentioned.
+    given. ``accounts`` are all that the user may charge (empty: not known); where the chosen one is among them, the
+    others are mentioned.
 
     Raises:
         LLMBError: a part of the installation cannot be looked at
@@ -404,8 +422,8 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
     """Return an error for each answer that this machine, Slurm or the recipes contradict, not raised; empty: none.
 
     With ``--no-site-check`` only paths are checked, as for an installation in ``path`` that has the same answers. A
-    workload without a configuration that was not asked for now is only told to the user, on stderr. ``options`` is the
-    parsed command line.
+    workload without a configuration that was not asked for now is only told to the user, on stderr. ``options`` is
+    the parsed command line. ``answers`` are complete ones; ``clone`` has the recipes.
 
     Raises:
         ConfigError: the stored answers are wrong
@@ -431,7 +449,7 @@ def _gres_answer(given: Given) -> Given:
     """Return the answer ``gres``, True, if Slurm counts GPUs in the given ``gpu_partition``; else an empty dictionary.
 
     Empty also for CPU jobs, jobs outside Slurm, where no partition is given, and where Slurm does not answer; an
-    unanswered cluster type counts as Slurm. Asks Slurm now.
+    unanswered cluster type counts as Slurm. Asks Slurm now. ``given`` has the answers by field.
     """
     name = given.get("gpu_partition")
     if given.get("cluster_type") is not None and not on_slurm(given):

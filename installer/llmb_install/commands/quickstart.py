@@ -74,11 +74,11 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
 
 
 def _make_installation(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:
-    """Make what a CPU installation lacks; tell the user where its CPU engine is there already.
+    """Make what a CPU installation lacks, and note with ``reporter`` if its CPU engine is there already.
 
-    An existing installation for GPU jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``.
-    What killed commands have left is removed first. ``space_check``: free disk space is checked before. The caller
-    holds the installation's lock.
+    An existing installation for GPU jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``;
+    no note then. What killed commands have left is removed first. ``space_check``: free disk space is checked before.
+    The caller holds the installation's lock.
 
     Raises:
         LLMBError: this machine lacks something, a part could not be made, or ``cluster_config.yaml`` is wrong

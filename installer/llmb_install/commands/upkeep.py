@@ -38,7 +38,7 @@ def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord
     """Return the records of runs that are queued or running: of the named ``workloads``, or of all workloads if empty.
 
     The schedulers are asked now, and the records updated on disk. A run whose state nobody can tell counts as live.
-    Empty: none is. The newest run comes first.
+    Empty: none is. The newest run comes first. ``install`` is the installation's folder.
 
     Raises:
         RecordError: a record, or the list of run folders, is damaged
@@ -53,10 +53,11 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
     """Raise while runs of ``workloads`` (of all, if empty) are queued or running; the schedulers are asked now.
 
     A run whose state nobody can tell counts as running. ``doing`` begins the message: ``cannot uninstall /path``.
-    Where the records are too damaged to tell, the user is told so on stderr, and nothing is raised.
+    Where the records are too damaged to tell, the user is told so on stderr, and nothing is raised. The records of
+    runs are updated on disk. ``install`` is the installation's folder.
 
     Raises:
-        EnvironmentLacks: code ``live-runs``: there are such runs; names them
+        EnvironmentLacks: code ``live-runs``: there are such runs; names at most five
         OSError: the record of a run cannot be read
     """
     try:
@@ -99,9 +100,10 @@ def begin_removal(before: Installation, after: Installation) -> None:
 def finish_removal(installation: Installation, reporter: Reporter) -> None:
     """Remove the images and engines that ``begin_removal`` noted and that nothing needs now, then the note.
 
-    ``installation`` is the installation as it is to be, and says what is needed. What is gone already is no error; the
-    user is told of what was noted, as removed. Does nothing without a note; a damaged note names nothing and is
-    removed. The caller holds the installation's lock. After an error the note stays.
+    ``installation`` is the installation as it is to be, and says what is needed. What was noted and is needed now
+    stays. What is gone already is no error; ``reporter`` tells the user of all but what stays, as removed. Does
+    nothing without a note; a damaged note names nothing and is removed. The caller holds the installation's lock.
+    After an error the note stays.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong
@@ -129,8 +131,8 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
 def prune(installation: Installation, reporter: Reporter) -> None:
     """Remove builds of environments that later ones have replaced and that no process here uses; tell the user which.
 
-    Nothing is removed while a run is queued or running, where that cannot be told, or where ``venvs`` is a link. The
-    caller holds the installation's lock.
+    Nothing is removed while a run is queued or running, where that cannot be told (which only the log says), or where
+    ``venvs`` is a link; no error is raised then. The caller holds the installation's lock.
 
     Raises:
         EnvironmentLacks: an environment cannot be removed
@@ -163,15 +165,16 @@ def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``list``: return each workload of the clone, whether it is installed and has its image.
 
     The result's data has ``install_path`` and ``workloads``, sorted by name: dictionaries with ``workload``,
-    ``title``, ``installed`` (a bool), ``image`` (the path of the image of its default release) and ``image_complete``;
-    the last two are None where the installation has no such image. ``path`` is the installation's folder. Without an
-    installation none is installed, which is no error. Changes nothing. ``clone`` has the recipes. ``options`` is the
-    parsed command line.
+    ``title``, ``installed`` (a bool), ``image`` (the path of the image of its default release) and ``image_complete``
+    (a bool); the last two are None where the installation has no such image. ``path`` is the installation's folder.
+    Without an installation none is installed, which is no error. Changes nothing. ``clone`` has the recipes.
+    ``options`` is ignored.
 
     Raises:
         ConfigError: the answer file is damaged or not to be trusted, or an image lies where others could have put it
         EnvironmentLacks: the clone has no recipe
         RecipeError: a recipe is wrong
+        OSError: a recipe's folder may not be looked at
     """
     answers = stored_answers(path)
     recipes = load_recipes(clone)
@@ -210,7 +213,7 @@ def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         EnvironmentLacks: there is no installation, or the clone has no recipe
         ConfigError: the answer file is damaged or not to be trusted
         RecipeError: a recipe is wrong
-        OSError: the stored Hugging Face token cannot be read
+        OSError: the stored Hugging Face token cannot be read, or a folder not be looked at
     """
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=options.verbose)

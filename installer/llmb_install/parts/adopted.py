@@ -19,7 +19,7 @@ from llmb_install.working.scratch import write_record
 def receipt_path(folder: Path, release: str) -> Path:
     """Return the file in the catalogues' ``folder`` that notes which image ``release`` was read in.
 
-    The release is part of the file's name as it is given. The file need not exist.
+    It is ``adopted-RELEASE.json``, with the release as it is given. The file need not exist.
     """
     return folder / f"adopted-{release}.json"
 
@@ -39,6 +39,8 @@ def write_receipt(folder: Path, release: str, image: Path) -> None:
 
 def _file_state(image: Path) -> dict[str, Any]:
     """Return ``size`` in bytes and ``mtime_ns`` of an image file, one of which changes when the file is replaced.
+
+    They are the keys of the dictionary; ``mtime_ns`` is in nanoseconds.
 
     Raises:
         OSError: the file is missing

@@ -64,9 +64,9 @@ def bundled_image(architecture: str, source: str) -> Path | None:
 def use_bundle(bundle: Path, clone: Path) -> None:
     """Make this process, and those that it starts, take packages and images from ``bundle`` alone from now on.
 
-    This sets environment variables, and takes the place of an earlier bundle. All files of the bundle are compared
-    with their hashes first, except images, which need only be there: each is compared when it is taken. ``clone`` has
-    the lock files that the bundle must be for.
+    ``bundle`` is an absolute path. This sets environment variables, and takes the place of an earlier bundle. All
+    files of the bundle are compared with their hashes first, except images, which need only be there: each is
+    compared when it is taken. ``clone`` has the lock files that the bundle must be for.
 
     Raises:
         EnvironmentLacks: the folder is no bundle, is damaged, or is for other machines or another release of LLMB;

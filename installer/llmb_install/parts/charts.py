@@ -36,12 +36,13 @@ open(sys.argv[2], "w", encoding="utf-8").write(script.replace("</script", "<\\\\
 class Charts(Artefact):
     """The part that draws the charts of reports: one script with Vega and Vega-Lite, 0.9 MB.
 
-    The property ``path`` is the script's, in the environment of ``tool``; it goes when that goes. ``is_complete``
-    tells whether the file is there, ``verify`` returns ``PATH is missing`` or None; neither looks at its content.
-    ``ensure`` writes it, for which it fetches vl-convert-python, and returns whether it did; it raises
-    EnvironmentLacks where that fails. ``room`` returns the disk space that writing it needs, in a list, ``lacks`` the
-    error that no index has what is to be fetched, in a list that is empty otherwise; it is not raised. ``show``
-    returns what a dry run says.
+    ``Installation.charts`` makes the object. The property ``path`` is the script's, in the environment of ``tool``;
+    it goes when that goes. ``is_complete`` tells whether the file is there, ``verify`` returns ``PATH is missing`` or
+    None; neither looks at its content. ``ensure`` writes it, for which it fetches vl-convert-python, and returns
+    whether it did; it raises EnvironmentLacks where that fails, and OSError where a file cannot be written. ``room``
+    returns the disk space that writing it needs, a list of one ``Room``; ``lacks`` the error that no index has what
+    is to be fetched, in a list that is empty otherwise; it is not raised, but an OSError is where the folder of
+    certificates cannot be listed. ``show`` returns the line of a dry run.
     """
 
     tool: Tool
@@ -60,13 +61,16 @@ class Charts(Artefact):
         return self.tool.folder / "vega.js"
 
     def show(self) -> str:
-        """Return what ``ensure`` would do for the charts, as a line for a dry run, without a full stop."""
+        """Return what ``ensure`` would do for the charts, as a line for a dry run, without a full stop.
+
+        It names the lock file, and is the same where the script is there already.
+        """
         return f"write the script that draws charts, by what {self.lock} says"
 
     def room(self) -> list[Room]:
         """Return the disk space, 130 MB beside the tool's environment, that is needed while the script is made.
 
-        It is returned also where the script is there.
+        It is a list of one, also where the script is there.
         """
         return [Room(self.tool.link.parent, 130_000_000, "what draws charts")]
 
@@ -97,6 +101,7 @@ class Charts(Artefact):
         """Write the script unless it is there, or in any case if ``anew``; return whether it was written.
 
         Fetches vl-convert-python for that, into a folder that is removed again. The tool's environment must be there.
+        ``reporter`` shows the step and logs what is run. After an error an earlier script is as it was.
 
         Raises:
             EnvironmentLacks: vl-convert-python could not be had, or did not run

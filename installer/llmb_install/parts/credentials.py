@@ -79,9 +79,10 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^{}]*))?\}|([A-Za-z_]\w*))
 def enroot_setting(name: str, env: Mapping[str, str]) -> str:
     """Return the value of the variable ``name``, such as ``ENROOT_TEMP_PATH``: in ``env``, else in Enroot's files.
 
-    These are ``/etc/enroot/enroot.conf`` and then the files in the folder of that name with ``.d`` behind it, by name;
-    the first line that sets it wins, and variables in it are replaced by those of ``env``. Empty where nobody sets it,
-    or only to a value that would run a program. Files that cannot be read are skipped.
+    An empty one in ``env`` counts as none. The files are ``/etc/enroot/enroot.conf`` and then those in the folder of
+    that name with ``.d`` behind it, by name; the first line that sets it wins, and variables in it are replaced by
+    those of ``env``. Empty where nobody sets it, or only to a value that would run a program. Files that cannot be
+    read are skipped.
     """
     if env.get(name):
         return env[name]
@@ -109,7 +110,8 @@ def temporary_folder(env: Mapping[str, str]) -> Path:
 def cache_folder(env: Mapping[str, str]) -> Path:
     """Return the folder in which Enroot keeps downloaded layers, by its settings and ``env``; it need not exist.
 
-    Without a setting it is ``enroot`` in XDG_CACHE_HOME, else in ``.cache`` of the home.
+    Without a setting it is ``enroot`` in XDG_CACHE_HOME, else in ``.cache`` of HOME; both variables are those of
+    ``env``. Without HOME that is ``/``.
     """
     base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
     return Path(enroot_setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
@@ -130,7 +132,8 @@ def _expand_variables(value: str, env: Mapping[str, str]) -> str:
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
     """Return the path of the user's Enroot credentials, by Enroot's settings and ``env``; it need not exist.
 
-    Without a setting it is ``enroot/.credentials`` in XDG_CONFIG_HOME, else in ``.config`` of the home.
+    Without a setting it is ``enroot/.credentials`` in XDG_CONFIG_HOME, else in ``.config`` of HOME, both in ``env``;
+    without HOME it is in the home that the system knows.
     """
     base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
     return Path(enroot_setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
@@ -140,11 +143,12 @@ def enroot_credentials_path(env: Mapping[str, str]) -> Path:
 def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> Iterator[dict[str, str]]:
     """Return a context that gives the Enroot variables to set for an import from ``host``; empty: none is needed.
 
-    ``host`` is the registry's, such as ``nvcr.io``; a port behind a colon does not matter. For NGC, where there is a
-    key that Enroot does not have, a private folder with a file of credentials exists until the end of the context. The
-    file has the user's other entries and the key in the file ``kept``, or else, where the user's own credentials say
-    nothing of NGC, the name of the variable in ``env`` that has one, which Enroot evaluates. ``root``: the
-    installation in whose folder for unfinished things it lies, for a compute node, too.
+    The only one is ``ENROOT_CONFIG_PATH``, a text. ``host`` is the registry's, such as ``nvcr.io``; a port behind a
+    colon does not matter. For NGC, where there is a key that Enroot does not have, a private folder with a file of
+    credentials exists until the end of the context. The file has the user's other entries and the key in the file
+    ``kept``, or else, where the user's own credentials say nothing of NGC, the name of the variable in ``env`` that
+    has one, which Enroot evaluates. ``root``: the installation in whose folder for unfinished things it lies, for a
+    compute node, too.
 
     Raises:
         OSError: the user's credentials cannot be read, or the folder not be made
@@ -311,7 +315,8 @@ def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Itera
     """Yield the parts that store the given ``secrets``, each in a file, and last a check of these files; makes none.
 
     The check, which is always there, is that others cannot read them. Only secrets marked to be kept are stored, and
-    the NGC key only where jobs use images.
+    the NGC key only where jobs use images (``uses_images``). ``install`` is the installation's folder, which need not
+    exist.
     """
     if secrets.hf_token and "hf_token" in secrets.keep:
         yield hf_token_file(install, secrets.hf_token)
@@ -324,7 +329,7 @@ def hf_token_file(install: Path, token: Secret) -> Small:
     """Return the part that stores the Hugging Face token in a file of the installation; writes nothing yet.
 
     Its id is ``hugging-face-token``. The file is for its owner alone; an earlier token is replaced when the part is
-    made. ``install`` is the installation's folder.
+    made, which raises RecordError or OSError where it cannot be written. ``install`` is the installation's folder.
     """
     path, text = hf_token_path(install), token.reveal() + "\n"
 
@@ -356,8 +361,8 @@ def hf_token_file(install: Path, token: Secret) -> Small:
 def registry_key(install: Path, key: Secret) -> Small:
     """Return the part that stores the given NGC key in a file of ``install``, for both NGC hosts; writes nothing yet.
 
-    Its id is ``registry-credentials``. The file is for its owner alone. Making the part raises RequestError for a text
-    that can be no key.
+    Its id is ``registry-credentials``. The file is for its owner alone; an earlier one is replaced. Making the part
+    raises RequestError for a text that can be no key, RecordError or OSError where the file cannot be written.
     """
     path, text = key_path(install), _ngc_lines(key.reveal())
 
@@ -398,7 +403,7 @@ def private_files(install: Path) -> Small:
     """Return the part that checks that others cannot read this user's files with secrets; making it forbids that.
 
     They are the token and NGC key of ``install`` and, where release 0.2 wrote there, the user's Enroot credentials.
-    The part's id is ``secret-files``.
+    The part's id is ``secret-files``; making it raises OSError where a file's mode cannot be changed.
     """
 
     def readable_by_others() -> list[Path]:

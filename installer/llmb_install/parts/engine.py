@@ -83,9 +83,10 @@ class CpuEngine(Environment):
 
     ``cpu_engine`` makes the object; the release must be one of ``KINDS``. Its ``python`` is empty where this machine
     has none that fits; ``ensure``, which builds or links it and returns whether anything changed, then looks again,
-    and raises EnvironmentLacks where it cannot be built. ``room`` returns the disk space that a build needs, in a list
-    of one entry; ``lacks`` returns what else is missing, as a list of errors that are not raised, and may download a
-    Python.
+    and raises EnvironmentLacks where it cannot be built, RecordError where its receipt cannot be written. ``room``
+    returns the disk space that a build needs, in a list of one entry; ``lacks`` returns what else is missing, as a
+    list of errors that are not raised, and may download a Python. ``ensure`` and ``lacks`` raise OSError where the
+    lock file cannot be read.
     """
 
     release: str = DEFAULT_ENGINE
@@ -106,7 +107,7 @@ class CpuEngine(Environment):
         stays.
 
         Raises:
-            OSError: the lock file cannot be read
+            OSError: the lock file cannot be read, or the folder of certificates not be listed
         """
         problems = (_no_builds, self._no_python, self._no_torch)
         found = [*super().lacks()]
@@ -158,7 +159,7 @@ class CpuEngine(Environment):
         own, which may know better, no Python fits, or the lock names no torch. The error is not raised here.
 
         Raises:
-            OSError: the lock file cannot be read
+            OSError: the lock file cannot be read, or the folder of certificates not be listed
         """
         python = python_for(self.release)
         pinned = re.search(r"^torch==(\S+)", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
@@ -182,7 +183,7 @@ class CpuEngine(Environment):
 def own_engine(python: Path) -> Small:
     """Return the part that is a site's own ``python`` with torch and Megatron-Bridge: checked, and never made here.
 
-    Checked is only that it can be executed; making the part raises EnvironmentLacks.
+    Its id is ``engine``. Checked is only that ``python`` can be executed; making the part raises EnvironmentLacks.
     """
 
     def find_problem() -> str | None:
@@ -234,8 +235,8 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str =
 def python_for(release: str) -> str | None:
     """Return the path of a Python on this machine that runs the CPU engine of a release; None: there is none.
 
-    The one that runs this is taken if it fits, else the first that does of those on PATH, then of uv's own. Downloads
-    nothing.
+    ``release`` is such as ``0.6``. The one that runs this is taken if it fits, else the first that does of those on
+    PATH, then of uv's own. Downloads nothing.
 
     Raises:
         KeyError: the installer has no CPU engine of this release
@@ -291,8 +292,9 @@ class Tool(Environment):
     """The Python environment ``venvs/llmb`` that LLMB itself runs in: its packages, and the clone in editable form.
 
     ``tool_environment`` makes the object; the rest is as in ``Environment``. ``is_usable`` tells whether the
-    environment is there and sound, by reading every file and importing its packages. ``room`` returns the disk space
-    that a build needs, in a list of one entry, ``show`` the line that a dry run says of it.
+    environment is there and sound, by reading every file and importing its packages; it raises OSError where the lock
+    file cannot be read. ``room`` returns the disk space that a build needs, in a list of one entry, ``show`` the line
+    that a dry run says of it.
     """
 
     id = "tool"
@@ -304,7 +306,10 @@ class Tool(Environment):
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
 
     def show(self) -> str:
-        """Return what ``ensure`` would make of the tool's environment, as a line for a dry run, without a full stop."""
+        """Return what ``ensure`` would make of the tool's environment, as a line for a dry run, without a full stop.
+
+        It is ``environment LINK with LLMB from CLONE``, whether the environment is there or not.
+        """
         return f"environment {self.link} with LLMB from {self.editable}"
 
     def is_usable(self) -> bool:
@@ -333,16 +338,20 @@ class SharedTool(Tool):
     """The Python environment with what LLMB needs, shared by a user's clones that have no installation.
 
     ``shared_tool`` makes the object. Clones with the same lock file share one build. Use the build's ``folder``,
-    because the link leads to the build of the lock which came last. Call ``note_use`` whenever it is used: it sets the
-    folder's time of modification, if it can. ``earlier_builds`` returns the folders of the others that nobody has used
-    for four weeks, sorted by name. ``room`` returns the disk space that a build needs, in a list of one entry,
-    ``show`` the line that a dry run says of it.
+    because the link leads to the build of the lock which came last. Call ``note_use`` whenever it is used: it sets
+    the folder's time of modification, if it can, and raises nothing. ``earlier_builds`` returns the folders of the
+    others that nobody has used for four weeks, sorted by name; it raises OSError where a folder or the lock file
+    cannot be read. ``room`` returns the disk space that a build needs, in a list of one entry, ``show`` the line that
+    a dry run says of it.
     """
 
     of_one_user = True
 
     def show(self) -> str:
-        """Return what ``ensure`` would make of the shared environment, as a line for a dry run, without a full stop."""
+        """Return what ``ensure`` would make of the shared environment, as a line for a dry run, without a full stop.
+
+        It is ``environment LINK with what LLMB needs``, whether the environment is there or not.
+        """
         return f"environment {self.link} with what LLMB needs"
 
     def room(self) -> list[Room]:
@@ -366,7 +375,7 @@ class SharedTool(Tool):
             os.utime(self.folder)
 
     def earlier_builds(self) -> list[Path]:
-        """Return the folders of all builds but the one in use that nobody has used for four weeks; removes none.
+        """Return the folders of builds that nobody has used for four weeks, without the one in use; removes none.
 
         Most are of other lock files. They are sorted by name. Their modification times tell.
 
@@ -381,7 +390,8 @@ class SharedTool(Tool):
 def shared_tool(clone: Path, home: Path) -> SharedTool:
     """Return the environment that a user's clones without an installation share, built or not; makes nothing.
 
-    It lies in ``venvs`` of the folder ``home``; ``clone`` has its lock file, and is not installed in it.
+    It lies in ``venvs`` of the folder ``home``, the user's cache folder, which need not exist; ``clone`` has its lock
+    file, and is not installed in it.
     """
     environment = tool_environment(clone, home)
     return SharedTool(environment.link, environment.python, environment.lock, TOOL_IMPORTS)

@@ -33,7 +33,7 @@ def remove_broken(cache: Path) -> list[Path]:
     """Remove this user's damaged layers from Enroot's ``cache`` and return their paths; Enroot downloads them again.
 
     They are sorted by name. Each layer is read whole by zstd, for at most 30 minutes each; one that it cannot judge
-    stays. Empty: none is damaged, zstd is missing, or there is no cache.
+    stays, as does what is no layer. Empty: none is damaged, zstd is missing, or there is no cache.
 
     Raises:
         OSError: the cache cannot be listed, or a layer not be removed
@@ -95,11 +95,12 @@ _UNPACKING = ("Extracting", "Converting")
 class Watch:
     """A follower of Enroot's output: it shows how far an import is, and keeps what explains a failure.
 
-    Call it with each line of Enroot's output, as text. It is made from ``step``, whose progress line it sets, and
-    ``shown``, which gets what Enroot is doing, such as ``Downloading 3 missing layers``, and returns the text for that
-    line, or a function that returns the text of the moment. The attribute ``doing`` is what Enroot said last that it
-    does, ``wrong_architecture`` its warning about that; both are text and empty as long as there was none. The
-    property ``was_unpacking`` tells whether it was unpacking or converting layers last.
+    One follows one import. Call it with each line of Enroot's output, as text. It is made from ``step``, whose
+    progress line it sets, and ``shown``, which gets what Enroot is doing, such as ``Downloading 3 missing layers``,
+    and returns the text for that line, or a function that returns the text of the moment; what ``shown`` raises
+    passes. The attribute ``doing`` is what Enroot said last that it does, ``wrong_architecture`` its warning that the
+    image is for another architecture; both are text and empty as long as there was none. The property
+    ``was_unpacking`` tells whether it was unpacking or converting layers last.
     """
 
     def __init__(self, step: Step, shown: Callable[[str], str | Callable[[], str]] = str) -> None:

@@ -49,17 +49,18 @@ RECEIPT = ".llmb-receipt.json"
 class Environment(Content, Artefact):
     """A Python environment of an installation, with the packages of a lock file, to be checked and made.
 
-    Each build has a folder of its own; a link with the environment's name leads to the one in use. ``ensure`` builds
-    or links one, and returns whether it did, unless ``is_complete``, a quick look, says that it is there;
-    ``ensure_usable`` does so unless ``is_usable``, which reads every file and imports the packages. Both raise
-    EnvironmentLacks where it cannot be built. ``verify`` returns what is wrong as a sentence, or None.
-    ``earlier_builds`` returns the folders of the builds that are not in use, finished or not; ``prune`` removes those
-    that no process here uses and returns them. The property ``folder`` is that of the build in use, or an unused path
-    where there is none; ``new_folder`` returns an unused path for the next build, ``inputs`` a hash, as text, of what
-    decides the content: path, kind, lock file and clone. ``room`` returns the disk space that a build needs, in a
-    list, ``lacks`` what else is missing, as a list of errors that are not raised, ``show`` a line for a dry run. The
-    property ``id`` is the environment's name. All but ``id``, ``show`` and ``room`` raise OSError where the lock file
-    cannot be read.
+    ``Tool``, ``CpuEngine`` and ``Hub`` are those that there are. Each build has a folder of its own; a link with the
+    environment's name leads to the one in use. ``ensure`` builds or links one, and returns whether it did, unless
+    ``is_complete``, a quick look, says that it is there; ``ensure_usable`` does so unless ``is_usable``, which reads
+    every file and imports the packages. Both raise EnvironmentLacks where it cannot be built, RecordError where its
+    receipt cannot be written. ``verify`` returns what is wrong as a sentence, or None. ``earlier_builds`` returns the
+    folders of the builds that are not in use, finished or not; ``prune`` removes those that no process here uses and
+    returns them (EnvironmentLacks: one cannot be removed). Both lists are sorted by name. The property ``folder`` is
+    that of the build in use, or an unused path where there is none; ``new_folder`` returns an unused path for the
+    next build, ``inputs`` a hash, as text, of what decides the content: path, kind, lock file and clone. ``room``
+    returns the disk space that a build needs, in a list of one, ``lacks`` what else is missing, as a list of errors
+    that are not raised, ``show`` a line for a dry run. The property ``id`` is the environment's name. All but ``id``,
+    ``show`` and ``room`` raise OSError where the lock file cannot be read.
     """
 
     of_one_user = False
@@ -71,7 +72,10 @@ class Environment(Content, Artefact):
         return self.name
 
     def show(self) -> str:
-        """Return what ``ensure`` would make of the environment, as a line for a dry run, without a full stop."""
+        """Return what ``ensure`` would make of the environment, as a line for a dry run, without a full stop.
+
+        It is ``KIND environment LINK with Python PATH from LOCK``, whether the environment is there or not.
+        """
         return f"{self.kind} environment {self.link} with Python {self.python} from {self.lock}"
 
     def room(self) -> list[Room]:
@@ -85,11 +89,11 @@ class Environment(Content, Artefact):
     def lacks(self) -> list[EnvironmentLacks]:
         """Return what this machine lacks to build the environment, as errors that are not raised; empty: nothing.
 
-        Looked for are a free path, conda where it was asked for, and an index that has uv or, where uv is at hand, the
-        first package of the lock. Asks the indexes over the network; writes nothing.
+        Looked for are a free path, conda where it was asked for, and an index that has uv or, where uv is at hand,
+        the first package of the lock. Asks the indexes over the network; writes nothing.
 
         Raises:
-            OSError: the lock file cannot be read
+            OSError: the lock file cannot be read, or the folder of certificates not be listed
         """
         found = []
         if os.path.lexists(self.link) and not is_environment_link(self.link):
@@ -182,8 +186,8 @@ class Environment(Content, Artefact):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Build or link the environment unless it is complete; return whether anything changed.
 
-        A build that is there is only linked. ``anew``: build it in any case. What was linked before stays on disk: see
-        ``prune``.
+        A build that is there is only linked. ``anew``: build it in any case. What was linked before stays on disk
+        (see ``prune``), and stays linked after an error. ``reporter`` shows the step and logs what is run.
 
         Raises:
             EnvironmentLacks: the environment could not be built; the message says why
@@ -215,7 +219,7 @@ class Environment(Content, Artefact):
         return self.ensure(reporter, anew=self._damage() is not None or self._smoke_problem() is not None)
 
     def verify(self) -> str | None:
-        """Return what is wrong with the environment, as a sentence; None: nothing.
+        """Return what is wrong with the environment, as a sentence without a full stop; None: nothing.
 
         Looks at its receipt and every file's hash, and imports its packages; says only the first thing that is wrong.
 
@@ -317,7 +321,7 @@ class Environment(Content, Artefact):
 def _discard_unfinished(environment: Environment) -> None:
     """Remove the environment's builds that were never finished and that nobody uses, to make room for the next.
 
-    One that cannot be removed stays for another time; so does the one that the link leads to.
+    One that cannot be removed stays for another time; so does the one that ``Environment.folder`` names.
 
     Raises:
         OSError: the lock file cannot be read
@@ -348,8 +352,8 @@ def _build_folders(environment: Environment, content: str = "[0-9a-f]{8}") -> li
 def _build_environment(environment: Environment, reporter: Reporter, step: Step) -> Path:
     """Build the environment in a new folder, with a receipt at the end, and return the folder.
 
-    Unfinished builds of earlier attempts are removed first. The link is not set. ``step`` shows the progress. The user
-    is told where other users cannot run the environment's Python.
+    Unfinished builds of earlier attempts are removed first. The link is not set. ``step`` shows the progress,
+    ``reporter`` logs what is run. The user is told where other users cannot run the environment's Python.
 
     Raises:
         LLMBError: it cannot be built, or was interrupted; the new folder is removed
@@ -425,7 +429,7 @@ def remove_environment(folder: Path) -> None:
     build goes, too, whose other files stay.
 
     Raises:
-        EnvironmentLacks: the environment or its receipt cannot be removed
+        EnvironmentLacks: the environment or its receipt cannot be removed; of a folder, some content may be gone then
     """
     try:
         (folder / RECEIPT).unlink(missing_ok=True)
@@ -443,7 +447,7 @@ def remove_environment(folder: Path) -> None:
 def installed_packages(folder: Path) -> list[str]:
     """Return ``name-version`` of every package in the environment ``folder``, sorted, by their metadata folders.
 
-    The names are spelled as there. Empty where there is none, or no environment.
+    The names are spelled as there, such as ``huggingface_hub-1.33.0``. Empty where there is none, or no environment.
     """
     found = folder.glob("lib/python3.*/site-packages/*.dist-info")
     return sorted(path.name.removesuffix(".dist-info") for path in found)

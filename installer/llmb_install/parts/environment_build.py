@@ -31,7 +31,8 @@ from llmb_install.working.reporter import Reporter, Step
 class Content:
     """What a Python environment consists of: the packages to install, and how they are checked; it holds no build.
 
-    The property ``name`` is the environment's, that of its link in ``venvs``.
+    ``Environment`` adds the checks and the building. The property ``name`` is the environment's, that of its link in
+    ``venvs``. Making one looks at nothing.
     """
 
     link: Path
@@ -61,14 +62,18 @@ class Content:
 class Build:
     """One build of a Python environment: what is built, in which new folder, and who is told.
 
-    ``run`` runs a program for the build, ``install`` has uv install packages into it; both return how that ended,
+    ``build_environment`` makes it; making it changes nothing. ``run`` runs a program for the build (OSError: it
+    cannot be started), ``install`` has uv install packages into it; both return a ``Finished``, how that ended,
     whatever the exit status, and ``require`` then raises EnvironmentLacks if it is not 0. These are properties:
-    ``python`` is the path of the new environment's Python, there or not, ``cache`` the folder of uv's downloads,
-    ``settings`` are this machine's package indexes, read once, and ``uv`` is the path of uv, which is downloaded at
-    the first use if need be (EnvironmentLacks: no index has it).
+    ``python`` is the path of the new environment's Python, as text, there or not, ``cache`` the folder of uv's
+    downloads, which need not exist, ``settings`` are this machine's package indexes by ``child_environment``, read
+    once (OSError: the folder of certificates cannot be listed), and ``uv`` is the path of uv, which is downloaded at
+    the first use if need be; ``uv`` and ``install`` raise EnvironmentLacks where no index has it, and OSError where
+    it cannot be written.
     """
 
     environment: Content
+    """What it is to consist of; its ``python`` makes it."""
     folder: Path
     """Where the environment is built; new, and beside its link."""
     reporter: Reporter
@@ -78,7 +83,7 @@ class Build:
 
     @property
     def python(self) -> str:
-        """The path of the new environment's Python; it need not exist yet."""
+        """The path of the new environment's Python, as text; it need not exist yet."""
         return str(self.folder / "bin" / "python")
 
     @property
@@ -90,7 +95,8 @@ class Build:
     def settings(self) -> IndexSettings:
         """The package indexes and links that this machine's pip and uv are configured to use, read once.
 
-        They are what ``read_index_settings`` returns for this process's environment variables.
+        They are what ``read_index_settings`` returns for the environment variables that the build's programs get,
+        those of ``child_environment``.
 
         Raises:
             OSError: the folder of certificates cannot be listed
@@ -101,7 +107,8 @@ class Build:
     def uv(self) -> str:
         """The path of uv, which installs packages; it is downloaded into ``cache`` where it is not at hand.
 
-        It is looked for at the first use.
+        It is looked for at the first use: in ``cache``, beside this Python, and on PATH where it cannot be
+        downloaded.
 
         Raises:
             EnvironmentLacks: no index has uv
@@ -160,9 +167,9 @@ class Build:
 def unavailable_error(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
     """Return the error that ``what`` cannot be had, because of ``problem``; not raised here.
 
-    ``what`` is a clause that begins the message, such as ``uv cannot be fetched``. Where an index does not answer, the
-    error says that alone. ``if_absent``: the remedy where the indexes answer, and do not have it, in place of the one
-    of ``problem``.
+    ``what`` is a clause that begins the message, such as ``uv cannot be fetched``. Where an index does not answer,
+    the error says that alone. ``if_absent``: the remedy where the indexes answer, and do not have it, in place of the
+    one of ``problem`` (empty: that one).
     """
     remedy = if_absent if problem.absent and if_absent else problem.remedy
     text = str(problem) if problem.down else f"{what}:\n{_indent_lines(str(problem).splitlines())}"
@@ -232,10 +239,10 @@ def failed_program_error(
 ) -> EnvironmentLacks:
     """Return the error of a program that failed in a build: ``what``, and why by the package index; not raised.
 
-    ``what`` is a clause, such as ``packages could not be installed``. Where the index explains nothing, the cause is
-    the last eight lines of the program in ``done`` and the remedy ``remedy``; where the disk is full, the remedy says
-    that. ``if_absent``: the remedy where the indexes answer, and do not have the package (empty: none of its own). May
-    ask the indexes.
+    ``build`` is the one that it was run for. ``what`` is a clause, such as ``packages could not be installed``. Where
+    the index explains nothing, the cause is the last eight lines of the program in ``done`` and the remedy
+    ``remedy``; where the disk is full, the remedy says that. ``if_absent``: the remedy where the indexes answer, and
+    do not have the package (empty: none of its own). May ask the indexes.
 
     Raises:
         OSError: the lock file cannot be read
@@ -251,8 +258,9 @@ def failed_program_error(
 def _index_refusal(build: Build, output: str) -> Unavailable | None:
     """Ask the indexes for the package that uv's ``output`` complains about, and return why they refuse it, not raised.
 
-    ``output`` is uv's last lines. None: it is about no package of the lock, or they have it. uv calls a package
-    unknown that an index refuses to show, and takes an error page for a damaged archive.
+    ``output`` is uv's last lines, ``build`` has the lock file and the indexes. None: it is about no package of the
+    lock, or they have it. uv calls a package unknown that an index refuses to show, and takes an error page for a
+    damaged archive.
 
     Raises:
         OSError: the lock file cannot be read
@@ -318,8 +326,8 @@ def with_hashes(text: str, name: str) -> str:
 def write_partial_lock(lock: Path, name: str, folder: Path) -> Path | None:
     """Write a lock file with nothing but package ``name`` of ``lock`` to ``folder``, and return its path.
 
-    It is ``.llmb-lock-NAME.txt``; one that is there is replaced. None, and nothing written, where the lock has no such
-    package.
+    It is ``.llmb-lock-NAME.txt``; one that is there is replaced. ``folder`` must exist; ``name`` must be spelled as
+    in ``lock``. None, and nothing written, where the lock has no such package.
 
     Raises:
         OSError: the lock cannot be read, or the file not be written
@@ -352,6 +360,7 @@ def _install_lock(build: Build) -> None:
     Raises:
         EnvironmentLacks: something cannot be installed
         OSError: the lock file cannot be read, or a file not be written
+        Interrupted: this process is ending
     """
     lock = build.environment.lock
     text = lock.read_text(encoding="utf-8")
@@ -381,11 +390,12 @@ def _install_as_if_newer(build: Build, lock: str) -> Path:
     """Install the packages that say they are for Python 3.12 alone; return a new lock file with the rest of the lock.
 
     They are those of ``of_newer_python``. ``lock`` is the text of the lock file. The new file, and one with those
-    packages, lie in the build's folder.
+    packages, lie in the build's folder and stay there.
 
     Raises:
         EnvironmentLacks: the packages cannot be installed
-        OSError: a file cannot be written
+        OSError: a file cannot be written, or uv not be started
+        Interrupted: this process is ending
     """
     parts = [with_hashes(lock, name) for name in build.environment.of_newer_python]
     newer = build.folder / ".llmb-lock-newer.txt"
@@ -405,7 +415,8 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
 
     Raises:
         EnvironmentLacks: neither index has the build, uv cannot be had, or the disk is full
-        OSError: the lock file cannot be read, or a file not be written
+        OSError: the lock file cannot be read, a file not be written, or uv not be started
+        Interrupted: this process is ending
     """
     hashed = [*HASHED, "-r", str(write_partial_lock(build.environment.lock, "torch", build.folder))]
     for source, arguments in (
@@ -423,7 +434,10 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
 
 
 def cpu_torch_remedy() -> str:
-    """Return what to do where PyTorch's CPU build cannot be had, as the text of a remedy."""
+    """Return what to do where PyTorch's CPU build cannot be had, as the text of a remedy.
+
+    It is one line, without a full stop.
+    """
     return (
         f"let this machine reach {CPU_TORCH_INDEX}, or name an index that has the CPU build of PyTorch, as for pip or "
         "uv (UV_INDEX, UV_FIND_LINKS); then run the same command again"
@@ -437,8 +451,9 @@ def _install_packages(build: Build, arguments: list[str], what: str, total: int 
     packages, 0 where it is not known.
 
     Raises:
-        EnvironmentLacks: something cannot be installed
+        EnvironmentLacks: something cannot be installed, or uv cannot be had
         OSError: uv cannot be written or started, or the lock file not be read
+        Interrupted: this process is ending
     """
     build.step.update(f"installing {what}")
     build.require(
@@ -452,9 +467,9 @@ def _install_packages(build: Build, arguments: list[str], what: str, total: int 
 class UvProgress:
     """A follower of uv's output that shows its downloads and builds on the progress line of ``step``.
 
-    Call it with each line that uv prints, as text; lines of other kinds change nothing. ``what`` begins the text that
-    is shown, followed by the expected number ``total`` of packages, unless that is 0: unknown. For example
-    ``packages (120): downloading torch (180.2MiB)``.
+    ``Build.install`` makes it. Call it with each line that uv prints, as text; lines of other kinds change nothing.
+    ``what`` begins the text that is shown, followed by the expected number ``total`` of packages, unless that is 0:
+    unknown. For example ``packages (120): downloading torch (180.2MiB)``.
     """
 
     def __init__(self, step: Step, what: str, total: int = 0) -> None:
@@ -473,9 +488,9 @@ class UvProgress:
 def build_environment(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
     """Build the environment in the new ``folder``: create it, install its lock file, and import its packages.
 
-    What uv has downloaded lies beside ``folder``: it is removed after a success, and kept after a failure for the next
-    attempt. The caller removes an unfinished ``folder``, writes the receipt and sets the link. ``step`` shows how far
-    it is.
+    What uv has downloaded lies beside ``folder``: it is removed after a success, and kept after a failure for the
+    next attempt. The caller removes an unfinished ``folder``, writes the receipt and sets the link. ``environment``
+    says what belongs in it; ``step`` shows how far it is, ``reporter`` logs what is run.
 
     Raises:
         EnvironmentLacks: the environment could not be made; the cause is in the message
@@ -497,12 +512,13 @@ def build_environment(environment: Content, folder: Path, reporter: Reporter, st
 def _compile(build: Build) -> None:
     """Write byte code for users who cannot write there, of the modules of the new environment that they may import.
 
-    Packages' own tests and the models of transformers, of which a job imports few, are left out, a third of all; so is
-    what does not compile (templates, code for another Python).
+    Packages' own tests and the models of transformers, of which a job imports few, are left out, a third of all; so
+    is what does not compile (templates, code for another Python). The build's folder must have its packages.
 
     Raises:
         EnvironmentLacks: the disk is full
         OSError: the lock file cannot be read, or Python not be started
+        Interrupted: this process is ending
     """
     build.step.update("compiling")
     packages = next(build.folder.glob("lib/python3.*/site-packages"))
@@ -517,11 +533,12 @@ def _compile(build: Build) -> None:
 def _create_environment(build: Build) -> None:
     """Make the empty environment in the build's folder, by uv or conda; uv is downloaded where it is missing.
 
-    The build's folder must not exist; the one above is made.
+    The build's folder must not exist; the one above is made. What a failed program has left in it stays.
 
     Raises:
         EnvironmentLacks: uv or conda is missing, or could not make it
-        OSError: a folder cannot be made, or uv not be written
+        OSError: a folder cannot be made, or uv not be written or started
+        Interrupted: this process is ending
     """
     build.folder.parent.mkdir(parents=True, exist_ok=True)
     if not uv.find_uv(build.cache):

@@ -62,12 +62,11 @@ def fetch_package(lock: Path, accepts: Callable[[str], bool], folder: Path, sett
 
 
 def _try_program(argv: List[str], folder: Path, settings: IndexSettings) -> bool:
-    """Run ``argv``, a pip or uv command without a target, to install into ``folder``, and return whether it
-    succeeded.
+    """Run ``argv``, a pip or uv command, to install into ``folder``; return whether it succeeded.
 
-    ``--target .`` is added, and it runs in ``folder``, which exists, with the variables of ``settings`` in its
-    environment. After a failure the folder is empty. A program that is missing or takes more than ten minutes counts as
-    failed. Its output is lost.
+    ``--target .`` is added, so ``argv`` names no target, and it runs in ``folder``, which exists, with the variables
+    of ``settings`` in its environment. After a failure the folder is empty. A program that is missing or takes more
+    than ten minutes counts as failed. Its output is lost.
 
     Raises:
         OSError: the folder cannot be emptied

@@ -27,13 +27,13 @@ Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
 def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any], Lines]:
     """Return the content, by key, of ``cluster_config.yaml``, answers or a play file, and lines by ``$.key``.
 
-    Both are empty for a file that says nothing: emptied by hand, or by a disk that was full. Values are not checked,
-    but for ``schema``, which may be absent or 1. ``load`` parses the text; it gets that, the path and the class of
-    errors.
+    Lines are numbers from 1. Both are empty for a file that says nothing: emptied by hand, or by a disk that was
+    full. Values are not checked, but for ``schema``, which may be absent or 1. ``load`` parses the text; it gets
+    that, the path and the class of errors.
 
     Raises:
-        ConfigError: the file is missing or unreadable, is no YAML mapping (with the line), or has a ``schema`` that is
-            no such number or of a later release
+        ConfigError: the file is missing or unreadable, is no YAML mapping (with the line), or has a ``schema`` that
+            is no such number or of a later release
         NotFlatError: ``load`` is ``load_flat``, and the file needs a full YAML parser
     """
     text = read_text(path, ConfigError)
@@ -66,14 +66,16 @@ def no_installation(install: Path) -> EnvironmentLacks:
 def answers_file(path: Path, text: str) -> Small:
     """Return the part that keeps the answers, YAML in ``text``, in the file ``path``; writes nothing yet.
 
-    Its id is ``answers``. Making it replaces the file; it is complete where the file has the same answers in any
-    order.
+    Its id is ``answers``. Making it replaces the file, and raises RecordError or OSError where that cannot be
+    written; it is complete where the file has the same answers in any order. ``path`` is ``.llmb/answers.yaml`` of
+    the installation.
     """
 
     def find_problem() -> str | None:
         """Return a sentence where the answer file is missing, damaged or has other answers; None: it has these.
 
-        The file and these answers are those of the enclosing function. The order of the answers plays no part.
+        The file and these answers are those of the enclosing function. The order of the answers plays no part. The
+        sentence is ``PATH is missing or differs from the answers given``.
         """
         with contextlib.suppress(FileNotFoundError, LLMBError):
             # Another release wrote the same answers in another order.
@@ -98,9 +100,10 @@ def answers_file(path: Path, text: str) -> Small:
 class WorkloadFolders(Artefact):
     """The part of an installation that is the folders for the runs of each workload.
 
-    ``make`` makes those that are missing (OSError: one cannot be made). ``is_complete`` tells whether all are there;
-    ``verify`` returns a sentence that names those that are missing, or that this user owns and cannot write to, or
-    None. ``show`` returns the line of a dry run.
+    ``Installation.artefacts`` has one. ``make`` makes those that are missing (OSError: one cannot be made).
+    ``is_complete`` tells whether all are there; ``verify`` returns a sentence that names those that are missing, or
+    that this user owns and cannot write to, or None. ``show`` returns the line of a dry run, ``make PATH, PATH``,
+    with all of them.
     """
 
     folders: tuple[Path, ...]
@@ -130,7 +133,10 @@ class WorkloadFolders(Artefact):
         return f"missing or not writable: {', '.join(bad)}" if bad else None
 
     def show(self) -> str:
-        """Return what ``make`` would do, as a line for a dry run: all the folders for runs, there or not."""
+        """Return what ``make`` would do, as a line for a dry run: ``make PATH, PATH``.
+
+        It names all folders for runs, there or not.
+        """
         return "make " + ", ".join(map(str, self.folders))
 
 
@@ -231,6 +237,8 @@ _MARK = "of the installation that this file stands in, also through a symbolic l
 def wrapper_text(command: str) -> str:
     """Return the text of the shell script in ``bin`` that starts ``command``, ``llmb-run`` or ``llmb-install``.
 
+    It ends in a line break, and is the same for every installation.
+
     Raises:
         KeyError: ``command`` is another
     """
@@ -241,14 +249,16 @@ def wrapper_text(command: str) -> str:
 def commands(folder: Path) -> Small:
     """Return the part that is the scripts ``llmb-run`` and ``llmb-install`` in ``folder``; writes nothing yet.
 
-    Its id is ``commands``. ``folder`` is ``bin`` of the installation.
+    Its id is ``commands``. ``folder`` is ``bin`` of the installation, and is made with the part. Making it raises
+    RecordError or OSError where a script cannot be written.
     """
     paths = [folder / name for name in COMMANDS]
 
     def find_problem() -> str | None:
         """Return a sentence where a script in the enclosing function's folder is missing or changed; else None.
 
-        Changed is one that is not as this release writes it, or not executable.
+        The sentence is ``a command in FOLDER is missing or changed``. Changed is one that is not as this release
+        writes it, or not executable.
 
         Raises:
             OSError: a script cannot be read

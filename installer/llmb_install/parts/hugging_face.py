@@ -32,9 +32,10 @@ _ATTEMPTS = 6
 def check_token(token: Secret) -> str:
     """Return what is wrong with a Hugging Face token, as a sentence; empty: nothing, as far as is known.
 
-    A text with white space or a letter outside ASCII is wrong without asking. Else Hugging Face is asked, and has five
-    seconds to answer. Empty also where it cannot be reached, answers with another status than 401, or the package that
-    asks it is not installed yet. ``ModelFiles`` asks again when it gets no files.
+    The sentence has no full stop. A text with white space or a letter outside ASCII is wrong without asking. Else
+    Hugging Face is asked, and has five seconds to answer. Empty also where it cannot be reached, answers with another
+    status than 401, or the package that asks it is not installed yet. ``ModelFiles`` asks again when it gets no
+    files.
     """
     value = token.reveal()
     if not value.isascii() or any(c.isspace() for c in value):
@@ -54,16 +55,17 @@ def check_token(token: Secret) -> str:
 class ModelFiles(Artefact):
     """The tokenizer and configuration files of one model on Hugging Face, as a part of an installation.
 
-    They are in ``hugging_face`` of the installation ``install``, a cache folder of huggingface_hub. ``source`` is
-    ``owner/name@commit``: what its owner changes later is not what the recipe was tested with. ``hub``: the
-    environment that fetches them, which must be there for ``ensure``. ``token``: the one to fetch them with; None:
-    without any.
+    ``Installation.model_files`` makes them. They are in ``hugging_face`` of the installation ``install``, a cache
+    folder of huggingface_hub. ``source`` is ``owner/name@commit``: what its owner changes later is not what the
+    recipe was tested with. ``hub``: the environment that fetches them, which must be there for ``ensure``. ``token``:
+    the one to fetch them with; None: without any.
 
-    ``ensure`` downloads them and returns whether it did; it raises EnvironmentLacks where they cannot be had.
-    ``is_complete`` compares their sizes with a receipt, and ``verify`` also looks for them as jobs do: it returns what
-    is wrong as a sentence, or None. The property ``id`` is ``hugging-face OWNER/NAME``, ``show`` returns a line for a
-    dry run. The attributes ``repository`` (``owner/name``), ``revision`` (the commit) and ``cache`` (the folder) say
-    what and where.
+    ``ensure`` downloads them and returns whether it did; it raises EnvironmentLacks where they cannot be had,
+    RecordError where the receipt cannot be written. ``is_complete`` compares their sizes with a receipt, and
+    ``verify`` also looks for them as jobs do: it returns what is wrong as a sentence, or None. ``ensure`` and
+    ``verify`` raise OSError where the cache cannot be used. The property ``id`` is ``hugging-face OWNER/NAME``,
+    ``show`` returns a line for a dry run, whether the files are there or not. The attributes ``repository``
+    (``owner/name``), ``revision`` (the commit) and ``cache`` (the folder) say what and where.
     """
 
     needs = (HUB,)
@@ -86,7 +88,10 @@ class ModelFiles(Artefact):
     disk = 20_000_000
 
     def show(self) -> str:
-        """Return what ``ensure`` would fetch of the model, as a line for a dry run, without a full stop."""
+        """Return the line of a dry run, whether the files are there or not; nothing is fetched.
+
+        It is ``fetch tokenizer and configuration of OWNER/NAME to FOLDER``, FOLDER being the cache.
+        """
         return f"fetch tokenizer and configuration of {self.repository} to {self.cache}"
 
     def is_complete(self) -> bool:
@@ -105,7 +110,8 @@ class ModelFiles(Artefact):
         """Download the model's files unless they are there, or ``anew``; return whether it did.
 
         They are then looked for without the network, as jobs do, and a receipt with their sizes is written. The
-        packages of the environment that fetches them are imported into this process.
+        packages of the environment that fetches them are imported into this process. After an error what has come
+        stays in the cache, without a receipt.
 
         Raises:
             EnvironmentLacks: the files are not available; where access must be asked for, the remedy names the page
@@ -217,7 +223,8 @@ class ModelFiles(Artefact):
     def _download_error(self, error: Exception, page: str) -> EnvironmentLacks:
         """Return the error that says why the model's files did not come, and what to do; not raised here.
 
-        Asks Hugging Face whether it accepts the token. ``page``: the address of the repository.
+        Asks Hugging Face whether it accepts the token. ``error`` is that of the last attempt. ``page``: the address
+        of the repository.
         """
         from huggingface_hub.errors import RepositoryNotFoundError
 

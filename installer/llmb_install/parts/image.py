@@ -44,17 +44,19 @@ _IMPORT_SECONDS = 7200.0
 class Image(Artefact):
     """A container image (``*.sqsh``) of an installation, with its receipt, a file with its source, size and hash.
 
-    ``ensure`` imports it with Enroot, takes it from ``origin``, or adopts a whole file without a receipt; it returns
-    whether anything was to do, and raises EnvironmentLacks where the image cannot be had. ``discard`` removes it.
-    Nothing else changes anything. ``is_complete`` is the quick look, ``verify`` reads all of the file and returns what
-    is wrong as a sentence, or None; both raise ConfigError where others could have put the file there. ``room``
-    returns the disk space that an import needs, ``lacks`` the error that something is missing for it, not raised, both
-    as lists. ``receipt`` returns the receipt as a dictionary, or None, and ``receipt_path`` where to write it.
-    ``import_command`` returns the command line that imports the image to a given file, ``show`` that line quoted.
+    ``Installation.image`` makes the object. ``ensure`` imports it with Enroot, takes it from ``origin``, or adopts a
+    whole file without a receipt; it returns whether anything was to do, and raises EnvironmentLacks where the image
+    cannot be had. ``discard`` removes it. Nothing else changes anything. ``is_complete`` is the quick look,
+    ``verify`` reads all of the file and returns what is wrong as a sentence, or None; ``ensure``, ``is_complete`` and
+    ``verify`` raise ConfigError where others could have put the file there. ``room`` returns the disk space that an
+    import needs (empty where the file is there), ``lacks`` the error that something is missing for it, not raised,
+    both as lists. ``receipt`` returns the receipt as a dictionary, or None, and ``receipt_path`` where to write it.
+    ``import_command`` returns the command line, word by word, that imports the image to a given file, ``show`` that
+    line quoted. Those that look at files raise OSError where one or its folder cannot be used.
 
     Properties: ``id`` is ``image FILE``; ``install`` the installation's folder, or the bundle's, that it is imported
     for; ``is_private`` tells whether the image lies in there; ``root`` is the folder in which it is put together,
-    ``inspector`` what looks into it, and ``asked_for`` the name that Enroot asks for.
+    ``inspector`` the ``Inspector`` that looks into it, and ``asked_for`` the name that Enroot asks for.
 
     Args:
         source: ``nvcr.io#nvidia/nemo:26.02.01``
@@ -122,7 +124,7 @@ class Image(Artefact):
     def receipt_path(self) -> Path:
         """Return where to write the image's receipt: beside it or, if this user cannot, in ``receipts``.
 
-        In both folders it has the name of the image with ``.receipt.json`` behind it.
+        Nothing is made. In both folders it has the name of the image with ``.receipt.json`` behind it.
         """
         beside, own = self._receipt_paths()
         return beside if os.access(self.path.parent, os.W_OK) else own
@@ -171,7 +173,8 @@ class Image(Artefact):
         """Return the error that Enroot or the file to take the image from is missing, in a list; empty: neither is.
 
         Empty also where the image file is there, whole or not, or a compute node imports, which is asked for Enroot
-        only then. The error is not raised here.
+        only then. The error is not raised here. With an ``origin`` Enroot is not looked for; the file there must have
+        its receipt beside it.
         """
         if self.path.is_file():
             return []
@@ -271,13 +274,17 @@ class Image(Artefact):
     def asked_for(self) -> str:
         """The name under which Enroot asks for the image, ``HOST#NAME:TAG``: its source, or that in the mirror.
 
-        The mirror's folder and the source's name become the copy's name.
+        The mirror's folder and the source's name become the copy's name: with the mirror ``registry.site:5000/nvcr``
+        it is ``registry.site:5000#nvcr/nvidia/nemo:26.02.01``.
         """
         host, slash, folder = self.mirror.partition("/")
         return f"{host}#{folder}{slash}{self.source.rpartition('#')[2]}" if host else self.source
 
     def show(self) -> str:
-        """Return what a dry run prints of the image: the command line that would import it, quoted for a shell."""
+        """Return what a dry run prints of the image: the command line that would import it, quoted for a shell.
+
+        It is the same where the image is there already, or is taken from ``origin``.
+        """
         return shlex.join(self.import_command(self.path))
 
     def import_command(self, output: Path) -> list[str]:
@@ -300,13 +307,14 @@ def _adopt_file(image: Image, reporter: Reporter, step: Step) -> bool:
     """Adopt the image file that is there if its content is right, by writing a receipt; return whether it was right.
 
     With a receipt, right is what the receipt says, and all of the file is read for it: a copy has another time than
-    the original, a damaged file too. Without one, every byte is unpacked once. The user is told what is wrong with the
-    file. False also where there is no file. The image is not changed.
+    the original, a damaged file too. Without one, every byte is unpacked once. In both cases its programs must be for
+    the image's architecture. ``reporter`` tells the user what is wrong with the file, ``step`` what is being done.
+    False also where there is no file. The image is not changed.
 
     Raises:
         RecordError: the receipt cannot be written
         EnvironmentLacks: a program to look into the image is missing or does not answer
-        OSError: the file cannot be read
+        OSError: the file cannot be read, or the receipt's folder not be made
     """
     if not image.path.exists():
         return False
@@ -336,7 +344,7 @@ def _adopt_file(image: Image, reporter: Reporter, step: Step) -> bool:
 def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
     """Raise unless ``receipt`` describes the image file's content, imported from the image's own source.
 
-    Reads all of the file. Its time plays no part.
+    Reads all of the file. Its time plays no part. What ``receipt`` lacks is wrong.
 
     Raises:
         BadImage: the receipt is for another source, architecture or content
@@ -361,7 +369,8 @@ def _take_from(image: Image, origin: Path, step: Step) -> None:
     """Link or copy the image from the file ``origin`` to its place, with the receipt there, whose hash is compared.
 
     A hard link is made where both are on one file system. The file that was in its place is replaced. The receipt of
-    ``origin`` lies beside it. The image's folder must be there, and locked where others write to it.
+    ``origin`` lies beside it. The image's folder must be there, and locked where others write to it. ``step`` shows
+    the progress.
 
     Raises:
         EnvironmentLacks: ``origin`` is not what its receipt says; that and the earlier image stay as they are
@@ -451,7 +460,8 @@ def _run_enroot(
 ) -> tuple[command.Finished, enroot.Watch]:
     """Run Enroot's import of the image to ``output``; return how it ended, and the follower of its output.
 
-    ``env``: Enroot's whole environment. ``step`` shows the progress. A failure is in the exit status, not raised.
+    How it ended is a ``Finished``, the follower a ``Watch``. ``env``: Enroot's whole environment. ``step`` shows the
+    progress. A failure is in the exit status, not raised.
 
     Raises:
         FileNotFoundError: the program is missing
@@ -480,13 +490,13 @@ def _missing_program_error(program: str) -> EnvironmentLacks:
 def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | None = None) -> None:
     """Write the image's receipt, for the content of the file ``path``, all of which is read for its hash.
 
-    ``path`` is the image's own file, or that which is about to take its place. ``adopted``: the file was there before.
-    ``digest``: the registry's name for the content, ``sha256:...``; None where it is unknown. An earlier receipt is
-    replaced.
+    ``path`` is the image's own file, or that which is about to take its place. ``adopted``: the file was there
+    before. ``digest``: the registry's name for the content, ``sha256:...``; None where it is unknown. An earlier
+    receipt is replaced.
 
     Raises:
         RecordError: the receipt cannot be written
-        OSError: the file cannot be read
+        OSError: the file cannot be read, or the receipt's folder not be made
     """
     status = path.stat()
     receipt = {
@@ -551,6 +561,7 @@ def _lock_image_folder(image: Image, reporter: Reporter) -> Iterator[None]:
     """Return a context that holds the lock of an image folder that others write to, too; waits two hours at most.
 
     The folder is the image's ``root``. What a killed import of this user has left there is removed first.
+    ``reporter`` tells the user of the wait.
 
     Raises:
         EnvironmentLacks: the lock is closed to this user, or held for too long
@@ -592,7 +603,8 @@ def _require_writable(image: Image) -> None:
 def _require_space(image: Image) -> None:
     """Raise where there is no room for the image, or for its layers where Enroot unpacks them.
 
-    Where a compute node imports, its own view counts; one that says nothing passes.
+    Where a compute node imports, its own view counts; one that says nothing passes. The image's ``space_check`` plays
+    no part.
 
     Raises:
         EnvironmentLacks: there is too little space; the message says how much is needed and free

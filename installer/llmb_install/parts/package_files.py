@@ -26,8 +26,8 @@ _METADATA = ".dist-info"
 def add_clone(environment: Path, clone: Path) -> None:
     """Make the Python of ``environment`` import the packages of ``clone`` in place, like an editable install.
 
-    ``environment`` is the folder of a Python environment. Writes ``llmb.pth`` and the metadata of a package ``llmb``
-    into its packages; the metadata must not be there yet.
+    ``environment`` is the folder of a Python environment, which must be there; ``clone`` is an absolute path. Writes
+    ``llmb.pth`` and the metadata of a package ``llmb`` into its packages; the metadata must not be there yet.
 
     Raises:
         OSError: a file cannot be written, or the metadata is there
@@ -51,7 +51,7 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
     Both are folders, or links to them. The packages are sorted by their metadata folders. ``wanted`` names them as
     returned, in lower case with ``-``; others are not linked. Nothing happens, and the list is empty, where the
     Pythons differ, where the file system has no hard links, where a file of ``source`` is damaged or ``source`` is
-    missing. Packages that ``target`` has, in whatever version, stay.
+    missing. Packages that ``target`` has, in whatever version, stay. After an error what was linked stays.
 
     Raises:
         OSError: a file cannot be read or linked
@@ -81,10 +81,10 @@ def _link_package(metadata: Path, there: Path) -> None:
     """Hard-link the files of the package with the folder ``metadata`` into the ``site-packages`` folder ``there``.
 
     Its programs stay behind: each names the Python that it was installed for. Its record is written last, which makes
-    it an installed package.
+    it an installed package. After an error, what was linked stays.
 
     Raises:
-        OSError: a file cannot be read, linked or written
+        OSError: a file cannot be read, linked or written, or is there already
     """
     record = metadata / "RECORD"
     with record.open(encoding="utf-8", newline="") as stream:
@@ -123,7 +123,8 @@ def _requirement(metadata: Path) -> str:
 def _can_link(here: Path, there: Path) -> bool:
     """Return whether files of the folder ``here`` can be hard-linked into ``there``; tried with one file.
 
-    That link is removed. Both are ``site-packages`` folders. False where ``here`` has no package.
+    That link is removed. Both are ``site-packages`` folders. False where the link cannot be made, or ``here`` has no
+    package.
     """
     probe = there / f".llmb-link-{os.getpid()}"
     source = next(here.glob(f"*{_METADATA}/RECORD"), None)

@@ -38,7 +38,7 @@ _LONGEST_PAUSE = 30.0
 class Link(NamedTuple):
     """A file of a Python package that an index, a page of links or a folder offers.
 
-    The ``location`` is as it was found, maybe with a password or a fragment.
+    ``Sources.links`` returns them. The ``location`` is as it was found, maybe with a password or a fragment.
     """
 
     name: str
@@ -53,12 +53,14 @@ _PACKAGES = (".whl", ".tar.gz", ".zip")
 class Sources:
     """Where this machine's settings for pip and uv say that packages come from: pages of links first, then indexes.
 
-    It is made from these ``settings``, and asks nobody before ``links`` or ``fetch`` is called. ``links`` returns the
-    list of files of a package whose names ``accepts`` accepts, never none; ``fetch`` returns, as bytes, the first of
-    them with a SHA-256 in ``hashes``. Both also ask the indexes ``more``, and raise ``Unavailable`` where there is no
-    such file. ``configured`` returns the page or index that a location belongs to, for messages. What pages say is
-    kept as long as the object lives, as is that a server does not answer. The attribute ``refusal`` is an
-    ``Unavailable``, not raised, with what indexes said that did not let the last ``links`` look; None: all did.
+    It is made from ``settings``, by ``read_index_settings``, and asks nobody before ``links`` or ``fetch`` is called.
+    ``links`` returns the list of files of a package whose names ``accepts`` accepts, at least one; ``fetch`` returns,
+    as bytes, the first of them with a SHA-256 in ``hashes``. Both also ask the indexes ``more``, and raise
+    ``Unavailable`` where there is no such file, OSError where a local folder is closed, and RuntimeError where its
+    path begins with the home of an unknown user. ``configured`` returns the page or index that a location belongs to,
+    for messages. What pages say is kept as long as the object lives, as is that a server does not answer. The
+    attribute ``refusal`` is an ``Unavailable``, not raised, with what indexes said that did not let the last
+    ``links`` look; None: all did.
     """
 
     def __init__(self, settings: IndexSettings) -> None:
@@ -84,12 +86,12 @@ class Sources:
         return next((source for source in known if shown.startswith(source)), shown)
 
     def links(self, package: str, accepts: Callable[[str], bool] = bool, more: Collection[str] = ()) -> List[Link]:
-        """Return the files of ``package`` whose names ``accepts`` accepts, from all pages and indexes; never none.
+        """Return the files of ``package`` whose names ``accepts`` accepts, from all pages and indexes; at least one.
 
         The package's name may be spelled in any way. ``accepts`` gets a file name; by default all are accepted. The
-        files are in the order of pages, indexes and ``more``, addresses of further indexes to ask; a file that several
-        have is there several times. Each page is read once; errors of pages that did not let us look are kept in
-        ``refusal``.
+        files are in the order of pages, indexes and ``more``, addresses of further indexes to ask; a file that
+        several have is there several times. Each page is read once; errors of pages that did not let us look are kept
+        in ``refusal``.
 
         Raises:
             Unavailable: there is no such file; with what each index said that did not answer, or did not let us look
@@ -157,7 +159,7 @@ class Sources:
     def _silence_limit(self) -> float:
         """Return how many seconds an index may be silent, by uv's own setting ``UV_HTTP_TIMEOUT``.
 
-        It is 60 where that is not set, empty, or no number.
+        It is 60 where that is not set, empty, or no number; any number is taken as it is.
         """
         try:
             return float(self._env.get("UV_HTTP_TIMEOUT") or 60)

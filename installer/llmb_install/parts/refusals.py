@@ -27,7 +27,8 @@ _AGAIN = f"run the same command again later, or {OTHER_INDEX}"
 class Unavailable(Exception):
     """Raised where a package file could not be had; its text says what happened, and where.
 
-    The attribute ``remedy`` says what to do about it. ``absent``: whoever was asked answers, and does not have it.
+    It is made from that ``text`` and a ``remedy``, which says what to do about it. The remedy and what follows are
+    attributes, the latter False or None by default. ``absent``: whoever was asked answers, and does not have it.
     ``down``: nobody answers. ``by_name``: it may answer to others, so that a program with more to show, or other
     authorities to trust, may get the file. ``later``: seconds after which to ask again, 0 where it does not say how
     many; None: to ask again is of no use.
@@ -66,8 +67,9 @@ def without_password(location: str) -> str:
 def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
     """Return the error that ``shown`` gave no answer, or only half of one, because of ``error``; not raised here.
 
-    It is ``down`` but for half an answer and for a proxy that wants a user. ``shown`` is the address as people may see
-    it. ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``, with the blank; empty: none.
+    It is ``down`` but for half an answer and for a proxy that wants a user; ``by_name`` for such a proxy and a TLS
+    error. ``later`` is 0 for half an answer and a connection that breaks off, else None. ``shown`` is the address as
+    people may see it. ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``, with the blank; empty: none.
     """
     cause: Any = error
     while isinstance(cause, urllib.error.URLError):
@@ -164,7 +166,10 @@ def web_page(shown: str, text: str) -> Unavailable:
 
 
 def hash_error(shown: str) -> Unavailable:
-    """Return the error that the file ``shown`` has another hash than the lock file says; not raised here."""
+    """Return the error that the file ``shown`` has another hash than the lock file says; not raised here.
+
+    ``shown`` is its address, as people may see it. None of the error's marks, such as ``absent``, is set.
+    """
     remedy = (
         f"have those who run it fetch the file again, or {OTHER_INDEX}; what the locks do not name is never installed"
     )

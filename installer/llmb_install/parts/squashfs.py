@@ -22,13 +22,16 @@ _SECONDS = 1800.0
 
 
 class BadImage(Exception):
-    """Raised where a file is not a usable image; its text is a clause, such as ``it has only 3 bytes``."""
+    """Raised where a file is not a usable image; its text is a clause, such as ``it has only 3 bytes``.
+
+    It is made from that text alone.
+    """
 
 
 class OtherMachines(BadImage):
     """Raised where an image is sound, but for another architecture than the compute nodes have.
 
-    Its text is a clause, as that of ``BadImage``, and names both architectures.
+    It is made from its text, a clause as that of ``BadImage``, which names both architectures.
     """
 
 
@@ -62,10 +65,11 @@ def check_superblock(path: Path) -> int:
 class Inspector:
     """A tool that looks into image files with ``unsquashfs``, on this machine or elsewhere.
 
-    ``prefix`` is put before its command line to run it elsewhere, for instance the words of ``srun``. ``check`` looks
-    quickly whether a file is an image for an ``architecture``, and returns the size in bytes of the file system in it;
-    ``read_everything`` unpacks every byte to nowhere. Both raise ``BadImage`` where an image is of no use, and
-    EnvironmentLacks where ``unsquashfs`` is missing or takes more than half an hour.
+    ``Image.inspector`` makes it. ``prefix`` is put before its command line to run it elsewhere, for instance the
+    words of ``srun``; empty: it runs here. ``check`` looks quickly whether a file is an image for an
+    ``architecture``, and returns the size in bytes of the file system in it; ``read_everything`` unpacks every byte
+    to nowhere, and returns nothing. Both raise ``BadImage`` where an image is of no use, and EnvironmentLacks where
+    ``unsquashfs`` is missing or takes more than half an hour.
     """
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:

@@ -52,12 +52,13 @@ def uv_on_path() -> Optional[str]:
 def fetch_uv(folder: Path, settings: IndexSettings) -> str:
     """Download the uv that the lock file names into ``folder``, and return its path; replaces an earlier one there.
 
-    ``settings``: the indexes that this machine uses. The folder is made where it is missing, and removed where it stays
-    empty.
+    ``settings``: the indexes that this machine uses. The folder is made where it is missing, and removed where it
+    stays empty.
 
     Raises:
         Unavailable: no folder, page or index that packages come from has it for this machine
         OSError: it could not be written; names the path
+        RuntimeError: the path of a folder of packages begins with the home of an unknown user
     """
     program = folder / "uv"
     fresh = folder / f".uv.{os.getpid()}"
@@ -105,6 +106,7 @@ def get_uv(folder: Path, settings: IndexSettings) -> str:
     Raises:
         Unavailable: uv is nowhere to be had
         OSError: the download cannot be written
+        RuntimeError: the path of a folder of packages begins with the home of an unknown user
     """
     program = find_uv(folder)
     if program:
@@ -126,6 +128,7 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
     Raises:
         OSError: the folder of certificates cannot be listed
+        RuntimeError: the path of a folder of packages begins with the home of an unknown user
     """
     pip_settings = read_index_settings(env)
     try:

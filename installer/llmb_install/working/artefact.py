@@ -45,9 +45,12 @@ class Artefact(ABC):
     It looks at what is there, not at what was once noted, so that a command that was killed is repaired by giving it
     again. The property ``id`` is the name of the part. ``is_complete`` is the quick look, a bool; ``verify`` is the
     thorough one, which returns what is wrong, as text, or None. ``ensure`` makes what is missing and returns whether
-    anything changed; a small part has ``make`` for that. They raise an LLMBError where the part cannot be looked at or
-    made, or an OSError. ``room`` returns the disk space that making it needs, ``lacks`` what else this machine lacks
-    for it, as errors that are not raised, and ``show`` a line for a dry run.
+    anything changed; unless a class has an ``ensure`` of its own, that calls ``make``, which small parts have, and
+    which raises NotImplementedError otherwise. They raise an LLMBError where the part cannot be looked at or made, or
+    an OSError. ``room`` returns the disk space that making it needs, a sequence of ``Room``, ``lacks`` what else this
+    machine lacks for it, a sequence of errors that are not raised; both are empty by default, and may raise OSError.
+    ``show`` returns a line for a dry run, whether there is something to do or not. Every class must define ``id``,
+    ``is_complete``, ``verify`` and ``show``.
     """
 
     @property
@@ -95,9 +98,9 @@ class Artefact(ABC):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Make the part unless it is complete, and return whether anything changed.
 
-        ``anew``: make it in any case, as it is damaged where the quick look sees nothing; small parts, which have only
-        ``make``, ignore that. Large ones are made and checked beside the old one, which stays as it is until a rename
-        puts the new one into its place.
+        ``reporter`` shows what takes time, and logs what is run. ``anew``: make it in any case, as it is damaged
+        where the quick look sees nothing; small parts, which have only ``make``, ignore that. Large ones are made and
+        checked beside the old one, which stays as it is until a rename puts the new one into its place.
 
         Raises:
             LLMBError: the part could not be made
@@ -129,16 +132,20 @@ class Artefact(ABC):
 
     @abstractmethod
     def show(self) -> str:
-        """Return what ``ensure`` would do, as a line for a dry run, such as ``write PATH``; does nothing."""
+        """Return what ``ensure`` would do, as a line for a dry run, such as ``write PATH``; does nothing.
+
+        The line is the same where there is nothing to do.
+        """
 
 
 @dataclass(frozen=True)
 class Small(Artefact):
     """A small part of an installation that is checked and made by two given functions.
 
-    ``find_problem`` returns what is wrong, or None; ``is_complete`` and ``verify`` both go by it. ``correct`` makes
-    the part, its result is ignored; ``make`` calls it. What the functions raise passes. The property ``id`` is
-    ``name``, and ``show`` returns ``does``, a line for a dry run.
+    ``find_problem`` returns what is wrong, as text, or None; ``is_complete`` and ``verify`` both go by it.
+    ``correct`` makes the part, its result is ignored; ``make`` calls it. What the functions raise passes: they may
+    raise an LLMBError or OSError. The property ``id`` is ``name``, and ``show`` returns ``does``, a line for a dry
+    run.
     """
 
     name: str
@@ -146,7 +153,9 @@ class Small(Artefact):
     does: str
     """What making it would do, as a line without a full stop."""
     find_problem: Callable[[], str | None] = field(compare=False)
+    """Returns what is wrong with the part, as text; None: nothing."""
     correct: Callable[[], object] = field(compare=False)
+    """Makes the part; what it returns is ignored."""
 
     @property
     def id(self) -> str:
@@ -181,7 +190,7 @@ class Small(Artefact):
         return self.find_problem() or None
 
     def show(self) -> str:
-        """Return what making this small part would do, as a line for a dry run."""
+        """Return what making this small part would do, as a line for a dry run: ``does``."""
         return self.does
 
 
@@ -270,11 +279,12 @@ def existing(folder: Path) -> Path:
 def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
     """Return an error for each file system that is too small for all of ``rooms`` on it; empty: all have room.
 
-    What the rooms on one need adds up; exactly that much free space is enough. The folder in the message is that of the
-    largest.
+    What the rooms on one need adds up; exactly that much free space is enough. A room's folder need not exist: the
+    nearest one above it then counts. The folder in the message is that of the largest. The errors are not raised
+    here.
 
     Raises:
-        OSError: a file system does not answer
+        OSError: a file system does not answer, or a folder above is closed to this user
     """
     devices: dict[int, list[Room]] = {}
     for room in rooms:
@@ -335,8 +345,8 @@ def make_missing(
 
     The ids are in the order in which the parts were finished. ``damaged`` (None: none is) has what is wrong with a
     part by its id; ids of no part are ignored. A part comes after those it needs; up to three are made at a time.
-    ``space_check``: whether there has to be room for all of it. Where several fail, the user is told of the others.
-    Ctrl-C ends every program that a part has started.
+    ``space_check``: whether there has to be room for all of it. ``reporter`` shows the steps and, where several parts
+    fail, tells the user of the others. Ctrl-C ends every program that a part has started.
 
     Raises:
         EnvironmentLacks: this machine lacks something for any of them; nothing was begun
@@ -387,8 +397,8 @@ def make_missing(
 def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, str | None]:
     """Look thoroughly at every part; return by its id what is wrong with each, as text, or None; in their order.
 
-    An LLMBError or OSError that a part raises is what is wrong with it, as text. Repairs nothing; each check is shown
-    as a step, and as failed where something is wrong.
+    An LLMBError or OSError that a part raises is what is wrong with it, as text. Repairs nothing; ``reporter`` shows
+    each check as a step, and as failed where something is wrong.
     """
     found: dict[str, str | None] = {}
     for artefact in artefacts:

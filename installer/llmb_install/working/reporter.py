@@ -30,14 +30,14 @@ _FIRST_PLAIN = 2.0
 
 
 class Reporter:
-    """The installer's output: it shows running steps on the screen and writes the log. Thread-safe; one per process.
+    """The installer's output: it shows running steps on the screen and writes the log. Thread-safe; one at a time.
 
     The screen is ``stream``, stderr by default, and ``verbose`` shows the log there, too. The log's folder
-    ``log_folder`` (None: no log, until ``log_into``) is created with the first line that is logged, so that a run with
-    nothing to do writes nothing; the attribute ``log_path`` is the log's file, None before. ``note`` prints a line and
-    logs it, ``log`` only logs it, ``say_where_the_log_is`` prints its path. ``step`` returns a context for what takes
-    time, which gives a ``Step``. What ``hide`` was given is masked from then on. ``close`` closes the log; so does the
-    end of the reporter's own context. A log that cannot be written raises nothing.
+    ``log_folder`` (None: no log, until ``log_into``) is created with the first line that is logged, so that a run
+    with nothing to do writes nothing; the attribute ``log_path`` is the log's file, None before. ``note`` prints a
+    line and logs it, ``log`` only logs it, ``say_where_the_log_is`` prints its path. ``step`` returns a context for
+    what takes time, which gives a ``Step``. What ``hide`` was given is masked from then on. ``close`` closes the log;
+    so does the end of the reporter's own context. A log that cannot be written raises nothing.
     """
 
     def __init__(self, log_folder: Path | None, *, verbose: bool = False, stream: TextIO | None = None) -> None:
@@ -86,7 +86,7 @@ class Reporter:
             self._print(text)
 
     def say_where_the_log_is(self) -> None:
-        """Tell the user the path of the log, at the end of a run that failed; nothing where nothing was logged."""
+        """Print ``full log: PATH``, at the end of a run that failed; nothing where nothing was logged."""
         if self.log_path is not None:
             self.note(f"full log: {self.log_path}")
 
@@ -161,7 +161,10 @@ class Reporter:
                 return False
 
         def lines() -> Text:  # asked from another thread
-            """Return the lines of the running steps, secrets masked; called in another thread."""
+            """Return the lines of the running steps, secrets masked; empty where none runs.
+
+            It is called in another thread.
+            """
             shown = [self._masked(step.describe()) for step in list(self._running)]
             return Text("\n".join(shown), no_wrap=True, overflow="ellipsis")
 
@@ -264,6 +267,6 @@ class Step:
 def duration(seconds: float) -> str:
     """Return seconds as people write them: ``45 s``, and from 100 on ``3 min 20 s``.
 
-    Hours are counted as minutes.
+    Rounded below 100, cut to whole seconds from there on. Hours are counted as minutes.
     """
     return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"

@@ -53,8 +53,8 @@ def unfinished(root: Path, name: str) -> Path:
 def private_folder(root: Path, name: str) -> Iterator[Path]:
     """Return a context that gives a new folder, which only this user may enter, and removes it at the end.
 
-    So it does after an error. It lies in ``root``'s folder for unfinished things. ``name``: the beginning of its name.
-    What cannot be removed stays.
+    It is removed after an error, too; what cannot be removed stays. It lies in ``root``'s folder for unfinished
+    things, which is made. ``name``: the beginning of its name.
 
     Raises:
         OSError: the folder cannot be made
@@ -100,10 +100,10 @@ def write_record(root: Path, path: Path, value: Any) -> None:
 def sweep(root: Path) -> list[Path]:
     """Remove what belongs to this user in ``root``'s folder for unfinished things, and return those paths, sorted.
 
-    The caller holds ``root``'s lock. Of links the link goes, not what it leads to; if the folder itself is a link,
-    that one goes: what a kill leaves behind it would stay for good. An empty list, and nothing removed, where the
-    folder is missing, or the state folder above it is a link. A folder in it that cannot be removed whole is no error,
-    and is among the paths.
+    The caller holds ``root``'s lock. Of links the link goes, not what it leads to. If the folder itself is a link,
+    that link alone goes, and is the only path returned. An empty list, and nothing removed, where the folder is
+    missing, or the state folder above it is a link. A folder in it that cannot be removed whole is no error, and is
+    among the paths.
 
     Raises:
         OSError: the folder cannot be listed, or a file in it not be removed

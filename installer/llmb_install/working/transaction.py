@@ -44,9 +44,11 @@ Owner = dict[str, str | int]
 def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, create: bool = True) -> Iterator[None]:
     """Return a context that holds the installation's lock; entering it waits for another installer.
 
-    The user is told of the wait. A process that holds the lock must not ask for it again: it would wait for itself.
-    ``patience``: seconds to wait at most. ``create``: make the installation's folder where there is none; without, a
-    missing one counts as removed. The lock's file stays; who removes the installation removes it while holding it.
+    ``install`` is the installation's folder, or another that is locked in the same way, such as one of images.
+    ``reporter`` tells the user of the wait. A process that holds the lock must not ask for it again: it would wait
+    for itself. ``patience``: seconds to wait at most. ``create``: make the installation's folder where there is none;
+    without, a missing one counts as removed. The lock's file stays; who removes the installation removes it while
+    holding it.
 
     Raises:
         EnvironmentLacks: the lock is still held (the message names the owner), or the folder is not writable, or was
@@ -204,11 +206,12 @@ def _is_locked(descriptor: int) -> bool:
 class _Lease:
     """The file that names the owner of an installation's lock, for file systems on which locks do not work.
 
-    It is made from the file's path, and makes no file before ``acquire``, which tries to take the lease without
-    waiting and returns whether this process has it now (OSError: the file cannot be written); ``release`` gives it
-    back. The owner renews the file's time, in the context that ``kept_alive`` returns; a file that is not renewed
-    belongs to a dead owner. ``is_held`` tells whether a living owner has the lease, ``describe_owner`` returns who it
-    is, as text for a message, dead or alive.
+    ``install_lock`` makes it from the file's path; it makes no file before ``acquire``, which tries to take the lease
+    without waiting and returns whether this process has it now (False also where it had it before); ``release`` gives
+    it back, and does nothing for another's. The owner renews the file's time, in the context that ``kept_alive``
+    returns; a file that is not renewed belongs to a dead owner. ``is_held`` tells whether a living owner has the
+    lease, this process included; ``describe_owner`` returns who it is, as text for a message, dead or alive.
+    ``acquire``, ``release`` and ``is_held`` raise OSError where the file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -421,11 +424,11 @@ def remove_leftovers(install: Path) -> list[Path]:
     """Remove what killed commands have left in the installation, end their imports, and return the removed paths.
 
     The caller holds the installation's lock, so that it cannot belong to anybody alive here. Only what is this user's
-    goes, and of imports those of this host. The paths are in no particular order; what imports had unpacked is removed,
-    too, and not among them.
+    goes, and of imports those of this host. The paths are in no particular order; what imports had unpacked is
+    removed, too, and not among them.
 
     Raises:
-        OSError: something cannot be removed
+        OSError: something cannot be removed; what came before it is gone
     """
     state = install / ".llmb"
     for link in state.glob(f"{_IMPORT}.*@{platform.node()}"):

@@ -127,7 +127,9 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
 
     The run is on record as SUBMITTING, and its script written. Progress goes to standard error. The record of a run
     that failed is FAILED, with the exit code as its detail, else COMPLETED; with ``detach`` it is RUNNING. A first
-    Ctrl-C, SIGTERM or SIGHUP ends the run gently, within 30 s, a second one at once.
+    Ctrl-C, SIGTERM or SIGHUP ends the run gently, within 30 s, a second one at once. After other errors the record
+    stays as it was last written, SUBMITTING or RUNNING, and a script that was started goes on, without ``detach`` as
+    long as this process lives.
 
     Raises:
         Interrupted: the user interrupted the run; it was ended, and is on record as CANCELLED
@@ -184,9 +186,9 @@ def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]
 def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, signals: Sequence[int]) -> int | None:
     """Show a run's progress until its script ``child`` ends; return its exit status, or None once a signal is noted.
 
-    ``signals`` is the list of ``noted_signals``, which grows meanwhile. The script is not ended here. Progress is
-    printed on standard error, on a terminal as one line that is updated, else for the first and for every tenth step;
-    each line begins with ``run_id``.
+    ``progress`` reads the steps from the run's log, and is asked again and again. ``signals`` is the list of
+    ``noted_signals``, which grows meanwhile. The script is not ended here. Progress is printed on standard error, on a
+    terminal as one line that is updated, else for the first and for every tenth step; each line begins with ``run_id``.
     """
     terminal = sys.stderr.isatty()
     shown = 0
@@ -216,7 +218,8 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
     Its script is told to end first, which ends the ranks and records that, then whatever is left. Waits up to
     ``END_SECONDS`` (30) for them to save, then kills them. The record is CANCELLED; that of a run that had ended by
     itself keeps its outcome. Not ended is a run that is being started (``AnswerLost``), is on another machine
-    (``EnvironmentLacks``), or belongs to another user (``RecordError``).
+    (``EnvironmentLacks``), or belongs to another user (``RecordError``). The error of one that was ended, but whose
+    record cannot be written, is a ``RecordError``, too.
 
     Raises:
         OSError: reading the run's record fails
@@ -240,11 +243,11 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
     """This machine in the role of a held node: it is always there, and need not be given back.
 
-    Made without arguments; as a context it yields itself. ``run`` and ``talk`` start programs on it, without a
-    container: ``run`` returns an ``Answer`` and never raises, ``talk`` returns a context with a ``Conversation`` and
-    raises OSError where the program cannot be started. The properties: ``nodes`` has this machine's name alone,
-    ``addresses`` is 127.0.0.1 by that name, ``port`` the first of 4096 TCP ports in a row. ``unreached`` is always
-    empty.
+    Made without arguments; as a context it yields itself. ``run`` and ``talk`` start programs on it, with this
+    process's environment and without a container (``inside`` and ``nodes`` are ignored): ``run`` returns an ``Answer``
+    and never raises, ``talk`` returns a context with a ``Conversation`` and raises OSError where the program cannot be
+    started. The properties: ``nodes`` has this machine's name alone, ``addresses`` is 127.0.0.1 by that name, ``port``
+    the first of 4096 TCP ports in a row. ``unreached`` is always empty.
     """
 
     @property
@@ -305,9 +308,10 @@ class LocalExecutor(TorchrunScript, Executor):
 
     Made without arguments. ``start`` follows a job, which then ends with the command that follows it, unless it is
     detached. ``check`` raises ``EnvironmentLacks`` where GPUs, engine or loopback are missing. ``poll`` and ``cancel``
-    return something for each run, by its id. ``hold`` reserves nothing and yields this machine; ``nodes_now`` knows no
-    other node and raises ``RequestError`` for one. What only a scheduler can do (series, ``failed_nodes``,
-    ``own_nodes``) it refuses as ``Executor`` does.
+    return something for each run, by its id; ``cancel`` raises OSError where a run's record cannot be read. ``hold``
+    reserves nothing and yields this machine; ``nodes_now`` has this machine alone, and raises ``RequestError`` for
+    another node or a partition. ``doubts``, ``options`` and ``topology`` are empty. What only a scheduler can do
+    (series, ``failed_nodes``, ``own_nodes``) it refuses as ``Executor`` does.
     """
 
     start = staticmethod(start_and_follow)

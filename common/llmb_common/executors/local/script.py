@@ -17,16 +17,19 @@ class TorchrunScript(JobScript):
     """
 
     def job_script(self) -> str:
-        """Return the Bash text by which ``submission/supervise.sh`` looks at and ends ranks under torchrun."""
+        """Return the Bash text by which ``submission/supervise.sh`` looks at and ends ranks under torchrun.
+
+        It has the variables and functions that ``JobScript.job_script`` names, and no line break at its end.
+        """
         return shell_part(__file__, "job.sh")
 
     def launch(self, plan: JobPlan) -> list[str]:
-        """Return the Bash lines that start all ranks of ``plan`` with torchrun in the background.
+        """Return the Bash lines, without line breaks, that start all ranks of ``plan`` with torchrun in the background.
 
         Torchrun is that of the plan's engine, or of ``python3`` where the plan has none. Each rank runs ``$task``; the
-        messages of torchrun and the ranks are appended to ``$log``. The ranks meet on the loopback interface, at a
-        port that the kernel chooses: ``--standalone`` would give them the name of this machine, and where that does
-        not resolve they wait for minutes and fail.
+        messages of torchrun and the ranks are appended to ``$log``. The ranks meet on the loopback interface, at a port
+        that the kernel chooses: ``--standalone`` would give them the name of this machine, and where that does not
+        resolve they wait for minutes and fail.
         """
         python = quote(plan.engine_python) if plan.engine_python else "python3"
         here = "127.0.0.1"

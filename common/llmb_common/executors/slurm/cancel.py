@@ -34,7 +34,7 @@ def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
     """Return the ids of the jobs of series (runs that take turns in one Slurm job) that can be cancelled as a whole.
 
     Those are the jobs all of whose unfinished runs are among ``records``, which must be runs of series with a job. A
-    series whose folder cannot be read is not among them. Empty where there is none.
+    series whose folder cannot be read is not among them. Empty where there is none. Nothing is cancelled here.
     """
     wanted: dict[tuple[str, Path], set[Path]] = {}
     for record in records:
@@ -76,9 +76,10 @@ def _claiming_job(run: Path) -> str:
 def _end_turn(record: RunRecord) -> RunRecord | None:
     """End one run of a series, whose runs share a Slurm job; return its record if its end is certain, else None.
 
-    ``record`` must be of a run with a job. Before its turn the run is marked as never to begin, and its end is
-    certain. While its job waits to be started again, its events are made to say that the run is over. Otherwise its
-    ranks get SIGTERM, and SIGKILL after 10 s. The other runs go on. None, too, where it has ended by itself.
+    ``record`` must be of a run of a series with a job's id. Before its turn the run is marked as never to begin, and
+    its end is certain. While its job waits to be started again, its events are made to say that the run is over.
+    Otherwise its ranks get SIGTERM, and SIGKILL after 10 s. The other runs go on. None, too, where it has ended by
+    itself.
 
     Raises:
         SchedulerError: the scheduler does not answer, or the run cannot be told to end just now
@@ -110,7 +111,8 @@ def _end_turn(record: RunRecord) -> RunRecord | None:
 def _event_line(record: RunRecord, name: str) -> str:
     """Return a line, without a line break, for the run's events.jsonl: the event ``name``, now, as its job writes.
 
-    JSON, with the job's id and the exit code 143 (ended by SIGTERM).
+    JSON with the keys ``event``, ``time`` (Unix seconds, a whole number), ``job_id`` and ``exit_code`` (always 143:
+    ended by SIGTERM).
     """
     return json.dumps({"event": name, "time": int(time.time()), "job_id": record.job_id, "exit_code": 143})
 
@@ -118,8 +120,9 @@ def _event_line(record: RunRecord, name: str) -> str:
 def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
     """Write ``line`` and a line break into the file ``name`` of the run's folder; return whether it was written.
 
-    ``record`` is the run's. ``flags`` are those of ``os.open``, ``_NEW`` or ``_MORE``: with O_EXCL a file that is
-    there already is left alone, and False returned; with O_APPEND it is added to.
+    ``record`` is the run's. ``flags`` are those of ``os.open``: with ``_NEW`` the file is created, and where it is
+    there already it is left alone and False returned; with ``_MORE`` it is added to, and made where it is missing.
+    After an error a new file may remain, empty.
 
     Raises:
         RecordError: the file cannot be written, or the folder cannot be opened or is another user's
@@ -179,8 +182,9 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
 def _current_names(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError | None]:
     """Return, by run id, the name that the run's job has in Slurm's queue now, for sites rename jobs.
 
-    The name on record where the queue does not show the job and its name contains the run's id, so that no other job
-    has it. Else None where the job has ended, and the error where nobody knows, because the scheduler does not answer.
+    All ``records`` are in the result; each must have a job's id. The name on record where the queue does not show the
+    job and its name contains the run's id, so that no other job has it. Else None where the job has ended, and the
+    error where nobody knows, because the scheduler does not answer.
     """
     problem: SchedulerError | None = None
     found: dict[str, list[JobInfo]] = {}

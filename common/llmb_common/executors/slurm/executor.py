@@ -37,9 +37,10 @@ class SlurmExecutor(SlurmScript, Executor):
     """Runs jobs under Slurm: submits with ``sbatch --parsable``, and asks squeue and sacct what became of them.
 
     Made without arguments, by ``executor_for``. All that an ``Executor`` has works here. ``check`` raises
-    ``EnvironmentLacks`` where sbatch, image or engine are missing, ``doubts`` returns sentences on the folder of runs
-    and the partition's limits, ``options`` the words ``--dependency=...`` and ``--exclude=...``, each only where
-    needed.
+    ``EnvironmentLacks`` where sbatch, image or engine are missing, ``ConfigError`` for an image that may come from
+    anybody, and OSError where a folder cannot be examined. ``doubts`` returns sentences on the folder of runs and the
+    partition's limits, without full stops. ``options`` returns the words ``--dependency=...`` and ``--exclude=...``,
+    each only where needed, and raises ``RequestError`` where they contradict the plan, or a list of nodes is wrong.
     """
 
     start = staticmethod(start)
@@ -190,7 +191,7 @@ def file_system_of(folder: Path) -> str:
 
 
 def _nearest_existing(folder: Path) -> Path:
-    """Return ``folder`` itself, or the nearest folder above it that exists, with links resolved.
+    """Return ``folder`` itself, or the nearest folder above it that exists, with links resolved, as an absolute path.
 
     Raises:
         OSError: a folder on the way cannot be entered

@@ -35,15 +35,17 @@ class HeldNodes:
     """Nodes of one Slurm job on which this command can run programs, by srun.
 
     ``hold`` makes one of an allocation of its own, ``own_nodes`` of the job that this process is in; the methods
-    neither allocate nor give back. ``run`` waits for a program's end and returns one ``Answer`` for all nodes, never
-    raising; ``talk`` returns a context with a ``Conversation``, for a program that takes orders, and raises OSError
-    where srun cannot be started. ``unreached`` returns the names of the nodes on which srun could not start the
-    program. The property ``addresses`` maps each node's name to its address; it asks the scheduler each time, and
-    raises ``SchedulerError`` where that does not answer. The property ``port`` is the first of 4096 TCP ports.
+    neither allocate nor give back. ``run`` waits for a program's end, at most ``seconds``, and returns one ``Answer``
+    for all nodes, never raising; ``talk`` returns a context with a ``Conversation``, for a program that takes orders,
+    and raises OSError where srun cannot be started. Without ``nodes`` both mean all nodes, without ``inside`` no
+    container. ``unreached`` returns the names of the nodes on which srun could not start the program; mostly none. The
+    property ``addresses`` maps each node's name to its address, without nodes that Slurm no longer knows; it asks the
+    scheduler each time, and raises ``SchedulerError`` where that does not answer. The property ``port`` is the first of
+    4096 TCP ports.
     """
 
     job_id: str
-    """The id of the job that holds the nodes."""
+    """The id of the job that holds the nodes, a number as text."""
     nodes: tuple[str, ...]
     """Their names, as given by Slurm or the caller."""
     slurm: SlurmPlan
@@ -118,7 +120,7 @@ def _in_container(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> l
     """Return the part of a srun command line that runs ``argv`` in the container ``inside``.
 
     Before ``argv`` stand options of srun for Pyxis, or a start of Enroot (``enroot start ...``), as the site's runtime
-    (``slurm.runtime``) wants it. Words, not quoted.
+    (``slurm.runtime``) wants it; any other runtime than ``enroot`` is taken for Pyxis. Words, not quoted.
     """
     if slurm.runtime == "enroot":
         options = ["--rw"] if slurm.container_writable else []
@@ -189,10 +191,11 @@ def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> 
 
 
 def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
-    """Return the salloc command line for the ``wanted`` nodes, without the program that it is to run.
+    """Return the salloc command line for the ``wanted`` nodes, as words, without the program that it is to run.
 
-    Account, partition and GRES are those of the site's jobs, ``slurm``, which counts instead of ``wanted.scheduler``;
-    of its additional options only ``qos``, ``reservation`` and ``constraint``.
+    Nothing is run here. It asks for any one node where ``wanted`` names none. Account, partition and GRES are those of
+    the site's jobs, ``slurm``, which counts instead of ``wanted.scheduler``; of its additional options only ``qos``,
+    ``reservation`` and ``constraint``.
     """
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]

@@ -255,8 +255,9 @@ def _still_writes(record: RunRecord) -> bool:
 def _lost_job_text(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:
     """Return how it is known that a run's Slurm job is gone, and what to do about that, as a clause.
 
-    ``record`` and ``events`` are the run's. The clause has no full stop. ``shadows`` are its jobs that only accounting
-    still shows as live; mostly none.
+    Such as "the scheduler has forgotten the job, and it left no end record; llmb-run retry starts it again", without a
+    full stop. ``record`` and ``events`` are the run's. ``shadows`` are its jobs that only accounting still shows as
+    live; mostly none.
     """
     if events.started is not None:
         evidence = "the scheduler has forgotten the job, and it left no end record"
@@ -271,7 +272,8 @@ def _lost_job_text(record: RunRecord, events: JobEvents, shadows: Sequence[JobIn
 def _job_of_run(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
     """Return the run's job among ``jobs``: the one on record, else the one that wrote ``events``, else the first.
 
-    The first counts only where no job is on record. None where there is no job, or none of them has a known id.
+    The first counts only where no job is on record: None where one is, and neither it nor the one of ``events`` is
+    among ``jobs``. None, too, where there are no ``jobs``.
     """
     by_id = {job.job_id: job for job in jobs}
     for job_id in (record.job_id, events.job_id):
@@ -341,7 +343,8 @@ _STUCK = (
 def _pending_remedy(reason: str) -> str:
     """Return what a user can do about a job that waits for Slurm's ``reason``; empty where there is only waiting.
 
-    A clause without a full stop.
+    ``reason`` is a word of squeue such as ``PartitionTimeLimit``, also within other text. The result is a clause
+    without a full stop.
     """
     return next((remedy for pattern, remedy in _STUCK if re.search(pattern, reason)), "")
 
@@ -350,9 +353,9 @@ def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Fi
     """Return what has become of a run of a series, by the Slurm job of the series and the run's own events.
 
     ``job`` is the series', ``events`` are the run's own. ``record`` must be of a run of a series. What Slurm says of
-    the job holds for the run whose turn it is, and for all while the job waits for nodes. A run whose turn has not
-    come waits, or is NOT_SUBMITTED where the job was cut short before it. One that left no record of its end is FAILED
-    where the job went on to complete.
+    the job holds for the run whose turn it is, and for all while the job waits for nodes. A run whose turn has not come
+    is PENDING, with the reason ``turn 2 of 3 in job 7``, or NOT_SUBMITTED where the job was cut short before it. One
+    that left no record of its end is FAILED where the job went on to complete.
     """
     own_turn, of_job = record.submission.turn, _finding_of_job(record, job, events)
     assert own_turn is not None
@@ -406,8 +409,8 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
 def may_still_appear(record: RunRecord) -> bool:
     """Return whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear.
 
-    ``record`` is that of a run without a job's id. False once its state is older than ``GRACE_SECONDS``; before that,
-    True unless whoever submitted it is known to have ended, or is this process, at least 30 s have passed, and no
+    ``record`` is that of a run without a job's id. False once its state is older than ``GRACE_SECONDS`` (480); before
+    that, True unless whoever submitted it is known to have ended, or is this process, at least 30 s have passed, and no
     process has the run's script on its command line.
     """
     age = time.time() - record.state_time

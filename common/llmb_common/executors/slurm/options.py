@@ -59,14 +59,15 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
     """Return the options of sbatch in ``text``, in its order, as pairs of long name and value, None for a flag.
 
     ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``, of which the first pair is ("nodelist",
-    "n1,n2"); leading dashes, short names (``p=gpu``) and blanks around options are allowed, long names must be in
-    lower case, and an empty text has none. Whether sbatch knows a flag is not checked. ``where`` names the source in
-    messages: a variable, a key of the configuration, or an option such as ``--exclude``. The same option with the same
-    value counts once.
+    "n1,n2"); leading dashes, short names (``p=gpu``) and blanks around options are allowed, long names must be in lower
+    case, and an empty text has none. Whether sbatch knows a name is not checked, and of values only the form. ``where``
+    names the source in messages: a variable, a key of the configuration, or an option such as ``--exclude``. The same
+    option with the same value counts once.
 
     Raises:
-        RequestError: a part is no option, an abbreviation, set by the job script, given twice with different values,
-            or has a wrong value; or the text is not one line
+        RequestError: a part is no option, an abbreviation, set by the job script, or given twice with different values;
+            its value is missing, contains another option, or is no name of an account or partition; or the text is not
+            one line
     """
     if problem := line_problem(text):
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
@@ -162,9 +163,9 @@ def listed_nodes(value: str) -> str:
 def override_additional(given: str, *parts: str) -> str:
     """Return the options of sbatch in ``given`` and then ``parts``, with ``;`` between; those in ``parts`` win.
 
-    Options of the same name are dropped from ``given``, a text with semicolons; flags and short names are, too. Each
-    of ``parts`` is one option from the command line, such as ``qos=high`` or ``exclusive``; they are neither checked
-    nor compared with each other.
+    Options of the same name are dropped from ``given``, a text with semicolons (empty: none); flags and short names
+    are, too. Each of ``parts`` is one option from the command line, such as ``qos=high`` or ``exclusive``; they are
+    neither checked nor compared with each other. Empty where there is no option at all.
     """
     replaced = set(map(option_name, parts))
     return ";".join([*(part for part in _split_options(given) if option_name(part) not in replaced), *parts])

@@ -52,7 +52,10 @@ def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]
 
 
 def latest(jobs: Iterable[JobInfo]) -> list[JobInfo]:
-    """Return the last start of each Slurm job, sorted by the number in the job's id; ``jobs`` has the oldest first."""
+    """Return the last start of each Slurm job, sorted by the number in the job's id; ``jobs`` has the oldest first.
+
+    Of jobs with the same id the last entry counts; tasks of an array are jobs of their own. Empty for no ``jobs``.
+    """
     by_id = {job.job_id: job for job in jobs}
     return sorted(by_id.values(), key=lambda job: int(_job_number(job.job_id)))
 
@@ -150,7 +153,10 @@ def _is_job_of(record: RunRecord, job: JobInfo) -> bool:
 
 
 def _chunks(words: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the words, sorted and each once, in lists of at most ``_AT_ONCE``, which fit on a command line."""
+    """Yield the words, sorted and each once, in lists of at most ``_AT_ONCE`` (400), which fit on a command line.
+
+    Nothing where there are no words.
+    """
     iterator = iter(sorted(set(words)))
     while chunk := list(islice(iterator, _AT_ONCE)):
         yield chunk

@@ -139,7 +139,8 @@ def _job_of_squeue(row: Sequence[str]) -> JobInfo:
     """Return the job that the fields ``row`` of a line of squeue describe, which are in the order of ``_QUEUED``.
 
     Raises:
-        AnswerLost: the state is none of Slurm's
+        AnswerLost: the state does not look like one of Slurm's; an unknown one that does is kept
+        ValueError: there are more or fewer fields
     """
     job_id, state, submitted, started, ended, nodes, name, reason, script = row
     # Of a held job, squeue gives the earliest time that it could start.
@@ -204,7 +205,7 @@ def _job_of_sacct(row: Mapping[str, str]) -> JobInfo:
 
     Raises:
         KeyError: a column is missing, other than ``FailedNode`` and ``SubmitLine``
-        AnswerLost: the state is none of Slurm's
+        AnswerLost: the state does not look like one of Slurm's; an unknown one that does is kept
     """
     written_off = (row["State"].strip(), row["ExitCode"]) == ("CANCELLED", "0:0")
     failed = row.get("FailedNode", "")
@@ -385,7 +386,8 @@ def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str
 def _sinfo_filter(partition: str | None, nodes: str | None = None) -> list[str]:
     """Return the options of sinfo that choose a partition and a host list of nodes; none for what is None or empty.
 
-    Nodes that are named are found in hidden partitions, too.
+    ``partition`` may name several, separated by commas. Nodes that are named are found in hidden partitions, too.
+    Nothing is checked.
     """
     options = []
     if partition:
@@ -472,7 +474,8 @@ def _split_rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
 def _unreadable_answer_error(program: str, line: str) -> AnswerLost:
     """Return, without raising it, the error that a line of a Slurm program's output cannot be read.
 
-    So the answer is lost: nobody knows what it says of the jobs.
+    So the answer is lost: nobody knows what it says of the jobs. The message names ``program`` and quotes up to 200
+    characters of ``line``.
     """
     return AnswerLost(
         f"cannot parse a line of {program}'s output: {line.rstrip()[:200]!r}",

@@ -55,7 +55,8 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
     """Return the Bash text by which each task of srun enters its Enroot container, run on the host.
 
     Its only argument is the task's own Bash text. ``mounts`` are as ``container_mounts`` returns them for Enroot;
-    ``variables`` are the names of those that the container takes over. The plan must be for Slurm.
+    ``variables`` are the names of those that the container takes over, beside those of Slurm, of LLMB and with secrets.
+    The plan must be for Slurm and have an image. No line break at the end.
     """
     writable = slurm_of(plan).container_writable
     lines = [
@@ -76,9 +77,9 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
 def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
     """Return the mounts of a job's container as ``pyxis`` or ``enroot`` (``runtime``) takes them: ``SOURCE:TARGET``.
 
-    The plan is for Slurm. Installation, workload and checkpoints are mounted at the same paths as outside, unless they
-    lie in one another; then follow those that were asked for, in their order, some with ``:FLAGS`` (Pyxis: ``+``
-    between flags, Enroot: commas).
+    The plan is for Slurm. Nothing is mounted or looked at here. Installation, workload and checkpoints are mounted at
+    the same paths as outside, unless they lie in one another; then follow those that were asked for, in their order,
+    some with ``:FLAGS`` (Pyxis: ``+`` between flags, Enroot: commas).
 
     Raises:
         RequestError: the runtime has no way to express a path
@@ -110,7 +111,7 @@ def for_enroot(mount: str) -> str:
 
 
 def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
-    """Return the ``#SBATCH`` lines of the batch script of ``plan``, one for each option.
+    """Return the ``#SBATCH`` lines of the batch script of ``plan``, one for each option, without line breaks.
 
     ``output`` is Slurm's pattern for the batch log, as ``output_pattern`` returns it; ``job_name`` the usual name,
     which the site's prefix or the user's options may change. The plan's additional options replace those of the same
@@ -155,8 +156,9 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
 def _try_on_gpus(event: str, status: str, options: str) -> list[str]:
     """Return the Bash lines that try a setting on the GPUs of all nodes by ``nvidia-smi``, and never fail.
 
-    ``options`` is one text that follows ``nvidia-smi``, such as ``boost-slider --vboost 1``. The exit status is kept
-    in the Bash variable that ``status`` names, and recorded in the run's events as the event that ``event`` names.
+    ``options`` is one text that follows ``nvidia-smi``, such as ``boost-slider --vboost 1``. The exit status is kept in
+    the Bash variable that ``status`` names, and recorded in the run's events as the event that ``event`` names. The
+    lines have no line breaks; the last is empty.
     """
     return [
         f"{status}=0",
@@ -168,7 +170,7 @@ def _try_on_gpus(event: str, status: str, options: str) -> list[str]:
 
 
 def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
-    """Return the options of srun, quoted for Bash, by which Pyxis runs the ranks in the plan's image.
+    """Return the options of srun, one a word and quoted for Bash, by which Pyxis runs the ranks in the plan's image.
 
     ``slurm`` is the plan's part for Slurm. The plan must have an image.
 
@@ -190,7 +192,7 @@ def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
 def _job_variables(plan: JobPlan) -> list[str]:
     """Return the names of the environment variables that a job's containers must take over from the batch script.
 
-    Those of the plan come first, then LLMB's own.
+    Those of the plan, in its order, come first, then LLMB's own, such as ``MASTER_ADDR``. Names may come twice.
     """
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
     if plan.checkpoint.enabled:
@@ -213,23 +215,30 @@ class SlurmScript(JobScript):
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
         """Return the ``#SBATCH`` lines of the batch script of ``plan``; ``paths`` say the job's name and its batch log.
 
+        They have no line breaks, and come one for each option.
+
         Raises:
-            RequestError: a path or a value cannot be expressed for Slurm, or the image's path for Enroot
+            RequestError: a path or a value cannot be expressed for Slurm, or the image's path for Enroot; or the plan
+                is not for Slurm
         """
         return directives(plan, paths.job_name, output_pattern(str(paths.batch_log)))
 
     def job_script(self) -> str:
-        """Return the Bash text by which ``submission/supervise.sh`` looks at and ends steps of Slurm."""
+        """Return the Bash text by which ``submission/supervise.sh`` looks at and ends steps of Slurm.
+
+        It has the variables and functions that ``JobScript.job_script`` names, and no line break at its end.
+        """
         return shell_part(__file__, "job.sh")
 
     def launch(self, plan: JobPlan) -> list[str]:
         """Return the Bash lines of a batch script that start the ranks of ``plan`` with ``srun`` in the background.
 
-        Before that they set the rendezvous address and try the clock settings of ``plan`` on the GPUs. The ranks'
-        output is appended to ``$log``.
+        They have no line break at their end; with Enroot one item is a text of many lines. First they set the
+        rendezvous address and try the clock settings of ``plan`` on the GPUs. The ranks' output is appended to
+        ``$log``.
 
         Raises:
-            RequestError: a path cannot be expressed for the container runtime
+            RequestError: a path cannot be expressed for the container runtime, or the plan is not for Slurm
         """
         slurm = slurm_of(plan)
         lines = [

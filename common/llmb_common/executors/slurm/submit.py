@@ -42,10 +42,10 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
     """Submit ``script`` with sbatch; return (job id, remark), the remark empty where sbatch made none.
 
     The id is text without the cluster: ``123``. ``options`` are words of sbatch's command line before the script;
-    ``job_name`` is only for messages. Where Slurm refuses an excluded node (``--exclude=``) that it does not know,
-    such as a pod that is gone, it is submitted again, once, without that node, and the remark says so. It runs under
-    the program ``timeout``, so that sbatch ends even if this process is killed, and it is soon certain whether the job
-    exists.
+    ``job_name`` is only for messages. Nothing is put on record here. Where Slurm refuses an excluded node
+    (``--exclude=``) that it does not know, such as a pod that is gone, it is submitted again, once, without that node,
+    and the remark says so. It runs under the program ``timeout``, so that sbatch ends even if this process is killed,
+    and it is soon certain whether the job exists.
 
     Raises:
         AnswerLost: nobody knows whether there is a job
@@ -68,7 +68,8 @@ _UNKNOWN_NODE = re.compile("invalid node name", re.IGNORECASE)
 def _without_unknown(options: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return (options, nodes): ``options`` without the excluded nodes that Slurm does not know, and those nodes.
 
-    The options are sbatch's. They come back as they are, with no nodes, where Slurm does not answer.
+    The options are sbatch's; one that would exclude nobody is dropped. They come back as they are, with no nodes, where
+    Slurm does not answer.
     """
     kept: list[str] = []
     gone: list[str] = []
@@ -94,7 +95,8 @@ _EXCLUDE = "--exclude="
 def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
     """Run sbatch once for ``script``; return (job id, remark): what it wrote to standard error, at most 500 characters.
 
-    ``options`` are words of its command line before the script; ``job_name`` is only for messages.
+    ``options`` are words of its command line before the script; ``job_name`` is only for messages. Nothing is put on
+    record here.
 
     Raises:
         AnswerLost: nobody knows whether there is a job
@@ -180,7 +182,8 @@ _ON_NODES = 'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES"
 def _shared_by_allocation(plan: JobPlan) -> dict[str, object]:
     """Return what the allocation of a job has only once, such as its nodes and partition, as values to compare.
 
-    The keys are the names that messages have for each. The plan must be for Slurm.
+    The keys are the names that messages have for each, such as ``nodes`` or ``the folder of runs``, the same for all
+    plans. The plan must be for Slurm.
     """
     slurm = slurm_of(plan)
     return {
@@ -225,9 +228,10 @@ def series_conflict(plans: Sequence[JobPlan]) -> str:
 def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     """Return the batch script of a series: one Slurm job in which runs, at least one, take turns; nothing is written.
 
-    ``records`` are the runs', in the order of turns; ``series`` has the paths of the series, for the log and the
-    links. In turn N, from 0 on, it runs the script in the run folder to which the link N in the folder of the series
-    leads. The job's time limit is the sum of all; ``series_conflict`` must have nothing against the runs.
+    ``records`` are the runs', in the order of turns; ``series`` has the paths of the series, for the log and the links.
+    In turn N, from 0 on, it runs the script in the run folder to which the link N in the folder of the series leads.
+    The job's time limit is the sum of all; ``series_conflict`` must have nothing against the runs. It ends with a line
+    break.
 
     Raises:
         RequestError: a path or a value cannot be expressed for Slurm
@@ -290,15 +294,17 @@ def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Submit runs in state SUBMITTING as one Slurm job, in which they take turns; return their records as SUBMITTED.
 
     They are of one series, at least one; the records come in the order of ``records``, saved, with the job's id. The
-    folder of the series, which must not exist, is made, and removed where the job is refused.
+    folder of the series, which must not exist, is made, and removed where the job is refused; after other errors it may
+    remain.
 
     Raises:
         AnswerLost: nobody knows whether there is a job: the runs stay SUBMITTING, with this error as their detail; or
             there is one, but a run's record could not be saved; or another process has given a run up, and none exists
         SchedulerError: there is no job; the caller removes the runs
-        RecordError: the folder of the series, or a record, cannot be written
+        RecordError: the folder of the series, or a record, cannot be written, and there is no job; or nobody knows
+            whether there is one, and that cannot be put on record
         RequestError: a path or a value cannot be expressed for Slurm; no folder is made
-        OSError: reading a run's record fails
+        OSError: reading a run's record fails, before the submission or after it
     """
     first = records[0]
     series = first.shared
@@ -350,8 +356,10 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
 def _still_submitting(found: RunRecord) -> RunRecord:
     """Return a copy of the record ``found`` as still being submitted (SUBMITTING), with the present time.
 
+    Judged by ``found`` alone, which must have been read just now. Nothing is written: that is for the caller to do.
+
     Raises:
-        AnswerLost: another process has given the run up
+        AnswerLost: another process has given the run up: its state is no longer SUBMITTING
     """
     if found.state != SUBMITTING:
         raise AnswerLost(

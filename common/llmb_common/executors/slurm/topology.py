@@ -19,8 +19,8 @@ _UNIT = re.compile(r"\s*(?:SwitchName|BlockName|AggregatedBlock|RingName)=(\S+) 
 def topology() -> dict[str, str]:
     """Return the network switch, or the block, that each node of the cluster is in, by the node's name.
 
-    Slurm is asked each time. Of several, the one with the fewest nodes. Empty where Slurm knows none, or does not
-    answer; never raises.
+    Slurm is asked each time, by scontrol. Of several that a node is in, the one with the fewest nodes. Nodes that are
+    in none are missing. Empty where Slurm knows none, or does not answer; never raises.
     """
     try:
         answer = run_slurm(["scontrol", "show", "topology"], ASK_SECONDS)

@@ -57,12 +57,12 @@ def choose_segment(
 ) -> Segment:
     """Return how many nodes of a job Slurm is to keep together in an NVLink domain (``--segment``), with a notice.
 
-    The job has ``nodes`` nodes and uses ``gpus_per_node`` GPUs on each. ``gpu_type`` is a name such as ``gb200``. No
-    segment where the GPUs' NVLink joins single nodes only, for unknown GPUs, where a node would have more GPUs than a
-    rack's nodes do, and where ``slurm_segments`` is false: this Slurm does not have the option. The notice is mostly
-    empty; it says why a job for a rack gets no segment, or that the segment is small and which number of nodes would
-    divide into larger ones. ``say`` is called with a variable, and a value if there is one, and returns how the user
-    writes that option.
+    The job has ``nodes`` nodes and uses ``gpus_per_node`` GPUs on each. ``gpu_type`` is LLMB's name, such as ``gb200``;
+    another spelling counts as unknown GPUs. No segment where the GPUs' NVLink joins single nodes only, for unknown
+    GPUs, where a node would have more GPUs than a rack's nodes do, and where ``slurm_segments`` is false: this Slurm
+    does not have the option. The notice is mostly empty; it says why a job for a rack gets no segment, or that the
+    segment is small and which number of nodes would divide into larger ones. ``say`` is called with a variable, and a
+    value if there is one, and returns how the user writes that option.
     """
     gpu = gpus.GPUS.get(gpu_type)
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -105,14 +105,15 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     """What a job asks of Slurm beside nodes, ranks and time: a plan's own part for Slurm.
 
     ``SlurmSettings`` makes it; unknown fields are refused when it is decoded. ``container_writable``: ranks may write
-    to their image's files. ``job_name_prefix`` is what the site puts before names of jobs. ``time`` is among
-    ``additional`` only in records of earlier releases, beside a plan's ``time_limit`` that it overrode. Properties:
-    ``queue`` and ``effective_partition`` are the partition that sbatch uses (None: Slurm's default), ``nodelist`` and
-    ``excluded`` host lists of nodes asked for and excluded (None: none; ``RequestError`` where a file with the list
-    cannot be read), ``nvlink_nodes`` is ``segment``, and ``containers``, ``starts_mpi`` and ``own_limit`` are whether
-    ranks run in an image, srun starts them for MPI, and the options say when the job is told to end. ``job_name``
-    returns the job's name, ``gpus`` a value of ``--gres`` such as ``gpu:8``, ``variables`` those of a request that ask
-    for the same; ``on_nodes`` and ``after_days`` return a copy for these nodes, or one that begins later.
+    to their image's files. ``job_name_prefix`` is what the site puts before names of jobs (empty: nothing). ``time`` is
+    among ``additional`` only in records of earlier releases, beside a plan's ``time_limit`` that it overrode.
+    Properties: ``queue`` and ``effective_partition`` are the partition that sbatch uses, or several separated by commas
+    (None: Slurm's default), ``nodelist`` and ``excluded`` host lists of nodes asked for and excluded, unchecked (None:
+    none; ``RequestError`` where a file with the list cannot be read), ``nvlink_nodes`` is ``segment``, and
+    ``containers``, ``starts_mpi`` and ``own_limit`` are whether ranks run in an image, srun starts them for MPI, and
+    the options say when the job is told to end. ``job_name`` returns the job's name, ``gpus`` a value of ``--gres``
+    such as ``gpu:8``, ``variables`` a dict of those of a request, name to value, that ask for the same; ``on_nodes``
+    and ``after_days`` return a copy for these nodes, a host list, or one that begins so many days later.
     """
 
     queue_word: ClassVar[str] = "partition"
@@ -258,11 +259,13 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are submitted to Slurm at this site: the section ``slurm`` of cluster_config.yaml.
 
-    Unknown fields are refused when it is decoded. ``problems`` yields what else is wrong, as (key, problem, remedy).
-    ``site_part`` returns what every job asks of Slurm, ``plan`` what one job does, and ``time_limit`` the limit that a
-    request or the site gives, None where neither does; these raise ``RequestError`` for wrong options. The property
-    ``queue`` is the partition of jobs that name none (None: Slurm's default), ``containers``, a property, whether jobs
-    run in images. Docstrings of fields are printed in docs/reference.md.
+    Unknown fields are refused when it is decoded; without ``account`` or a partition (None) Slurm's default counts.
+    ``problems`` yields what else is wrong, as (key, problem, remedy). ``site_part`` returns what every job asks of
+    Slurm, a ``SlurmPlan`` (``queue``, if given, is its partition), ``plan`` what one job does, and adds notices to its
+    ``case``, and ``time_limit`` the ``TimeLimit`` that a request or the site gives, None where neither does; these
+    raise ``RequestError`` for wrong options. The property ``queue`` is the partition of jobs that name none (None:
+    Slurm's default), ``containers``, a property, whether jobs run in images. Docstrings of fields are printed in
+    docs/reference.md.
     """
 
     part: ClassVar[type[SchedulerPart]] = SlurmPlan
@@ -302,9 +305,9 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def problems(self) -> Iterable[tuple[str, str, str]]:
         """Yield what is wrong in the section ``slurm``, as (key, problem, remedy); nothing where all is right.
 
-        The problem is the rest of a sentence that begins with the key. Only the form of account, partitions, ``mpi``
-        and ``job_name_prefix`` (at most 64 characters) is checked: Slurm is not asked, and ``additional_params`` is
-        not read.
+        In the order of the keys. The problem is the rest of a sentence that begins with the key. Only the form of
+        account, partitions, ``mpi`` and ``job_name_prefix`` (at most 64 characters) is checked: Slurm is not asked, and
+        ``additional_params`` is not read.
         """
         for key in ("account", "gpu_partition", "cpu_partition"):
             word = getattr(self, key)

@@ -17,8 +17,8 @@ from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_
 class Value(NamedTuple):
     """One figure that a GPU or a node gave by itself, for one measure, in that measure's unit: TFLOPS or 10^9 bytes/s.
 
-    ``host`` is the node's name, ``gpu`` the GPU's number there, from 0; None: the figure is of the whole node. The
-    larger, the better.
+    ``_figures_by_measure`` makes it. ``host`` is the node's name, ``gpu`` the GPU's number there, from 0; None: the
+    figure is of the whole node. The larger, the better.
     """
 
     host: str

@@ -28,9 +28,9 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
     ``judged`` is the verdict on ``measurement``. Each node that was in no fast group yet gets partners out of the
     fastest groups, of its own switch where there are any, and others the second time, as far as partners last; after
     two slow groups with such partners it is asked no more. A slow group of which every node is fast with others is
-    measured once more. With up to five nodes, each pair is measured, in as many rounds as that takes. Empty: nothing
-    is left to ask, there was no first round, or nine rounds have been measured. Nodes that hung or are missing are in
-    no group.
+    measured once more. With up to five nodes, each pair is measured, in as many rounds as that takes. Empty: nothing is
+    left to ask, there was no first round, or nine rounds have been measured. Nodes that hung or are missing are in no
+    group. Nothing is measured here.
     """
     if not measurement.rounds or len(measurement.rounds) > MOST_ROUNDS:
         return []

@@ -20,9 +20,9 @@ Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """How one measure (such as the matrix product) changed from the first to the second measurement of a fabric.
 
-    Only figures of a GPU, node or group that both measurements have are compared; the larger is the better. ``name``
-    is the measure's, a key of ``MEASURES``. ``slower`` has names such as ``n1 GPU 0``, ``n1`` or ``n[1-4]`` as its
-    keys; it needs six figures or more.
+    ``compare_fabrics`` makes it. Only figures of a GPU, node or group that both measurements have are compared; the
+    larger is the better. ``name`` is the measure's, a key of ``MEASURES``. ``slower`` has names such as ``n1 GPU 0``,
+    ``n1`` or ``n[1-4]`` as its keys; it needs six figures or more.
     """
 
     name: MeasureName
@@ -53,11 +53,11 @@ class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...]
     """The whole comparison for people; the first line is the verdict as a sentence."""
     changes: tuple[Changed, ...] = ()
-    """One for each measure that both have figures of."""
+    """One for each measure that both have figures of; empty: they share none."""
     only_first: tuple[str, ...] = ()
-    """Hosts of the first measurement only, sorted."""
+    """Hosts of the first measurement only, sorted; empty: none."""
     only_second: tuple[str, ...] = ()
-    """Hosts of the second measurement only, sorted."""
+    """Hosts of the second measurement only, sorted; empty: none."""
 
 
 def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> FabricComparison:
@@ -95,14 +95,17 @@ def as_data(found: FabricComparison) -> dict[str, Any]:
 
 
 def _matrix_figures(measured: FabricMeasurement) -> dict[str, float]:
-    """Return the TFLOPS of the matrix product by GPU, such as ``n1 GPU 0``; GPUs without a figure are left out."""
+    """Return the TFLOPS of the matrix product by GPU, such as ``n1 GPU 0``, in the order of measurement.
+
+    GPUs without a figure are left out; empty: none gave one.
+    """
     return {f"{node.host} GPU {node.gpu}": node.tflops for node in measured.nodes if node.tflops}
 
 
 def _copy_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Return the bandwidth of copies within a GPU's memory in 10^9 bytes/s, by GPU, such as ``n1 GPU 0``.
 
-    GPUs without a figure are left out.
+    In the order of measurement. GPUs without a figure are left out; empty: none gave one.
     """
     return {f"{node.host} GPU {node.gpu}": node.copy_gbps for node in measured.nodes if node.copy_gbps}
 
@@ -110,7 +113,7 @@ def _copy_figures(measured: FabricMeasurement) -> dict[str, float]:
 def _node_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Return the bus bandwidth of an all-reduce within each node in 10^9 bytes/s, by host.
 
-    Nodes without a figure are left out.
+    In the order of measurement. Nodes without a figure are left out; empty: none gave one.
     """
     return {group.nodes[0]: group.busbw_gbps for group in measured.within if group.busbw_gbps}
 

@@ -12,8 +12,9 @@ CPU_RATIO = 0.25
 class Expectation:
     """What a site expects of its fabric, from ``health`` of ``cluster_config.yaml``, on ``cuda`` or ``cpu``.
 
-    Made from these settings and the device, ``cuda`` or ``cpu``. ``least`` returns the least figure of a measure that
-    does not fail (None: the site expects none), in TFLOPS or 10^9 bytes/s; ``fails`` whether a figure is below it
+    Made from these settings and the device: exactly ``cpu``, any other counts as ``cuda``. ``least`` returns the least
+    figure of a measure that does not fail, in TFLOPS or 10^9 bytes/s; None: the site expects none, as of the measure
+    ``groups`` for any but 2 or 4 ``nodes``. ``fails`` returns whether a figure is below ``least`` (None: it never is)
     while the fleet's median is not. ``ratio``, which the site does not set, returns the share of the median (0 to 1)
     below which a figure is slow. ``by_ratio`` is True where figures are judged by a share of the median alone, as on
     CPUs.

@@ -18,10 +18,10 @@ def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None
     """Return the disjoint groups of nodes to measure in the first round, all of four nodes or all of two.
 
     They are of four where the fleet has 24 nodes or more and that gives at least six groups to compare, else pairs.
-    ``topology`` has the switch, segment or NVL72 domain of hosts, as far as that is known (None: of none): a group
-    lies within one of them, so that a slow switch shows as slow groups. Nodes of domains smaller than a group form
-    groups with each other, which come last. Hosts come in natural order. Who is left over is in no group;
-    ``next_round`` gives it partners. Empty: there are fewer than two hosts.
+    ``topology`` has the switch, segment or NVL72 domain of hosts, as far as that is known (None: of none): a group lies
+    within one of them, so that a slow switch shows as slow groups. Nodes of domains smaller than a group form groups
+    with each other, which come last. Hosts come in natural order. Who is left over is in no group; ``next_round`` gives
+    it partners. Empty: there are fewer than two hosts. Nothing is measured here.
     """
     domains = usable_topology(hosts, topology or {})
     within, scattered = _groups_by_domain(hosts, domains, group_size(len(hosts)))
@@ -49,8 +49,9 @@ def _groups_by_domain(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Return (groups within one domain each, groups across domains), each of exactly ``size`` hosts, in natural order.
 
-    Those across are of nodes whose domains have fewer than ``size`` of ``hosts``. Who is left over is in no group;
-    hosts that ``topology`` lacks count as one domain.
+    They come domain by domain, in the natural order of the domains' names. Those across are of nodes whose domains have
+    fewer than ``size`` of ``hosts``. Who is left over is in no group; hosts that ``topology`` lacks count as one
+    domain.
     """
     within: list[list[str]] = []
     scattered: list[str] = []

@@ -27,8 +27,8 @@ _NEAR = 1 / 8
 class Crossing(msgspec.Struct, frozen=True):
     """Two disjoint parts of the fleet, as hosts, that are each fast by themselves, and slow when measured together.
 
-    A part may be a single node, which counts as fast by itself. The property ``nodes`` has the hosts of both, first
-    those of ``one``.
+    ``_Search`` makes it. A part may be a single node, which counts as fast by itself. The property ``nodes`` has the
+    hosts of both, first those of ``one``.
     """
 
     one: tuple[str, ...]
@@ -48,7 +48,7 @@ def next_halves(measured: FabricMeasurement, topology: Mapping[str, str], expect
     The lists are disjoint. They are halves of the fleet, where all nodes together give at most a third (on CPUs, as
     ``expected`` tells, a tenth) of the slowest group; then halves of the slow half; and where both halves are fast,
     halves of one with halves of the other. Empty: nothing is left to ask, all nodes were not measured together or are
-    not slow, or a node is missing. ``topology`` has the switch of each host.
+    not slow, or a node is missing. Nothing is measured here. ``topology`` has the switch of each host.
     """
     return _search(measured, topology, expected).wanted
 
@@ -58,10 +58,11 @@ def halving_findings(
 ) -> list[FabricFinding]:
     """Return the findings on where in the fleet nodes are slow together only, from measurements of its halves.
 
-    They are slow paths, then parts for which there was no time, or else one note that nothing stands out, if halves
-    were measured. Empty where all nodes together are not far slower than the groups, or were not measured; also where a
-    node was lost meanwhile. ``topology`` has the switch of each host; ``expected`` only tells whether it ran on CPUs,
-    where far slower is a tenth, else a third.
+    They are slow paths, then one finding for all parts that are slow with each other while nothing like them is fast,
+    then parts for which there was no time; or else one note that nothing stands out, if halves were measured. Empty
+    where all nodes together are not far slower than the groups, or were not measured; also where a node was lost
+    meanwhile. ``topology`` has the switch of each host; ``expected`` only tells whether it ran on CPUs, where far
+    slower is a tenth, else a third.
     """
     search = _search(measured, topology, expected)
     findings = [_slow_path(crossing, search) for crossing in search.found if crossing.is_sure]
@@ -260,8 +261,9 @@ def _alike(crossings: Sequence[Crossing], search: _Search) -> FabricFinding:
 
     ``search`` has the figures of their parts. The finding is a note, as uplinks that are fewer by design explain it; a
     warning of a slow path where both together give less than a tenth of what either gives by itself and of the slowest
-    group. The text quotes the slowest of ``crossings``, which must not be empty, and counts the others. The kind is
-    ``halves`` for the note, ``slow-path`` for the warning.
+    group. The text quotes the slowest of ``crossings``, which must not be empty, and counts the others. Only a warning
+    about a single crossing that is no larger than a group has ``hosts``. The kind is ``halves`` for the note,
+    ``slow-path`` for the warning.
     """
     lowest = min(crossings, key=lambda crossing: search.of(crossing.nodes))
     witnesses = _witnesses(lowest, search)
@@ -298,7 +300,8 @@ def _unfinished(part: Sequence[str], search: _Search) -> FabricFinding:
 def _smooth(search: _Search) -> FabricFinding:
     """Return the note that all nodes together are slow, but no part of the fleet is slower than its like.
 
-    All nodes must have been measured together. Its kind is ``halves``, and it is about no node.
+    All nodes must have been measured together, which is not checked. Its kind is ``halves``, and its ``hosts`` are
+    empty.
     """
     together = f"all {len(search.whole)} nodes together gave {_gave(search.whole, search)}"
     what = f"{together}, and no part of them is slower than its like: it falls with the number of nodes"

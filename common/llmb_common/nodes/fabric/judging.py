@@ -32,8 +32,9 @@ def judge(
 
     Slow GPUs, nodes and paths are warned of; they fail only below the site's ``expectation`` (None: there is none).
     GPUs and nodes that report an error fail, and so do nodes that hung, are missing or gave no figure with any partner.
-    ``topology`` has the switch, segment or NVL72 domain of hosts; None: not known. Little data is no error: where no
-    group could be compared with others and nothing else is found, the level is ``not judged``.
+    Nothing is measured here. ``topology`` has the switch, segment or NVL72 domain of hosts; None: not known. Little
+    data is no error: where no group could be compared with others, and nothing fails or is warned of, the level is
+    ``not judged``.
     """
     domains = usable_topology(measurement.hosts, topology or {})
     expected = Expectation(expectation or HealthSettings(), measurement.device)
@@ -108,9 +109,9 @@ def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
 def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
     """Return a failure for each GPU, and each node measured by itself, that reports an error; empty: there are none.
 
-    One more, of no node, says where all nodes together were measured and gave no figure. Errors of groups are not
-    among them. GPUs come first, then nodes, each in the order of ``measured``. The kind is ``no-figure``, of all nodes
-    together ``whole-fleet``.
+    One more, with empty ``hosts``, says where all nodes together were measured and gave no figure. Errors of groups are
+    not among them. GPUs come first, then nodes, each in the order of ``measured``. The kind is ``no-figure``, of all
+    nodes together ``whole-fleet``.
     """
     found = [
         new_finding("no-figure", "fail", (node.host,), f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}")
@@ -152,9 +153,10 @@ def _all_nodes_measures(measured: FabricMeasurement, expected: Expectation) -> l
 
 
 def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
-    """Return a failure, of no node, for each measure whose median is below what the site accepts; empty: none is.
+    """Return a failure for each measure whose median is below what the site accepts; empty: none is.
 
-    In the order of ``measures``. The kind is ``below-expectation``.
+    They are about no node in particular: their ``hosts`` are empty. In the order of ``measures``; those without a
+    ``least`` are left out. The kind is ``below-expectation``.
     """
     return [
         new_finding(
@@ -191,10 +193,10 @@ def _answer_line(
 ) -> str:
     """Return the verdict on a fabric with its reason as one line, such as ``ok: no node is slower than the others``.
 
-    ``fail`` and ``warn`` quote the first two findings of that level and count the others; ``ok`` and ``not judged`` end
-    with the bus bandwidths of ``of_groups`` and ``of_all_nodes``, the summaries of groups and of all nodes together.
-    ``ok`` tells of two kinds of nodes, if a finding does. ``measured`` gives the number of groups that were too few to
-    judge.
+    Without a full stop. ``fail`` and ``warn`` quote the first two findings of that level and count the others; ``ok``
+    and ``not judged`` end with the bus bandwidths of ``of_groups`` and ``of_all_nodes``, the summaries of groups and of
+    all nodes together. ``ok`` tells of two kinds of nodes, if a finding does. ``measured`` gives the number of groups
+    that were too few to judge.
     """
     if level == "not judged":
         count = len(measured.rounds[0]) if measured.rounds else 0
@@ -222,8 +224,8 @@ def _of_worst(level: Answer, findings: Sequence[FabricFinding]) -> str:
 def _bandwidths_text(of_groups: Sequence[Measure], of_all_nodes: Sequence[Measure]) -> str:
     """Return the bus bandwidths of groups and of all nodes as the rest of a sentence; each part begins with ``; ``.
 
-    No full stop. Empty where neither was measured. Of the groups only the commonest kind is told, which comes first in
-    ``of_groups``.
+    Such as ``; 12 groups of 2 nodes gave 300 GB/s in the median; all 24 together 250 GB/s``, without a full stop. Empty
+    where neither was measured. Of the groups only the commonest kind is told, which comes first in ``of_groups``.
     """
     parts = []
     if of_groups:

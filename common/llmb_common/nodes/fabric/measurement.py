@@ -16,10 +16,11 @@ SCHEMA = 1
 class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """The measurement of one collective operation, at one message size, among the GPUs of some nodes.
 
-    ``nodes`` are the names of the hosts, in the order of ranks. Four properties: ``ranks`` is the number of GPUs (on
-    CPUs of processes) that took part, ``hung_nodes`` the list of hosts of ``hung_ranks``, each once; ``algbw_gbps``
-    and ``busbw_gbps`` are the algorithm and the bus bandwidth in 10^9 bytes/s, None where there is no time or an
-    error, the latter also for a single rank.
+    The health check and ``NcclTest.measurements`` make it, or ``measurement_from_json`` reads it. ``nodes`` are the
+    names of the hosts, in the order of ranks. Four properties: ``ranks`` is the number of GPUs (on CPUs of processes)
+    that took part, ``hung_nodes`` the list of hosts of ``hung_ranks``, each once (empty: none hung); ``algbw_gbps`` and
+    ``busbw_gbps`` are the algorithm and the bus bandwidth in 10^9 bytes/s, None where there is no time or an error, or
+    nothing was sent, the latter also for a single rank.
     """
 
     nodes: tuple[str, ...]
@@ -35,11 +36,11 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     """Why there is no figure, or why it is worth nothing: a rank hung, a sum was wrong. Empty: no error."""
     hung_ranks: tuple[int, ...] = ()
-    """Ranks of the group, from 0, that did not come back in time."""
+    """Ranks of the group, from 0, that did not come back in time; empty: none hung."""
     rail: int | None = None
     """Only this GPU of each node took part, from 0; None: all of them."""
     adapters: tuple[str, ...] = ()
-    """Of a rail: the adapters that NCCL used, as far as its log says."""
+    """Of a rail: the names of the adapters that NCCL used, as far as its log says; empty: no rail, or not known."""
 
     @property
     def ranks(self) -> int:
@@ -96,7 +97,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """The figures that one GPU gave by itself, without the network; on CPUs, one process. None: not measured.
 
-    ``host`` is the node's name.
+    The health check makes it, or ``measurement_from_json`` reads it. ``host`` is the node's name.
     """
 
     host: str
@@ -117,10 +118,11 @@ class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """All figures that one check of the fabric measured, as they are stored: of single GPUs, then of ever more nodes.
 
-    A field is empty where nothing was measured; a measurement that was tried and gave no figure is there, with its
-    error. Only ``all_reduce`` is measured, but for ``sizes``, which may have any collective. The property ``hosts`` is
-    a list of every host that was measured by itself, in a round or with all others, each once.
-    ``measurement_from_json`` reads it.
+    ``measurement_from_json`` reads it, and ignores fields that are not known. A field is empty (``whole``: None) where
+    nothing was measured; a measurement that was tried and gave no figure is there, with its error. ``schema`` is the
+    version of this form, and on the ``device`` ``cpu`` processes take the place of GPUs. Only ``all_reduce`` is
+    measured, but for ``sizes``, which may have any collective. The property ``hosts`` is a list of every host that was
+    measured by itself, in a round or with all others, each once, in the order of first occurrence.
     """
 
     schema: int = SCHEMA
@@ -140,7 +142,7 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[GroupMeasurement, ...] = ()
     """All nodes together by size, where that was asked for."""
     missing: dict[str, str] = {}  # msgspec copies it
-    """Nodes that did not take part, or not to the end, with the reason."""
+    """Nodes that did not take part, or not to the end, with the reason; empty: all did."""
 
     @property
     def hosts(self) -> list[str]:

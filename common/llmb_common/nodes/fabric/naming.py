@@ -156,13 +156,16 @@ def _failing_node_finding(host: str, witnesses: Sequence[GroupSpeed]) -> FabricF
 def _partners_text(host: str, witnesses: Sequence[GroupSpeed]) -> str:
     """Return the partners that ``host`` had in each group, as text: ``n[1-3], and with n[4-6]``.
 
-    ``witnesses`` are these groups. Empty without groups.
+    ``witnesses`` are these groups, in whose order they come. Empty without groups.
     """
     return ", and with ".join(_other_nodes_text(host, group) for group in witnesses)
 
 
 def _other_nodes_text(host: str, group: GroupSpeed) -> str:
-    """Return the nodes of a group except ``host``, as a host list such as ``n[1-3]``."""
+    """Return the nodes of a group except ``host``, as a host list such as ``n[1-3]``, cut to 200 characters.
+
+    Sorted; empty where there is no other node.
+    """
     return nodes_text([node for node in group.nodes if node != host])
 
 
@@ -210,7 +213,8 @@ def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation
 def _bandwidth_text(group: GroupSpeed) -> str:
     """Return a group's bus bandwidth against the usual one, as text: ``320 GB/s, 3.8 % below 332.7``.
 
-    Of a group without a figure it is the reason instead, cut to 200 characters.
+    It has no full stop. Of a group without a figure it is the reason instead, cut to 200 characters. What is usual must
+    be known for a group with a figure, else there is a ZeroDivisionError.
     """
     if group.busbw_gbps is None:
         return printable(group.why)[:200]

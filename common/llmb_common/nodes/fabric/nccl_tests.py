@@ -19,7 +19,7 @@ from llmb_common.nodes.fabric.measurement import GroupMeasurement, bus_factor
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one message size in an output of nccl-tests, either out of place or in place.
 
-    Bandwidths are in 10^9 bytes/s, ``seconds``, above 0, is the time of one operation.
+    ``parse_nccl_tests`` makes it. Bandwidths are in 10^9 bytes/s, ``seconds``, above 0, is the time of one operation.
     """
 
     seconds: float
@@ -32,16 +32,18 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
     """One row of an output of nccl-tests: the figures of one message size, out of place, in place or both.
 
-    A column of None: the program did not run it. The property ``columns`` is a list of those that are there, out of
-    place first; the property ``best`` is the one with the larger bus bandwidth, None where there is neither.
+    ``parse_nccl_tests`` makes it. ``out_of_place`` or ``in_place`` is None where the program did not run it. The
+    property ``columns`` is a list of those that are there, out of place first; the property ``best`` is the one with
+    the larger bus bandwidth, None where there is neither.
     """
 
     bytes: int
     """The message size, as nccl-tests count it."""
     type: str = ""
-    """Of the values, such as ``float``."""
+    """Of the values, such as ``float``; empty: the output has no such column."""
     redop: str = ""
-    """The reduction, such as ``sum``; ``none`` for collectives without one."""
+    """The reduction, such as ``sum``; ``none`` for collectives without one, empty where the output has no such column.
+    """
     out_of_place: Column | None = None
     in_place: Column | None = None
 
@@ -67,8 +69,8 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
     they are not known (the latter, too, where nodes differ); ``nodes`` is a tuple of the hosts, each once. ``largest``
     is the row of the largest message (None: no row has figures), ``wrong`` a list of the rows with wrong values, and
     ``checked`` says whether values were compared at all. ``good`` says whether the test ended with figures and without
-    problems. ``measurements`` returns its rows as measurements of one group; empty where hosts or collective are not
-    known.
+    problems or wrong values. ``measurements`` returns its rows as a list of measurements of one group, with an error
+    where values were wrong; empty where hosts or collective are not known, or nodes differ in the number of their GPUs.
     """
 
     collective: str = ""
@@ -209,9 +211,11 @@ class _Reader:
     """The reader of one test's output of nccl-tests: ``take`` each line, then ask for the ``result``.
 
     It is made without arguments; lines come without line breaks and without labels of ``mpirun`` or ``srun``. Ask
-    ``is_over`` before each: where it returns True, the line is for a new reader. ``result`` returns the test of all
-    lines so far, with ``problems`` for what is unclear, and never raises. ``is_test`` is False as long as no line of a
-    test was seen.
+    ``is_over`` before each, which takes nothing in: it returns True for the first line of another test, which a new
+    reader must take, and False as long as this one has neither figures nor the test's end. ``take`` returns None.
+    ``result`` returns the test of all lines so far, with ``problems`` for what is unclear, and changes nothing. The
+    attribute ``is_test`` is False as long as no line of a test was seen; the ``result`` is then of no test. Nothing is
+    raised, whatever the lines are.
     """
 
     def __init__(self) -> None:

@@ -14,8 +14,9 @@ from llmb_common.base.structs import read_generated
 class PublishedBandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One bus bandwidth that somebody published for a number of GPUs and nodes, as its source has it.
 
-    ``published_bandwidths`` returns it. ``nodes`` and ``gpus`` are numbers; ``collective`` is in the words of
-    nccl-tests, ``all_reduce``; ``network`` is free text for people.
+    ``published_bandwidths`` returns it, from ``published.json``, in which unknown fields are refused. ``nodes`` and
+    ``gpus`` are numbers; ``collective`` is in the words of nccl-tests, ``all_reduce``; ``network`` is free text for
+    people.
     """
 
     gpu: str
@@ -75,9 +76,10 @@ def published_bandwidths(
 ) -> Sequence[PublishedBandwidth]:
     """Return the published bus bandwidths of a collective over ``gpus`` GPUs in all, on ``nodes`` nodes.
 
-    ``gpu`` is LLMB's name of the GPU type, ``h100`` in lower case. The fastest comes first, of equally fast ones the
-    first in ``published.json``. Empty where nothing was published for exactly these numbers, on which bus bandwidth
-    depends, and for a ``gpu`` of None.
+    ``gpu`` is LLMB's name of the GPU type, ``h100`` in lower case, ``collective`` one in the words of nccl-tests;
+    another spelling of either finds nothing. The fastest comes first, of equally fast ones the first in
+    ``published.json``. Empty where nothing was published for exactly these numbers, on which bus bandwidth depends, and
+    for a ``gpu`` of None.
 
     Raises:
         RecipeError: ``published.json`` cannot be read, or is damaged

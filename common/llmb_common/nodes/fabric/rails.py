@@ -35,7 +35,7 @@ def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list
     ``judged`` is the verdict on ``measured``. The groups are slow ones that gave a figure, with at least one node that
     a warning or failure is about; those of late rounds come first, of one round the slowest, at most 16. Where there
     are none, but a measure is below what the site expects, the first four groups of the first round with a figure
-    serve. Groups with missing nodes are left out. Empty: there is nothing to ask.
+    serve. Groups with missing nodes are left out. Empty: there is nothing to ask. Nothing is measured here.
     """
     weighty = [finding for finding in judged.findings if finding.level != "note"]
     blamed = set(chain.from_iterable(finding.hosts for finding in weighty))
@@ -151,10 +151,10 @@ def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
 
 
 def _rail_text(number: int, rails: Sequence[GroupMeasurement]) -> str:
-    """Return a rail with its adapters and its lowest bandwidth: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``.
+    """Return a rail as text, with adapters and lowest bandwidth: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``.
 
     ``rails`` are its measurements in several groups, at least one, of which one without a figure counts as 0; of their
-    adapters the first four are named, each once. ``number`` is the GPU's on each node.
+    adapters the first four are named, each once. ``number`` is the GPU's on each node, from 0.
     """
     names = chain.from_iterable(rail.adapters for rail in rails)
     adapters = dict.fromkeys(printable(name)[:40] for name in names)

@@ -26,7 +26,8 @@ from where on they are slow again, then, with each partner. Healthy ones seldom 
 class _Kind(NamedTuple):
     """What groups must have in common to be compared: their number of nodes, and whether they span switches.
 
-    They do where their nodes are on more than one, as far as that is known.
+    ``_kind`` makes it. They do where their nodes are on more than one, as far as that is known: hosts of which it is
+    not known count as on one switch.
     """
 
     size: int
@@ -99,9 +100,9 @@ class _References:
     """What is usual of each kind of group in a measurement: the bus bandwidths that each group is compared with.
 
     It is made from a measurement, the switch of each host and the site's expectation. ``usual_of`` returns what is
-    usual of a kind, for every round (None: too few groups to say); ``remeasure_limit`` the bus bandwidth in 10^9
-    bytes/s below which a group of the first round is slow (None: there is no such limit); ``measures`` a summary of
-    each kind in the first round, the commonest first.
+    usual of a kind, for every round (None: too few groups to say), with the site's expectation as the limit where that
+    is stricter; ``remeasure_limit`` the bus bandwidth in 10^9 bytes/s below which a group of the first round is slow
+    (None: there is no such limit); ``measures`` a summary of each kind in the first round, the commonest first.
     """
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
@@ -189,8 +190,8 @@ class _References:
         """Return what bus bandwidth is usual of a kind, by its groups of the first round and ``later`` ones.
 
         ``groups`` are those of ``kind`` in the first round, ``later`` those of later rounds that count. None: they are
-        too few. ``sure``: whether a spread that is small by chance must be widened; it need not be where slow groups
-        are only measured again.
+        too few. Its limit is the site's expectation where that is stricter. ``sure``: whether a spread that is small by
+        chance must be widened; it need not be where slow groups are only measured again.
         """
         own = usual(
             _figures([*groups, *later]),
@@ -223,7 +224,8 @@ class _References:
         """Return what bus bandwidth is usual of a kind that the first round has; None: too few groups to say.
 
         ``groups`` are those of the kind in the first round. Groups of later rounds count, too, if all their nodes were
-        fast at first: they show better how much healthy ones differ.
+        fast at first: they show better how much healthy ones differ. The limit is the site's expectation where that is
+        stricter.
         """
         if self._few_nodes:
             values = _figures([*groups, *self._later.get(kind, ())])
@@ -257,9 +259,9 @@ def _figures(groups: Sequence[GroupMeasurement]) -> list[float]:
 def _usual_of_few(nodes: int, values: Sequence[float], ratio: float) -> Usual | None:
     """Return what is usual of the pairs of a small fleet, in which each node is measured with each other one.
 
-    ``nodes`` is the number of nodes. That is the median of as many of the fastest ``values`` as there are pairs without
-    one slow node. Below the share ``ratio`` of it a pair is slow. None: there are fewer than three values. The spread
-    is left unknown.
+    ``nodes`` is the number of nodes, at least three where there are three values or more. That is the median of as many
+    of the fastest ``values`` as there are pairs without one slow node. Below the share ``ratio`` of it a pair is slow.
+    None: there are fewer than three values. The spread is left unknown.
     """
     # The pairs among all nodes but one, which may be the slow one.
     without_one = (nodes - 1) * (nodes - 2) // 2

@@ -27,8 +27,9 @@ class Usual(msgspec.Struct, frozen=True):
     ``usual`` makes it. Of two clearly different kinds of figures, ``median``, ``deviation`` and ``seen`` are of the
     faster kind alone, unless that has fewer than four in ten; ``count`` is always of all. ``excess`` returns how
     far a figure is below the median as a multiple of the limit's distance (0: at the median, 1: at the limit, more:
-    slow, negative: above the median). ``deviations`` returns how many robust deviations a figure is below the
-    median, negative above it; None where ``deviation`` is None.
+    slow, negative: above the median); it raises a ZeroDivisionError where ``limit`` equals ``median``.
+    ``deviations`` returns how many times ``deviation`` a figure is below the median, negative above it; None where
+    ``deviation`` is None, and a ZeroDivisionError where it is 0. Both happen only where ``median`` is 0.
     """
 
     median: float
@@ -38,10 +39,11 @@ class Usual(msgspec.Struct, frozen=True):
     count: int
     """Number of figures."""
     deviation: float | None = None
-    """A robust standard deviation, widened for few figures, at least half a percent of the median; None: too few to
-    say."""
+    """A robust standard deviation, widened for few figures, at least half a percent of the median; None: too few
+    to say, or ``usual`` was asked for the ratio only.
+    """
     seen: float | None = None
-    """The robust standard deviation as it is, neither widened nor with a least value; None: too few to say."""
+    """The robust standard deviation as it is, neither widened nor with a least value; None where ``deviation`` is."""
     lower: tuple[int, float] | None = None
     """(number, median) of the figures of a clearly slower kind; None: all are of one kind, or nobody looked for two."""
 
@@ -68,12 +70,13 @@ def usual(
 ) -> Usual | None:
     """Return the median of ``values``, in any order, and the limit below which one of them is slow.
 
-    None for fewer than three values. From six values on the limit is ``times`` robust deviations below the median;
-    for fewer, or ``by_ratio``, it is ``ratio`` (0.9: nine tenths) of the median, and no deviation is given. Where
-    six values or more are clearly of two kinds, the median and the deviation are of the faster kind alone, and the
-    limit is raised so that all of the slower kind are below it; but if fewer than four in ten are of the faster
-    kind, they are of all values. ``sure``: widen a deviation that may be small by chance, as few values have it, so
-    that healthy ones do not count as slow.
+    None for fewer than three values. From six values on the limit is ``times`` robust deviations (each at least
+    half a percent of the median) below the median; for fewer, or ``by_ratio``, it is ``ratio`` (0.9: nine tenths)
+    of the median, and ``deviation``, ``seen`` and ``lower`` are None. Where six values or more are clearly of two
+    kinds, the median and the deviation are of the faster kind alone, and the limit is raised so that all of the
+    slower kind are below it; but if fewer than four in ten are of the faster kind, they are of all values.
+    ``sure``: widen a deviation that may be small by chance, as few values have it, so that healthy ones do not
+    count as slow.
     """
     if len(values) < RATIO_FROM:
         return None

@@ -25,7 +25,8 @@ class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     ``level`` is ``fail`` (a job would stop, or give less than the site expects), ``warn`` (slower than the others)
     or ``note`` (worth knowing). The property ``said`` is its text for people: ``what``, with "; " and ``training``
-    behind it unless that is empty. ``new_finding`` makes one with its remedy; all fields are given by keyword.
+    behind it unless that is empty. ``new_finding`` makes one with its remedy and without ``training``; all fields
+    are given by keyword.
     """
 
     kind: str
@@ -83,8 +84,8 @@ def new_finding(
 class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """How fast one group of nodes was in one round, compared with what is usual for groups like it.
 
-    ``nodes`` are the hosts of the group. Without a figure, ``busbw_gbps``, ``share``, ``deviations`` and ``excess``
-    are None and ``slow`` is True.
+    ``judge`` makes it. ``nodes`` are the hosts of the group. Without a figure, ``busbw_gbps``, ``share``,
+    ``deviations`` and ``excess`` are None and ``slow`` is True.
     """
 
     nodes: tuple[str, ...]
@@ -101,11 +102,12 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
     with."""
     slow: bool | None = None
     """True: in round 0 its nodes are to be asked again, in later rounds it was slow again (one slow round proves
-    nothing), or it gave no figure. None: there is nothing to compare it with."""
+    nothing), or it gave no figure. False: none of these. None: there is nothing to compare it with.
+    """
     why: str = ""
     """Why there is no figure; empty: there is one."""
     hung: tuple[str, ...] = ()
-    """Nodes whose ranks hung, where others of the group did not."""
+    """Nodes whose ranks hung, where others of the group did not; empty: none hung, or all did."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,14 +150,17 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
     level: Answer
     """The verdict in a word."""
     answer: str
-    """The verdict with its reason, the line to print first."""
+    """The verdict with its reason, the line to print first: ``ok: no node is slower than the others``. No full
+    stop.
+    """
     findings: tuple[FabricFinding, ...] = ()
     """The worst first."""
     coarseness: str = ""
     """What this number of groups can show, and what it cannot, a text for people; empty: nothing to say."""
     measures: tuple[Measure, ...] = ()
+    """Those of single GPUs and nodes, then of groups, then of all nodes together; empty: nothing gave a figure."""
     groups: tuple[GroupSpeed, ...] = ()
-    """Of all rounds."""
+    """Of all rounds, round by round; empty: no group was measured."""
     topology: dict[str, str] = {}  # msgspec copies it
     """Host name to the name of its switch, as far as groups follow switches; empty: they do not."""
 

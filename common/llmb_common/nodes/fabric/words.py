@@ -18,7 +18,7 @@ class MeasureWord(NamedTuple):
     ``word`` is its name for people, ``unit`` that of its figures. ``slow`` is a share of the median (0.95): where
     no spread is known, a figure below it is slow. ``fails`` is a share of what the site expects: where the site
     sets no tolerance of its own, a figure below it fails. ``setting`` is the key of this expectation in the site's
-    ``health`` section; empty: the measure has no single key.
+    ``health`` section, such as ``matrix_tflops``; empty: the measure has no single key.
     """
 
     word: str
@@ -62,7 +62,8 @@ REMEDIES = {
 
 
 def nodes_text(hosts: Sequence[str]) -> str:
-    """Return ``hosts`` as a compressed host list, ``n[1-4]``, made printable; empty text without hosts.
+    """Return ``hosts`` as a compressed host list, ``n[1-4]``, sorted, each once, made printable; empty text without
+    hosts.
 
     It is cut off after 200 characters, without a mark, so that a long one is for people only, not for commands.
     """
@@ -88,8 +89,10 @@ def figure(value: float, unit: str) -> str:
 
 
 def slower(value: float, median: float) -> str:
-    """Return how far ``value`` is below ``median``, in percent of it, and the median: ``3.9 % below 332.7``.
+    """Return how far ``value`` is below ``median``, in percent of it with one decimal, and the median:
+    ``3.9 % below 332.7``.
 
-    The percentage is negative for a value above the median, which must not be 0. No unit is said.
+    The median has up to four significant digits and must not be 0, else there is a ZeroDivisionError. The
+    percentage is negative for a value above it. No unit is said.
     """
     return f"{percent(1 - value / median)} below {median:.4g}"

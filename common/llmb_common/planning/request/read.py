@@ -61,8 +61,8 @@ _SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_S
 def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:
     """Raise if a name of ``variables`` is probably a misspelling of one of ``documented``; values are not looked at.
 
-    Names of fewer than five letters, secrets, Slurm's own, and those that are known to mean something else are
-    passed over; a documented name in other letters' case is a misspelling.
+    ``documented`` are in capital letters. Names of fewer than five letters, secrets, Slurm's own, and those that
+    are known to mean something else are passed over; a documented name in other letters' case is a misspelling.
 
     Raises:
         RequestError: code ``unknown-variable``: one is; the alphabetically first such name is in the message
@@ -153,7 +153,8 @@ _HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One job as the user asks for it; None: not said, so that the recipe or the site decides.
 
-    ``read_request`` makes it of variables; values are checked one by one there, not against recipe and site. The
+    ``read_request`` makes it of variables, with absolute paths and whole numbers from 1 (``cpu_pinning``, and the
+    columns that count layers, from 0); values are checked one by one there, not against recipe and site. The
     property ``checks_engine`` is False where LLMB_ENGINE_CHECK is ``off``: settings are not compared with the
     release of Megatron-Bridge in the job's image.
     """
@@ -177,7 +178,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: str | None = None
     """As Slurm writes it, such as ``01:30:00``."""
     columns: Mapping[str, int | bool | None] = msgspec.field(default_factory=dict)
-    """Layout columns to change, by name; None as a value: not used (``NA``)."""
+    """Layout columns to change, by their names in small letters, such as ``tp``; None as a value: not used
+    (``NA``).
+    """
     megatron: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Settings of the framework, from ``section.field`` to text."""
     scheduler: Mapping[str, str] = msgspec.field(default_factory=dict)

@@ -22,13 +22,14 @@ class Reader:
 
     It is made from the variables, values by name, and the front end's names for messages (``say``); it changes
     neither. A variable that is missing, empty or blank counts as not set: then methods return None, but ``count``
-    0, ``switch`` its documented default, ``mounts`` () and ``settings`` {}. Text: ``text`` as written, ``lower`` in
-    lower case, ``choice`` and ``way`` one of some lower-case words, ``name`` a name that Slurm takes, ``duration``
-    a time limit as Slurm writes it (``01:30:00``), ``image`` a file's absolute path or a registry's name. ``path``
-    gives an absolute Path; ``positive`` a number from 1, ``size_or_none`` one from 1 or None for ``NA``, ``count``
-    one from 0; ``switch`` True or False; ``dry_run`` ``script``, ``json`` or None. ``one_line`` returns the value
-    that it is called with. A wrong value raises RequestError. Names are case-sensitive; ``name``, ``choice`` and
-    ``switch`` take only names of ``VARIABLES``.
+    0, ``switch`` its documented default, ``mounts`` () and ``settings`` {}. Text, always without blanks around it:
+    ``text`` as written, ``lower`` in lower case, ``choice`` and ``way`` one of some lower-case words, ``name`` a
+    name that Slurm takes, ``duration`` a time limit as Slurm writes it (``01:30:00``), ``image`` a file's absolute
+    path or a registry's name. ``path`` gives an absolute Path; ``positive`` a number from 1, ``size_or_none`` one
+    from 1 or None for ``NA``, ``count`` one from 0; ``switch`` True or False; ``dry_run`` ``script``, ``json`` or
+    None; ``mounts`` a tuple of mounts as written, ``settings`` a dict from ``section.field`` to text. ``one_line``
+    returns the value that it is called with. A wrong value raises RequestError. Names are case-sensitive; ``name``,
+    ``choice`` and ``switch`` take only names of ``VARIABLES``.
     """
 
     def __init__(self, variables: Mapping[str, str], say: FieldNames) -> None:
@@ -46,6 +47,8 @@ class Reader:
     def one_line(self, name: str, value: str) -> str:
         """Return ``value`` as it is, blanks included, if it is one line of valid text; the variable ``name`` is for
         the message.
+
+        An empty value comes back, too.
 
         Raises:
             RequestError: it has several lines or a control character, such as a tab, or is not valid text
@@ -213,14 +216,15 @@ class Reader:
         raise self._value_error(name, value, " is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
 
     def duration(self, name: str) -> str | None:
-        """Return the time limit in the variable ``name`` as Slurm reads it, such as ``01:30:00``; None where it is
-        not set or empty.
+        """Return the time limit in the variable ``name`` as Slurm reads it, such as ``01:30:00``; None where it is not
+        set or empty.
 
-        ``90m``, ``8h`` or ``2d`` and a plain number, which is minutes, become hours, minutes and seconds; a limit
-        with colons comes back as it is written.
+        ``90m``, ``8h`` or ``2d`` (also s and w) and a plain number, which is minutes, become hours, minutes and
+        seconds, ``48:00:00``; hours, minutes and seconds with colons, perhaps with days (``2-00:00:00``), come back
+        as written.
 
         Raises:
-            RequestError: it is no time limit, zero or unlimited
+            RequestError: it is no time limit, as Slurm's shorter ``30:00`` is none here, or it is zero or unlimited
         """
         value = self.text(name)
         if value is None:

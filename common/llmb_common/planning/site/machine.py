@@ -33,7 +33,7 @@ class Machine(NamedTuple):
     gpus: int = 0
     """Number of this machine's GPUs; 0 where they were not looked for."""
     has_nsys: bool = False
-    """Whether nsys is on PATH here."""
+    """Whether nsys is on PATH here; False, too, where a scheduler runs jobs, as it is not looked for then."""
     release: tuple[int, int] = NEWEST
     """First two numbers of the release of the scheduler's program; (0, 0): it does not say; ``NEWEST``: there is none
     to ask."""
@@ -57,7 +57,7 @@ _SECONDS = 20.0
 def gpu_names() -> list[str]:
     """Return the product name of each of this machine's GPUs, by nvidia-smi and in its order.
 
-    Empty where it is missing, fails or does not answer in time. It is asked anew with each call.
+    Empty where it is missing, fails or does not answer within 20 seconds. It is asked anew with each call.
     """
     if shutil.which("nvidia-smi") is None:
         return []
@@ -102,9 +102,10 @@ def detect_cluster_type() -> ClusterType:
 def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
     """Return what planning needs to know of this machine; asks nvidia-smi, or the scheduler's program for its release.
 
-    How jobs run is what the request or else the site says; where neither does, it is detected. A dry run for GPUs
-    then plans for a scheduler even where there is none. Where a scheduler runs jobs, or the request or the site
-    says ``cpu``, this machine's GPUs are not looked for. What does not answer counts as not there.
+    How jobs run is what the request or else the site says; where neither does, it is detected. If no scheduler is
+    found then, a dry run plans for the one whose variables the request has, or, with a GPU type and a number of
+    GPUs, for Slurm. Where a scheduler runs jobs, or the request or the site says ``cpu``, this machine's GPUs are
+    not looked for. What does not answer counts as not there.
 
     Raises:
         ValueError: the site or the request names no known way of running jobs
@@ -142,7 +143,8 @@ def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
 def _mpi_types(traits: Traits) -> tuple[str, ...]:
     """Return the kinds of MPI, such as ``none`` or ``pmix``, with which this machine's scheduler can start ranks.
 
-    Empty: it does not say.
+    ``traits`` are of a way of running jobs that can say so (``mpi_types`` is not empty). Empty: it does not say
+    now.
     """
     found: tuple[str, ...] = import_named(traits.mpi_types)()
     return found

@@ -47,7 +47,8 @@ _TABLE = (
 class DamagedIndex(Exception):
     """The index's file is missing, damaged, or of another version, so that it must be built anew.
 
-    ``read_index`` and ``open_index`` raise it, also for what the caller's block finds out.
+    ``read_index`` and ``open_index`` raise it, also for what SQL in the caller's ``with`` block finds out. Its text
+    says what is wrong.
     """
 
 
@@ -60,11 +61,13 @@ def index_file(install: Path) -> Path:
 def read_index(install: Path) -> Iterator[sqlite3.Connection]:
     """Yield, for the length of a ``with`` block, a read-only connection to the installation's index of runs.
 
-    It keeps no writer waiting, and waits up to ten seconds for one that commits.
+    It keeps no writer waiting, and waits up to ten seconds for one that commits. The connection is closed at the
+    end.
 
     Raises:
-        DamagedIndex: the file is missing or cannot be used
+        DamagedIndex: the file is missing or cannot be used, as is found now or in the block
         sqlite3.Error: it cannot be read now
+        RuntimeError: the block used the connection wrongly
     """
     with _connection(install, "ro") as connection:
         yield connection
@@ -72,15 +75,16 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def open_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to the installation's existing index of runs, for changes.
+    """Yield, for the length of a ``with`` block, a connection to the installation's existing index, for changes.
 
-    They are committed when the context ends, and dropped on an error. It waits up to 20 seconds for whoever else
-    changes the index. The folder ``.llmb`` is created if missing, an index is not.
+    They are committed when the block ends, and dropped on an error; the block itself must not commit. It waits up
+    to 20 seconds for whoever else changes the index. The folder ``.llmb`` is created if missing, an index is not.
 
     Raises:
-        DamagedIndex: the file is missing or cannot be used
+        DamagedIndex: the file is missing or cannot be used, as is found now or in the block
         RecordError: another process does not finish its change, or the lock file cannot be opened
         sqlite3.Error: the index cannot be written now
+        RuntimeError: the block used the connection wrongly
         OSError: the folder cannot be created, or locking fails for another reason
     """
     file = index_file(install)
@@ -128,14 +132,14 @@ def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
 def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, instead_of: int | None = None) -> None:
     """Build the installation's index beside the present one, then put it in that one's place.
 
-    An error, also one of ``fill``, which passes, leaves the present one as it is. The folder ``.llmb`` is created if
-    missing.
+    An error, also one of ``fill``, which passes, leaves the present one as it is, and nothing half-built behind.
+    The folder ``.llmb`` is created if missing.
 
     Args:
         install: the installation
         fill: gets a connection to the new database, and writes the rows into its empty table; it does not commit
-        instead_of: the inode of a file that cannot be used: where another one has taken its place, that stays, and
-            nothing is built; None: the index is built in any case
+        instead_of: the inode of a file that cannot be used (0: there was none): where another one has taken its
+            place, that stays, and nothing is built; None: the index is built in any case
 
     Raises:
         RecordError, sqlite3.Error, OSError: it cannot be written
@@ -168,7 +172,8 @@ def inode_of(file: Path) -> int:
 def make_table(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], None]) -> None:
     """Create the index's table in the empty database behind ``connection``, let ``fill`` write rows, and commit.
 
-    ``fill`` gets the connection. What it raises passes, and nothing is committed then.
+    ``fill`` gets the connection, inside the transaction. What it raises passes, and nothing is committed then.
+    ``connection`` must be one without transactions of its own (``isolation_level`` None).
 
     Raises:
         sqlite3.Error: the database cannot be written
@@ -194,12 +199,12 @@ _AT_ONCE = 200
 class LogFigures(NamedTuple):
     """What reading a run's log gave, as the index keeps it.
 
-    ``folder`` is the run's, as the index names it. ``stamp`` is the caller's mark of the log's version: where the log
-    has another one now, the figures are out of date. ``configuration`` is the text of ``configuration_of``, equal for
-    repeats. ``step_seconds`` is the mean step time of a run that says how fast its configuration is; None for any
-    other. ``figures`` is what tables of many runs need, ``timing`` the rest, both as the caller has encoded them. What
-    is read from the index has the first five fields alone, and defaults in the others. ``kept_figures`` reads it,
-    ``keep_figures`` writes it.
+    ``folder`` is the path of the run's folder as the index names it (``RunRow.path``). ``stamp`` is the caller's
+    mark of the log's version: where the log has another one now, the figures are out of date. ``configuration`` is
+    the text of ``configuration_of``, equal for repeats. ``step_seconds`` is the mean step time, in seconds, of a
+    run that says how fast its configuration is; None for any other. ``figures`` is what tables of many runs need,
+    ``timing`` the rest, both as the caller has encoded them. What is read from the index has the first five fields
+    alone, and defaults in the others. ``kept_figures`` reads it, ``keep_figures`` writes it.
     """
 
     folder: str
@@ -220,9 +225,9 @@ class LogFigures(NamedTuple):
 class Reason(NamedTuple):
     """Why a run failed by its log, as the index keeps it.
 
-    ``folder`` is the run's, as the index names it. ``stamp`` is the caller's mark of the log's version: where the log
-    has another one now, the reason is out of date. ``content`` is the reason as the caller has encoded it.
-    ``kept_reasons`` reads it, ``keep_reasons`` writes it.
+    ``folder`` is the path of the run's folder as the index names it (``RunRow.path``). ``stamp`` is the caller's
+    mark of the log's version: where the log has another one now, the reason is out of date. ``content`` is the
+    reason as the caller has encoded it. ``kept_reasons`` reads it, ``keep_reasons`` writes it.
     """
 
     folder: str
@@ -233,7 +238,7 @@ class Reason(NamedTuple):
 class Past(NamedTuple):
     """The stored ``figures`` of a run that says how fast its ``configuration`` is, as the caller encoded them.
 
-    ``configuration`` is the text of ``configuration_of``. ``past_figures`` reads it.
+    ``configuration`` is the text of ``configuration_of``, ``run_id`` the run's. ``past_figures`` reads it.
     """
 
     configuration: str
@@ -242,7 +247,7 @@ class Past(NamedTuple):
 
 
 class PastTime(NamedTuple):
-    """The mean step time, in seconds, of a run that says how fast its ``configuration`` is.
+    """The mean step time (``step_seconds``) of a run that says how fast its ``configuration`` is.
 
     ``configuration`` is the text of ``configuration_of``: key, blank, software. ``past_times`` reads it.
     """
@@ -261,9 +266,9 @@ _REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
     """Return what the installation's index keeps of the logs of the runs in ``folders``, by folder.
 
-    Folders are named as in the index. Runs of which it keeps nothing are left out; whether a log has changed since is
-    for the caller to compare, by ``stamp``. For more than 200 folders it returns those of all runs. Empty where the
-    index cannot be read or trusted.
+    Folders are paths as the index names them (``RunRow.path``). Runs of which it keeps nothing are left out;
+    whether a log has changed since is for the caller to compare, by ``stamp``. For more than 200 folders it returns
+    those of all runs. Empty where ``folders`` is, and where the index cannot be read or trusted.
     """
     return _of(install, _FIGURES, LogFigures, folders)
 
@@ -271,9 +276,9 @@ def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigure
 def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
     """Return why the runs in ``folders`` failed, as far as the installation's index keeps it, by folder.
 
-    Folders are named as in the index. Runs of which it keeps nothing are left out; whether a log has changed since is
-    for the caller to compare, by ``stamp``. For more than 200 folders it returns those of all runs. Empty where the
-    index cannot be read or trusted.
+    Folders are paths as the index names them (``RunRow.path``). Runs of which it keeps nothing are left out;
+    whether a log has changed since is for the caller to compare, by ``stamp``. For more than 200 folders it returns
+    those of all runs. Empty where ``folders`` is, and where the index cannot be read or trusted.
     """
     return _of(install, _REASON, Reason, folders)
 
@@ -281,8 +286,9 @@ def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
 def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
     """Return the rows that ``query`` gives for the runs in ``folders``, each made into a ``kind``, by folder.
 
-    ``query`` is SQL that ends in a condition, to which another is added; ``kind`` is called with a row's columns. For
-    more than 200 folders it returns those of all runs. Empty where the index cannot be read or trusted.
+    ``query`` is SQL that ends in a condition, to which another is added; ``kind`` is called with a row's columns,
+    each as a positional argument, and its result has a ``folder``. For more than 200 folders it returns those of
+    all runs. Empty where ``folders`` is, and where the index cannot be read or trusted.
     """
     if len(folders) > _AT_ONCE:
         return {row.folder: row for row in _ask(install, query, (), kind)}
@@ -293,8 +299,8 @@ def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection
 def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
     """Write figures of runs into the installation's index, in place of what it kept; return whether that worked.
 
-    Runs that the index does not know are left out. A failure is not raised, and nothing is written then: it costs the
-    time to read logs again, and nothing else.
+    Runs that the index does not know are left out. A failure is not raised, and nothing is written then, nor where
+    there is no index: it costs the time to read logs again, and nothing else.
     """
     return _keep(
         install,
@@ -308,8 +314,8 @@ def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
 def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
     """Write into the installation's index why runs failed, in place of what it kept; return whether that worked.
 
-    Runs that the index does not know are left out. A failure is not raised, and nothing is written then: it costs the
-    time to read logs again, and nothing else.
+    Runs that the index does not know are left out. A failure is not raised, and nothing is written then, nor where
+    there is no index: it costs the time to read logs again, and nothing else.
     """
     return _keep(install, "UPDATE runs SET why_stamp = :stamp, why = :content WHERE folder = :folder", reasons)
 
@@ -342,8 +348,9 @@ def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
 def past_times(install: Path, configuration: str) -> list[PastTime]:
     """Return the step times of the newest runs whose configuration begins with ``configuration``, the newest first.
 
-    Configurations are texts of ``configuration_of``, and case counts. At most 200, and only of runs that say how fast
-    their configuration is. Empty: there are none, or the index cannot be read or trusted.
+    Configurations are texts of ``configuration_of``, and case counts. At most 200, and only of runs that say how
+    fast their configuration is; several may be of the same configuration. Empty: there are none, or the index
+    cannot be read or trusted.
     """
     query = (
         "SELECT configuration, step_seconds FROM runs WHERE configuration >= ? AND configuration < ?"
@@ -357,7 +364,8 @@ def past_times(install: Path, configuration: str) -> list[PastTime]:
 def past_memory(install: Path, key: str) -> list[float]:
     """Return peak GPU memory as measured over as predicted, for the newest runs whose ``memory_key`` is ``key``.
 
-    At most 200, the newest first. Empty: there are none, or the index cannot be read or trusted.
+    They are ratios above 0 (1.1: a tenth more than predicted), at most 200, the newest run's first. Empty: there
+    are none, or the index cannot be read or trusted.
     """
     query = "SELECT memory_ratio FROM runs WHERE memory_key = ? AND memory_ratio > 0 ORDER BY created DESC LIMIT ?"
     return _ask(install, query, (key, _NEWEST_OF_KIND), float)
@@ -379,7 +387,8 @@ def past_figures(install: Path, stamp: str) -> list[Past]:
 def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[..., Item]) -> list[Item]:
     """Return the rows that ``query`` with ``values`` gives in the installation's index, each made into a ``kind``.
 
-    ``kind`` is called with a row's columns. Empty where there is no index, it cannot be read, or somebody who is not
+    They are in the order of ``query``, whose placeholders ``values`` fills. ``kind`` is called with a row's
+    columns, each as a positional argument. Empty where there is no index, it cannot be read, or somebody who is not
     trusted may have written it: figures decide verdicts. Trusted are this user, root and the installation's owner.
     """
     try:

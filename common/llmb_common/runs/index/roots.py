@@ -23,8 +23,9 @@ def real(path: str | Path) -> str:
 def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     """Return the experiments folders of an installation: those inside, those listed outside it, and ``more``.
 
-    They are in this order, those inside in no particular one. The key is a folder's real path, the value the path under
-    which the index knows it: of several names of one folder, the first. They need not exist.
+    They are in this order, those inside in no particular one. Keys and values are texts: the key is a folder's real
+    path, the value the path under which the index knows it: of several names of one folder, the first. They need
+    not exist; the list need not, either.
 
     Raises:
         RecordError: the list of those outside cannot be read, or is damaged
@@ -55,10 +56,10 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
 
 
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
-    """Return the paths of all folders that may be a run's, of an installation and of the experiments folders ``more``.
+    """Return the paths, as texts, of all folders that may be a run's, of an installation and of the folders ``more``.
 
-    They are the folders two levels below an experiments folder, without hidden ones. Whether they contain a record is
-    not looked at.
+    ``more`` are experiments folders. Those that may be a run's are two levels below an experiments folder, without
+    hidden ones. Whether they contain a record is not looked at. A folder that cannot be read counts as empty.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read

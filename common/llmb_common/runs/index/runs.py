@@ -25,11 +25,13 @@ class RunRow(msgspec.Struct, frozen=True):
     """One run as the index lists it. Times are Unix seconds; ``load_record`` of its folder gives everything else.
 
     ``name`` is that of the run and of its folder. ``state_time`` is since when the run is in ``state``, ``detail``
-    explains the state, ``created`` is when the run was recorded first. ``executor`` is the kind of cluster.
-    ``fp8_recipe`` None: not in FP8. ``job_id`` None: no job is known yet. The properties ``folder`` and ``log`` are the
-    paths of its folder and its training log, whether they exist or not. A run whose record cannot be read has state
-    ``UNREADABLE``, the reason as ``detail``, names taken from its folder, the time of run.json for both times, and
-    defaults in the other fields. ``row_of`` makes it of a record, ``rows_from`` of what a query gives.
+    explains the state (empty: nothing does), ``created`` is when the run was recorded first. ``variant``,
+    ``model_size``, ``dtype``, ``gpu_type``, ``gpus`` and ``nodes`` are those of its plan. ``executor`` is the kind
+    of cluster (``slurm``). ``fp8_recipe`` None: not in FP8. ``job_id`` None: no job is known yet. The properties
+    ``folder`` and ``log`` are the paths of its folder and its training log, whether they exist or not. A run whose
+    record cannot be read has state ``UNREADABLE``, the reason as ``detail``, names taken from its folder, the time
+    of run.json for both times, and defaults in the other fields. ``row_of`` makes it of a record, ``rows_from`` of
+    what a query gives.
     """
 
     name: str
@@ -99,10 +101,11 @@ def row_of(record: RunRecord) -> RunRow:
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on runs, all of which must hold. An empty tuple or None is no condition.
 
-    Of a tuple, any entry may fit. Texts are compared exactly, with case, with the fields of ``RunRow`` of the same
-    name. ``chain`` is the run ID of a chain's first run, ``key`` the caller's name for a submission; ``round`` fits the
-    keys that go on with a colon right behind it. A run whose record cannot be read counts as ended. ``limit``: at most
-    so many runs, the newest.
+    Of a tuple, any entry may fit. Texts are compared exactly, with case, with the field of ``RunRow`` of the same
+    name (``workloads`` with ``workload``). ``chain`` is the run ID of a chain's first run, ``key`` the caller's
+    name for a submission; ``round`` fits the keys that go on with a colon right behind it. A run whose record
+    cannot be read counts as ended. ``limit``: at most so many runs, the newest; 0: none. Callers of ``find_runs``
+    make it.
     """
 
     workloads: tuple[str, ...] = ()
@@ -163,8 +166,9 @@ _OPEN = sorted(LIVE_STATES | {"LOST", "NOT_SUBMITTED", UNREADABLE})
 def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> None:
     """Write the present state of the run that ``record`` describes into the index, in place of the former one.
 
-    ``install`` is the installation of the index behind ``connection``. No stamp is written with it, so unless the run
-    has ended the next query reads its run.json again. The caller commits.
+    ``install`` is the installation of the index behind ``connection``. What the index keeps of the run's log stays.
+    No stamp is written with it, so unless the run has ended the next query reads its run.json again. The caller
+    commits.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -178,7 +182,8 @@ def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
     """Write ``row`` with ``stamp``, the mark of the run.json that was read, into the index; the caller commits.
 
-    What the index keeps of the run's log stays. An empty ``stamp``: the next query reads run.json again.
+    It takes the place of the row of the same folder, if there is one; what that keeps of the run's log stays. An
+    empty ``stamp``: the next query reads run.json again.
 
     Raises:
         sqlite3.Error: the index cannot be written
@@ -203,9 +208,9 @@ def rows_from(found: Iterable[Sequence[Any]]) -> list[RunRow]:
 def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[str, str]:
     """Return the run folders that the index must read again: by folder, the stamp of its run.json now.
 
-    They are of the index and of ``present``, the paths of all folders that may be a run's now. The stamp is empty where
-    the run is gone. Runs that have ended for good are not looked at again while their folder is there. Nothing is
-    written.
+    They are of the index and of ``present``, the paths of all folders that may be a run's now. The stamp is empty
+    where the run is gone. The folders are in no order to rely on, and empty where nothing has changed. Runs that
+    have ended for good are not looked at again while their folder is there. Nothing is written.
 
     Raises:
         sqlite3.Error: the index cannot be read
@@ -226,7 +231,8 @@ def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[s
 def _stamp(folder: str) -> str:
     """Return text that tells the run.json in ``folder`` from any later one, each of which is a new file.
 
-    Empty where there is none: the folder is no run's then.
+    It is time (in nanoseconds), inode and size with dots between them. Empty where there is none: the folder is no
+    run's then.
     """
     try:
         status = os.lstat(f"{folder}/run.json")
@@ -253,8 +259,8 @@ def update(connection: sqlite3.Connection, changed: Mapping[str, str]) -> None:
 def _read_run(connection: sqlite3.Connection, folder: Path, stamp: str) -> None:
     """Write the run in ``folder`` into the index, as its run.json says, with the file's ``stamp``; the caller commits.
 
-    ``stamp`` is not empty. A run whose run.json is damaged, or names another folder, gets the state ``UNREADABLE``: it
-    is shown, not hidden.
+    ``stamp`` is an answer of ``_stamp``, and not empty. A run whose run.json is damaged, or names another folder,
+    gets the state ``UNREADABLE``, and the stamp's time: it is shown, not hidden.
 
     Raises:
         sqlite3.Error: the index cannot be written

@@ -65,10 +65,10 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
 def find_run(install: Path, word: str) -> RunRow:
     """Return the run that ``word`` names: a run folder, a run's name, run ID, job ID, or the beginning of a run ID.
 
-    They are tried in this order, all but the last exactly; a folder's path may be relative, or lead through links. Of
-    several runs the newest of this user's is meant, else the newest of others'. A number is a job ID or a whole run ID,
-    never the beginning of one: the job may be somebody else's, and a run whose ID begins like it has nothing to do with
-    it.
+    They are tried in this order, all but the last exactly; a folder's path may be relative, or lead through links.
+    Of several runs the newest of this user's is meant, else the newest of others'. A number is a job ID or a whole
+    run ID, never the beginning of one: the job may be somebody else's, and a run whose ID begins like it has
+    nothing to do with it. The index is brought up to date first, as in ``find_runs``.
 
     Raises:
         RequestError: code ``no-run``: there is none (with near names); ``ambiguous``: several run IDs begin with it
@@ -103,7 +103,8 @@ def find_run(install: Path, word: str) -> RunRow:
 def _rows_where(install: Path, column: str, value: str) -> list[RunRow]:
     """Return the runs of ``install`` whose ``column`` in the index is exactly ``value``, the newest first.
 
-    ``column`` becomes part of the query as it is. At most 100; empty where there are none.
+    ``column``, a field of ``RunRow``, becomes part of the query as it is. At most 100; empty where there are none.
+    The index is brought up to date first.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -114,9 +115,9 @@ def _rows_where(install: Path, column: str, value: str) -> list[RunRow]:
 def index_records(*records: RunRecord) -> bool:
     """Write the present state of ``records``, all of one installation, into its index; return whether that worked.
 
-    True for no records. Nothing is raised, and a failure is made up for later: a run that the index does not know is
-    found by its folder, and one that it has as alive is read again. Experiments folders outside the installation are
-    added to its list.
+    True for no records. An index that is missing or damaged is built anew from the run folders. Nothing is raised,
+    and a failure is made up for later: a run that the index does not know is found by its folder, and one that it
+    has as alive is read again. Experiments folders outside the installation are added to its list.
     """
     if not records:
         return True
@@ -148,7 +149,8 @@ def _installation_of(record: RunRecord) -> Path:
 def rebuild(install: Path) -> int:
     """Build the index of ``install`` again from the run folders; return the number of runs in it.
 
-    It takes the place of the present one.
+    It takes the place of the present one, and what that keeps of logs is lost; where building fails, that one
+    stays.
 
     Raises:
         RecordError: the index cannot be written, or the list of folders outside the installation cannot be used
@@ -196,7 +198,7 @@ def _build(install: Path, instead_of: int | None = None) -> None:
 def _roots_of_earlier_release(install: Path) -> list[str]:
     """Return the experiments folders outside the installation that an index before version 10 kept itself.
 
-    Empty where there is no such index, or it cannot be read.
+    They are in no order to rely on. Empty where there is no such index, or it cannot be read.
     """
     try:
         with contextlib.closing(sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True)) as old:
@@ -208,7 +210,8 @@ def _roots_of_earlier_release(install: Path) -> list[str]:
 def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
     """Return (WHERE clause for ``wanted`` with a blank before it, its values in order).
 
-    Both are empty for all runs. ``fits`` and ``limit`` are not part of it.
+    The clause has placeholders, ``?`` for each of the values: `` WHERE workload IN (?, ?)``. Both are empty for all
+    runs. ``fits`` and ``limit`` are not part of it.
     """
     named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
     asked: list[tuple[str, tuple[Any, ...]]] = [
@@ -234,8 +237,9 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
 def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:
     """Return the runs that ``query`` finds in the index, after bringing it up to date with the run folders.
 
-    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. Experiments folders in ``roots``
-    count, too. An index that is damaged is built anew; one that cannot be used at all is done without, which is slower.
+    They are in the order of ``query``; empty: it finds none. ``query`` is SQL for all ``FIELDS``, ``values`` are
+    those of its placeholders. Experiments folders in ``roots`` count, too. An index that is damaged is built anew;
+    one that cannot be used at all is done without, which is slower.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -256,8 +260,8 @@ def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[P
 def _query_index_file(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
     """Return the runs that ``query`` finds in the index's file, brought up to date with the run folders ``present``.
 
-    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. The file is written only if something
-    has changed.
+    They are in the order of ``query``; empty: it finds none. ``query`` is SQL for all ``FIELDS``, ``values`` are
+    those of its placeholders. The file is written only if something has changed.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
@@ -276,8 +280,9 @@ def _query_index_file(install: Path, query: str, values: list[Any], present: set
 def _query_in_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
     """Return the runs that ``query`` finds among the run folders ``present``, without changing the index's file.
 
-    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. It uses a copy of the file in memory,
-    or the folders alone where that cannot be read: slow, and always possible.
+    They are in the order of ``query``; empty: it finds none. ``query`` is SQL for all ``FIELDS``, ``values`` are
+    those of its placeholders. It uses a copy of the file in memory, or the folders alone where that cannot be read:
+    slow, and always possible.
     """
     # With what the file has, if it can be read, only what has changed since is read from the folders.
     with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory_database() as connection:
@@ -299,8 +304,9 @@ def _rows(
 ) -> list[RunRow]:
     """Return the runs that ``query`` finds, after the index was brought up to date with ``changed``.
 
-    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. ``changed``, an answer of
-    ``changed_folders``, is None where the index is up to date already; else the caller commits.
+    They are in the order of ``query``; empty: it finds none. ``query`` is SQL for all ``FIELDS``, ``values`` are
+    those of its placeholders. ``changed``, an answer of ``changed_folders``, is None where the index is up to date
+    already; else the caller commits.
 
     Raises:
         sqlite3.Error: the index cannot be read or written

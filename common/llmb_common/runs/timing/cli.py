@@ -64,8 +64,10 @@ def _output_format(text: str) -> str:
 def _parser(style: Style, program: str) -> argparse.ArgumentParser:
     """Return the parser for the options of ``program``; ``style`` gives the window and the unit for its help.
 
-    It gives ``folder`` (a list of paths), ``format``, ``version``, ``full_names`` and ``window``. Its mistakes are
-    raised as RequestError, but at ``--help`` it ends the process, so callers handle that themselves.
+    What it parses has ``folder`` (a list of paths, may be empty), ``format`` (``table``, ``csv`` or ``json``),
+    ``version`` and ``full_names`` (True where given) and ``window`` (a ``Window``, by default that of ``style``).
+    Its mistakes are raised as RequestError, but at ``--help`` it ends the process, so callers handle that
+    themselves.
     """
     parser = _Parser(
         prog=program,
@@ -94,9 +96,10 @@ def _parser(style: Style, program: str) -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command with ``arguments`` (None: those of the process); return its exit status.
 
-    They are ``mbridge|nemo [FOLDER] [options]``. The table goes to stdout, and why a run is no success to stderr, with
-    notes on logs. The status is 0 where every run is Success, Trained or Running, 1 where one is Failed or Incomplete,
-    and 2 where the request is wrong. Errors are printed, not raised.
+    They are ``mbridge|nemo [FOLDER] [options]``. The table goes to stdout, and why a run is no success to stderr,
+    with notes on logs. The status is 0 where every run is Success, Trained or Running, 1 where one is Failed or
+    Incomplete, 2 where the request is wrong, 3 where something cannot be read or written, and 130 when interrupted.
+    Errors are printed, not raised. No file is written.
     """
     words = sys.argv[1:] if arguments is None else arguments
     return guarded(lambda: _run(words))
@@ -105,11 +108,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     """Print the table of the runs in a folder, and on stderr why some are no success; return the exit status.
 
-    ``arguments`` are those of ``main``. The status is 0 where no run is Failed or Incomplete, and after ``--help`` and
-    ``--version``; 1 where one is.
+    ``arguments`` are those of ``main``. The status is 0 where no run is Failed or Incomplete, and after ``--help``
+    and ``--version``; 1 where one is. Nothing is printed where it raises RequestError.
 
     Raises:
         RequestError: an argument is wrong, or there is no run
+        OSError: the folder cannot be looked at, or stdout or stderr cannot be written
     """
     if not arguments or arguments[0] not in STYLES:
         raise RequestError("the first argument is mbridge or nemo", remedy=f"or use common/{_PROGRAMS['mbridge']}")
@@ -138,10 +142,10 @@ def _run(arguments: list[str]) -> int:
     complaints: list[str] = []
 
     def judged() -> Iterator[RunTiming]:
-        """Yield each of the enclosing function's ``runs`` with its status, one at a time.
+        """Yield each of the enclosing function's ``runs`` with its status, one at a time and in their order.
 
-        Its state is added to ``states``, its complaints to ``complaints``. One at a time, as the steps of thousands of
-        runs take more memory than all the rest.
+        It is measured over the window that was asked for. Its state is added to ``states``, its complaints to
+        ``complaints``. One at a time, as the steps of thousands of runs take more memory than all the rest.
         """
         for files in runs:
             timing = analyse(files, asked.window)
@@ -161,8 +165,8 @@ def _run(arguments: list[str]) -> int:
 def _complaints(timing: RunTiming) -> list[str]:
     """Return lines for stderr about a run: why it is not a Success, then the notices on its log.
 
-    They are ``NAME: STATE: REASON: MESSAGE`` and ``NAME: note: NOTICE``, without line breaks. Empty where there is
-    nothing to say.
+    They are ``NAME: STATE: REASON: MESSAGE`` and ``NAME: note: NOTICE``, without line breaks. Empty: it is a
+    Success without notices.
     """
     status, name = timing.status, printable(timing.files.name)
     lines = [f"{name}: note: {printable(notice)}" for notice in timing.notices]
@@ -174,8 +178,11 @@ def _complaints(timing: RunTiming) -> list[str]:
 def _folder(named: list[Path]) -> Path:
     """Return the folder to search for runs: the one in ``named``, or ``experiments`` where that is empty.
 
+    It is as it was named, relative to the current folder, and may also be a log.
+
     Raises:
         RequestError: it does not exist, or several are named
+        OSError: whether it exists cannot be found out
     """
     if len(named) > 1:
         raise RequestError(

@@ -51,9 +51,9 @@ _LATE = 2
 class RecordSequence:
     """The iterations of a log while it is read: those that stand so far (``kept``), and what became of the others.
 
-    ``kept`` are (offset in the file, iteration), in the order of iterations. It begins empty; ``add`` takes the log's
-    records in the order in which they are printed, each with its offset in the file. It returns nothing, and changes
-    the fields.
+    ``kept`` are (offset in the file, iteration), in the order of iterations, each number once. It begins empty;
+    ``add`` takes the log's records, one at a time and in the order in which they are printed, each with its offset
+    in the file. It returns nothing, raises nothing, and changes the fields. ``read_log`` fills one.
     """
 
     kept: list[tuple[int, Iteration]] = field(default_factory=list)
@@ -155,7 +155,8 @@ class LogContent(NamedTuple):
     """What a training log tells: its iterations, and what is wrong with it; ``read_log`` makes it.
 
     ``iterations`` are those that stand, in order of their numbers: a restart replaces those that it repeats.
-    ``log_format`` is the engine's (``mbridge`` or ``nemo``). ``memory`` None: nothing was printed.
+    ``log_format`` is the engine's (``mbridge`` or ``nemo``). ``memory`` None: nothing was printed. Its other fields
+    have their defaults where the log has nothing of the kind.
     """
 
     log_format: LogFormat | None
@@ -174,11 +175,12 @@ class LogContent(NamedTuple):
     nothing_left: bool = False
     """There is no iteration, because the checkpoint was from the last step."""
     of_rank_0: bool = False
-    """It has rank 0's prints alone: ``iterations`` are of times and TFLOP/s, numbered by counting."""
+    """It has rank 0's prints alone: ``iterations`` are of times and TFLOP/s, numbered by counting, without losses."""
     interval: int = 1
     """How many steps a record is the mean of."""
     end: int = 0
-    """The offset in the file of the last record's marker, whether the record is whole or not; 0 where there is none."""
+    """The offset in the file of the last record's marker, whether that record is whole or not; 0 where none is whole.
+    """
 
 
 class IterationsOnDisk(Sequence[Iteration]):
@@ -278,8 +280,8 @@ def read_log(file: FileIO) -> LogContent:
 def interval_of(iterations: Sequence[Iteration]) -> int:
     """Return how many steps each record of a log is the mean of (Megatron's ``log_interval``).
 
-    Megatron prints where the number of the iteration is a multiple of it. 1 for records of NeMo, for fewer than three
-    records, and where it cannot be told.
+    ``iterations`` are all of the log, in order. Megatron prints where the number of the iteration is a multiple of
+    it. 1 for records of NeMo, for fewer than three records, and where it cannot be told.
     """
     if len(iterations) < 3 or iterations[1].index - iterations[0].index == 1 or iterations[0].zero_based:
         return 1
@@ -290,9 +292,10 @@ def interval_of(iterations: Sequence[Iteration]) -> int:
 def _without_records(file: FileIO, damaged: int) -> LogContent:
     """Return what a log without a whole record tells: that nothing was left to train, or rank 0's step times.
 
-    These times are left out where there are ``damaged`` records (their number): it is the last rank's log, too, and
-    they are not all that it should have. They are left out, too, where they are not more than ``_LATE`` (2): the first
-    lines of a log that was cut there may be rank 0's.
+    ``file`` is the log, open in binary mode and unbuffered. These times are left out where there are ``damaged``
+    records (their number): it is the last rank's log, too, and they are not all that it should have. They are left
+    out, too, where they are not more than ``_LATE`` (2): the first lines of a log that was cut there may be rank
+    0's.
 
     Raises:
         OSError: the file cannot be read
@@ -339,8 +342,9 @@ def _printed(text: bytes) -> tuple[float, float] | None:
 def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints | None:
     """Return the peak GPU memory that is printed among the first iterations of a log; None where there is none.
 
-    ``records`` are its iterations with their offsets, as (offset, iteration); None without any. At most 16 MiB are
-    read: a log with traces of every collective has much between iterations.
+    ``file`` is the log, open in binary mode and unbuffered. ``records`` are its iterations with their offsets, as
+    (offset, iteration), in order; None is returned without any. At most 16 MiB are read: a log with traces of every
+    collective has much between iterations.
 
     Raises:
         OSError: the file cannot be read
@@ -377,8 +381,8 @@ def read_ending(file: FileIO, after: int = 0, *, was_signalled: bool = False) ->
 def _saved(file: FileIO, start: int, end: int | None) -> int | None:
     """Return the iteration of the last checkpoint that a log reports as saved from offset ``start`` to ``end``.
 
-    ``file`` is the log, open in binary mode and unbuffered. None where it reports none there; ``end`` None: to the end
-    of the log.
+    ``file`` is the log, open in binary mode and unbuffered. None where it reports none there, or none with a whole
+    number; ``end`` None: to the end of the log.
 
     Raises:
         OSError: the file cannot be read

@@ -36,11 +36,11 @@ class Start:
 class JobEvents:
     """What a job recorded of its last start in events.jsonl, without any accounting database; ``read_events`` makes it.
 
-    ``started`` and ``ended`` are Unix times (None: not known), ``nodes`` is a host list (empty: not known).
-    ``exit_code`` None: it has not ended. ``restarts``: how often its scheduler had started it before. ``problem`` says
-    what went wrong, as a clause; empty: nothing did. ``job_id`` is Slurm's; for a local run it is None, and ``pid`` is
-    the script's process. The property ``left_out`` has a host list for each earlier start whose nodes failed the check
-    before training.
+    ``started`` and ``ended`` are Unix times (None: not known), ``nodes`` is a host list (``n[1-4]``; empty: not
+    known). ``exit_code`` None: it has not ended. ``restarts``: how often its scheduler had started it before.
+    ``problem`` says what went wrong, as a clause; empty: nothing did. ``job_id`` is Slurm's; for a local run it is
+    None, and ``pid`` is the script's process (None: not recorded). The property ``left_out`` is a list with a host
+    list for each earlier start whose nodes failed the check before training; empty: none did.
     """
 
     job_id: str | None = None
@@ -84,9 +84,9 @@ class JobEvents:
 
     @property
     def left_out(self) -> list[str]:
-        """The nodes without which the job queued itself again, as a host list for each time; empty: it never did.
+        """The nodes without which the job queued itself again, as a host list for each time; empty: never.
 
-        They had failed the check before training.
+        They had failed the check before training. The oldest start comes first.
         """
         return [start.unfit for start in self.earlier if start.unfit]
 
@@ -95,7 +95,8 @@ def read_events(path: Path) -> JobEvents:
     """Return what a job recorded of its last start in ``path``, its events.jsonl, and in events.spare beside that.
 
     The latter has the last event for which there was no room. Every field has its default where the job has not
-    started, or the file cannot be read. Damaged lines are left out; nothing is raised.
+    started, or the file is missing or cannot be read. Damaged lines are left out, and values of another type count
+    as not recorded; nothing is raised.
     """
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []
@@ -159,7 +160,8 @@ def _belongs_to(event: dict[str, Any], start: dict[str, Any]) -> bool:
 def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
     """Return whether the run's file system was full, by the last of the ``later`` events, those after the start.
 
-    Where the job has ended (``end`` not None), only if it did because its log could not grow.
+    They are in order. ``end`` is the event of the job's end, None while it has none; where the job has ended, only
+    if it did because its log could not grow.
     """
     disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
     return disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL)
@@ -168,7 +170,8 @@ def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
 def _events(path: Path) -> list[dict[str, Any]]:
     """Return the events in the file ``path``, one per line, in order; damaged lines are left out.
 
-    Empty where there is no such file, or it cannot be read.
+    Each has its kind as a text under ``event``; nothing else in it is checked. Empty where there is no such file,
+    or it cannot be read.
     """
     try:
         lines = read_plain(path).splitlines()
@@ -188,7 +191,9 @@ def _events(path: Path) -> list[dict[str, Any]]:
 def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
     """Return what went wrong with a job by the last of its ``events`` that tells, as a clause; empty: nothing did.
 
-    ``started`` is the Unix time of its start; None: not known.
+    ``events`` are those after its start, in order. ``started`` is the Unix time of its start (None: not known),
+    from which the clause about a job that hung before its first iteration counts the seconds. The clause has no
+    full stop: ``hung after iteration 30: no further one came, the job was ended``.
     """
     for event in reversed(events):
         last = event.get("exit_code")

@@ -40,11 +40,12 @@ _FIELD = re.compile(rb"([^|]*?:) +([^|]*?)( *)")
 class _Layout(NamedTuple):
     """How a log lays out its records of iterations, so that a single ``pattern`` reads the next ones quickly.
 
-    The pattern's groups are index, total, and some figures. What hardly ever changes is literal text in it, because
-    turning text into numbers takes time: the counts of skipped and of NaN steps are 0, and the loss scale is ``scale``,
-    that of the record before (None: not printed). ``names`` are all figures' names; ``marker``, a key of ``MARKERS``,
-    tells the engine. ``records`` returns the iterations that the groups of matches stand for, with None for an
-    impossible step time.
+    The pattern's groups are index, total, and some figures; it is matched from a record's header on, to the end of
+    its line. What hardly ever changes is literal text in it, because turning text into numbers takes time: the
+    counts of skipped and of NaN steps are 0, and the loss scale is ``scale``, that of the record before (None: not
+    printed). ``names`` are all figures' names, in the record's order; ``marker``, a key of ``MARKERS``, tells the
+    engine. ``records`` returns a list of the iterations that the groups of matches stand for, in their order, with
+    None for an impossible step time. ``_layout`` makes it.
     """
 
     marker: bytes
@@ -93,9 +94,10 @@ class _Layout(NamedTuple):
 class RecordReader:
     """Reads records of iterations from a log's text, and remembers how that log lays them out, to be faster.
 
-    One may read any number of logs, one after the other: what it remembers changes no result. ``read`` takes a piece of
-    text and where the markers of the records in it are, and returns the ``Iteration`` of each in that order, None for a
-    record of which any part that matters is missing or cut.
+    One may read any number of logs, one after the other: what it remembers changes no result. It is made without
+    arguments. ``read`` takes a piece of text and ``found``, (position in it, marker) of each record, and returns a
+    list of the ``Iteration`` of each in that order, None for a record of which any part that matters is missing or
+    cut, or with an impossible step time.
     """
 
     def __init__(self) -> None:
@@ -105,8 +107,8 @@ class RecordReader:
     def read(self, text: bytes, found: Sequence[tuple[int, bytes]]) -> list[Iteration | None]:
         """Return the iteration around each of ``found``, (position in ``text``, marker), in their order.
 
-        A marker, a key of ``MARKERS``, is the name of an engine's step time. None for a record of which any part that
-        matters is missing or cut.
+        A marker, a key of ``MARKERS``, is the name of an engine's step time. None for a record of which any part
+        that matters is missing or cut, or whose step time is impossible.
         """
         records: list[Iteration | None] = []
         layout = self._layout
@@ -137,9 +139,10 @@ class RecordReader:
 class _Field(NamedTuple):
     """One figure of a log's record, as text.
 
-    ``head`` is what stands before its value, colon included, without the blanks that align it; ``fixed`` is the value,
-    if the next record will have the same, else empty; ``exponent``: the value has one; ``tail``: the blanks behind it.
-    The properties, both bytes: ``name`` is the figure's name, and ``pattern`` a regular expression for its next value.
+    ``head`` is what stands before its value, colon included, without the blanks that align it; ``fixed`` is the
+    value, if the next record will have the same, else empty; ``exponent``: the value has one; ``tail``: the blanks
+    behind it. The properties, both bytes: ``name`` is the figure's name (``head`` without its colon and blanks),
+    and ``pattern`` a regular expression, without a group, for its next value. ``_layout_of`` makes it.
     """
 
     head: bytes
@@ -166,7 +169,8 @@ class _Field(NamedTuple):
 def _layout_of(line: bytes) -> _Layout | None:
     """Return the layout of a record's ``line``, given from its header on, to read the next records with.
 
-    ``line`` has no line break. None where it is not plain enough to expect others like it.
+    ``line`` has no line break, and is that of a whole record. None where it is not plain enough to expect others
+    like it, such as with an escape sequence or a figure that is no plain number (``nan``).
     """
     _, *parts = line.split(b"|")
     barred = bool(parts) and not parts[-1].strip()
@@ -197,7 +201,8 @@ def _layout_of(line: bytes) -> _Layout | None:
 def _layout(fields: tuple[_Field, ...], marker: bytes, *, barred: bool) -> _Layout:
     """Return the layout of records that have these ``fields``, with its compiled pattern; the last 64 are kept.
 
-    ``marker``, the engine's, is in one of the fields' names. ``barred``: the line ends with a bar.
+    ``fields`` are the record's, in order, each name once, with one for the step time. ``marker``, the engine's, is
+    in one of the fields' names. ``barred``: the line ends with a bar.
     """
     names = [field.name for field in fields]
     time = SECONDS[MARKERS[marker]][0]

@@ -54,7 +54,7 @@ def log_stem(log: Path) -> str:
 
 @contextmanager
 def open_log(log: Path) -> Iterator[FileIO]:
-    """Yield the text of the training log ``log`` as an unbuffered binary file, closed at the end.
+    """Yield the text of the training log ``log`` as an unbuffered binary file at its beginning, closed at the end.
 
     A packed log (``.gz``, ``.zst``) is unpacked into a temporary file without a name.
 
@@ -148,8 +148,8 @@ BLOCK = 1 << 20
 class Piece(NamedTuple):
     """A part of a file in which markers were found.
 
-    ``text`` begins at the offset ``start`` of the file. ``found`` are (position in ``text``, marker), in order.
-    ``find_pieces`` makes it.
+    ``text`` begins at the offset ``start`` of the file. ``found`` are (position in ``text``, marker), at least one,
+    in the order of the text. ``find_pieces`` makes it.
     """
 
     start: int
@@ -162,9 +162,9 @@ def find_markers(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (offset in ``file``, marker) for each place where one of ``markers`` is, in the order of the file.
 
-    ``file`` is open in binary mode and unbuffered. Only those wholly between the offsets ``start`` and ``end`` (None:
-    the end of the file) count. Markers of iterations that belong to no whole record may be left out, as in
-    ``find_pieces``.
+    ``file`` is open in binary mode and unbuffered, and is left at another position. ``markers`` are at least one.
+    Only those wholly between the offsets ``start`` and ``end`` (None: the end of the file) count. Markers of
+    iterations that belong to no whole record may be left out, as in ``find_pieces``.
 
     Raises:
         OSError: the file cannot be read
@@ -229,7 +229,8 @@ def find_pieces(file: FileIO, markers: Sequence[bytes], start: int = 0, end: int
 def _where_all_are(needed: bytes, buffer: bytearray, filled: int) -> tuple[int, int]:
     """Return (first, last) position in ``buffer`` where a marker with all the bytes ``needed`` around may be.
 
-    Only the first ``filled`` bytes of the buffer count. (0, 0) where one of the bytes is missing.
+    ``needed`` empty: anywhere. Only the first ``filled`` bytes of the buffer count, in which ``last`` lies or just
+    behind them. (0, 0) where one of the bytes is missing.
     """
     begin, end = 0, filled
     for byte in needed:
@@ -259,9 +260,10 @@ _STAMP = re.compile(r"[0-9]+(-[0-9]{4})?")
 class RunFiles:
     """Where the files of one run are.
 
-    ``name`` is the run folder's name, or a longer one where several runs share that: ``FOLDER/STEM`` for several logs
-    of one folder, else the path below the folder that was searched. ``log`` is the path of the training log; None: the
-    folder has none. ``folder`` is that of the run; None: a log outside a run folder. ``find_runs`` makes it.
+    ``name`` is the run folder's name, or a longer one where several runs share that: ``FOLDER/STEM`` for several
+    logs of one folder, else the path below the folder that was searched; of a log outside a run folder it is the
+    log's stem (``log_stem``). ``log`` is the path of the training log, which may be unreadable; None: the folder
+    has none. ``folder`` is that of the run; None: a log outside a run folder. ``find_runs`` makes it.
     """
 
     name: str
@@ -272,10 +274,11 @@ class RunFiles:
 def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
     """Return every run at or below ``folder``, sorted by path, each with a name of its own; empty: there is none.
 
-    ``folder`` may also be a log, which is then the only run, even if it does not exist. A run folder without a log is a
-    run, and so is each log outside the run folders. A folder that cannot be listed appears as a run with that folder as
-    its log. Hidden folders, links to folders, and folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not
-    searched. ``looked`` is called after each folder that was searched, such as to show progress.
+    ``folder`` may also be a log, which is then the only run, even if it does not exist. A run folder without a log
+    is a run, and so is each log outside the run folders; packed copies of a log that is there as text do not count.
+    A folder that cannot be listed appears as a run with that folder as its log. Hidden folders, links to folders,
+    and folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not searched. ``looked`` is called, without
+    arguments, after each folder that was searched, such as to show progress.
     """
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]
@@ -301,8 +304,9 @@ def _named_by_path(run: RunFiles, folder: Path) -> RunFiles:
 def _search_folder(path: str, found: list[RunFiles]) -> list[str]:
     """Add the runs directly in the folder ``path`` to ``found``; return the paths of its folders to search next.
 
-    Those are the runs of a run folder, or else each log in it. There are no folders to search in a run's folder, nor in
-    one that cannot be listed, which is added as an unreadable run.
+    Those runs are those of a run folder, or else each log in it, outside a run. There are no folders to search in a
+    run's folder, nor in one that cannot be listed, which is added as an unreadable run: with itself as the log.
+    Hidden folders, links to folders and ``_PRUNED`` ones are left out. Neither list is in an order to rely on.
     """
     try:
         files, folders = _folder_entries(path)
@@ -324,8 +328,9 @@ def _search_folder(path: str, found: list[RunFiles]) -> list[str]:
 def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[RunFiles]:
     """Return a run for each training log in the run folder ``path`` and its subfolders, or one without a log.
 
-    ``names`` are the names of everything in the folder, ``folders`` those of its subfolders. A subfolder that cannot be
-    listed counts as empty. Packed copies of a log that is there as text are left out.
+    A single run has the folder's name, several are called ``FOLDER/STEM`` and sorted by path. ``names`` are the
+    names of everything in the folder, ``folders`` those of its subfolders. A subfolder that cannot be listed counts
+    as empty. Packed copies of a log that is there as text are left out.
     """
     logs = [join(path, name) for name in names if is_log_name(name)]
     for folder in folders:
@@ -341,8 +346,8 @@ def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[Ru
 def _without_packed_copies(logs: list[str]) -> list[str]:
     """Return ``logs``, names or paths, without packed copies of logs that are there as text, too.
 
-    Those are the ones with ``.gz`` or ``.zst`` behind another entry. ``gzip --keep`` leaves such copies, and so does
-    packing that is under way.
+    The others keep their order. Packed copies are the ones with ``.gz`` or ``.zst`` behind another entry.
+    ``gzip --keep`` leaves such copies, and so does packing that is under way.
     """
     return [log for log in logs if log.endswith(".out") or log.rpartition(".")[0] not in logs]
 
@@ -372,8 +377,8 @@ def _folder_entries(path: str) -> tuple[list[str], dict[str, bool]]:
 def _is_run_folder(path: str, files: Collection[str]) -> bool:
     """Return whether the folder ``path`` is a run's: by its record (job.json or run.json), or by its name.
 
-    ``files`` are the names of the files in it. The name ``<experiment>/<experiment>_<timestamp>`` tells it where
-    another launcher wrote no record.
+    ``files`` are the names of the files in it. The name ``<experiment>/<experiment>_<timestamp>``, with a stamp of
+    digits (``numbered``), tells it where another launcher wrote no record.
     """
     # By its record; by its name where another launcher wrote no record.
     if any(name in files and isfile(join(path, name)) for name in RECORDS):

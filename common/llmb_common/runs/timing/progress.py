@@ -20,10 +20,11 @@ _RECENT = 10
 class Progress:
     """How far a run has come, by its training log; ``look`` brings it up to date. Times are in seconds.
 
-    It is made from ``log`` (a path) and ``steps``, the number of steps of the run, and knows nothing until the first
-    ``look``, which returns nothing and raises nothing. ``step`` is the last step that is done, ``step_seconds`` and
-    ``tflops`` (TFLOP/s per GPU) are the last printed; None: none yet. The property ``seconds_left`` is the time that
-    the other steps will take; None before the first step was seen.
+    It is made from ``log`` (a path, which need not exist yet) and ``steps``, the number of steps of the run, and
+    knows nothing until the first ``look``, which returns nothing and raises nothing. ``step`` is the number of the
+    last step that is done (0: none), ``step_seconds`` and ``tflops`` (TFLOP/s per GPU) are the last printed; None:
+    none yet. The property ``seconds_left`` is the time that the other steps will take, 0 when all are done; None
+    before the first step was seen.
     """
 
     log: Path

@@ -72,9 +72,11 @@ class Iteration(NamedTuple):
     """One training step as a log records it. A tuple, as logs have many, and tuples are the fastest to make.
 
     ``index`` and ``total`` are as printed: NeMo's first index is 0, and its total the last index. The properties
-    ``step``, counted from 1, and ``steps``, the number of steps in all, are the same for both engines. ``seconds`` is
-    the step time. ``loss`` and ``grad_norm`` may be NaN or infinite, and are None where they are not printed; other
-    figures that are None: not printed, or not finite (see ``not_finite``). ``iteration`` makes it.
+    ``step``, counted from 1, and ``steps``, the number of steps in all, are the same for both engines. ``seconds``
+    is the step time, above 0. ``loss`` and ``grad_norm`` may be NaN or infinite, and are None where they are not
+    printed; other figures, such as ``learning_rate``, that are None: not printed, or not finite (see
+    ``not_finite``). Where a log has one record for several steps (``interval_of``), ``index`` is the last of them,
+    and ``seconds`` is their mean. ``iteration`` makes it.
     """
 
     index: int  # type: ignore[assignment]  # tuples have a method of that name
@@ -91,7 +93,10 @@ class Iteration(NamedTuple):
     zero_based: bool = False
     """The first iteration is 0, as NeMo counts."""
     not_finite: tuple[str, ...] = ()
-    """Figures that the engine printed as NaN or infinite, but for loss and gradient norm; they are None here."""
+    """Names, as printed, of figures that were NaN or infinite and are None here; ``TFLOPS`` for ``tflops``.
+
+    Loss and gradient norm are never among them.
+    """
     learning_rate: float | None = None
     loss_scale: float | None = None
     """1 where the loss is not scaled: in every precision but FP16."""
@@ -116,8 +121,9 @@ class Iteration(NamedTuple):
 def iterations_in(text: bytes) -> list[Iteration]:
     """Return every whole record of an iteration in ``text``, in order; cut or garbled ones are left out.
 
-    ``text`` is what a log has gained, up to and including a line break: the last field of a line without one may be
-    half a number, and does not count.
+    ``text`` is what a log of either engine has gained, up to and including a line break: the last field of a line
+    without one may be half a number, and does not count. A record that is printed twice is there twice. Empty:
+    there is none.
     """
     offsets = [(match.start(), MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
     records = (parse_record(text, at, kind) for at, kind in offsets)
@@ -143,9 +149,9 @@ def last_iterations(text: bytes, most: int) -> list[Iteration]:
 def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     """Return the iteration recorded around ``marker``, the offset in ``text`` of the name of its step time.
 
-    ``text`` is a log's, and ``kind`` the engine whose layout it has (``mbridge`` or ``nemo``). None if any part that
-    matters is missing or cut, or the step time is impossible. Only ``REACH`` bytes before the marker and
-    ``RECORD_BYTES`` from it on are looked at.
+    ``text`` is a log's, and ``kind`` the engine whose layout it has (``mbridge`` or ``nemo``). None if any part
+    that matters is missing or cut, or the step time is impossible (as in ``iteration``). Only ``REACH`` bytes
+    before the marker and ``RECORD_BYTES`` from it on are looked at.
     """
     before = STEP_TIME.sub(b"", ANSI.sub(b"", text[max(0, marker - REACH) : marker]))
     after = STEP_TIME.sub(b"", ANSI.sub(b"", text[marker : marker + RECORD_BYTES]))
@@ -175,10 +181,11 @@ def iteration(
 ) -> Iteration | None:
     """Return the iteration that has these ``numbers`` as printed: index, total, step time, and those of ``FIGURES``.
 
-    Any of them may be None: not printed. ``kind`` is the engine, which decides the unit of the step time. ``figures``
-    names everything in the record; ``odd`` what in it is not finite, except TFLOP/s, loss and gradient norm;
-    ``negative`` is that of ``Iteration``. None for an impossible step time (not above 0, or not below ``LONGEST``), or
-    without index or total.
+    The latter are, in this order, TFLOP/s, loss, gradient norm, skipped steps, steps with a NaN, learning rate, MTP
+    loss and loss scale. Any of the numbers may be None: not printed. ``kind`` is the engine, which decides the unit
+    of the step time. ``figures`` names everything in the record; ``odd`` what in it is not finite, except TFLOP/s,
+    loss and gradient norm; ``negative`` is that of ``Iteration``. None for an impossible step time (not above 0, or
+    not below ``LONGEST``, 10^7 s), or without index or total.
     """
     index, total, seconds, tflops, loss, grad_norm, skipped, nan, rate, mtp_loss, scale = numbers
     seconds = (seconds or math.nan) / SECONDS[kind][1]
@@ -213,7 +220,8 @@ def iteration(
 def _fields(text: bytes, *, ended: bool) -> dict[bytes, bytes]:
     """Return the figures of a record's ``text``, which are ``name: value`` between bars, as value by name.
 
-    The last one counts only where the line ``ended`` behind it: else it may be half a number. Of a name that occurs
+    Names and values are as printed, without the blanks around them; what has no colon with a blank is left out. The
+    last one counts only where the line ``ended`` behind it: else it may be half a number. Of a name that occurs
     twice the first counts.
     """
     parts = text.split(b"|")
@@ -231,9 +239,9 @@ def readable(name: bytes) -> str:
 
 
 def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
-    """Return the names of the figures in a record that are NaN or infinite; empty: none is.
+    """Return the names of the figures in a record that are NaN or infinite, in its order; empty: none is.
 
-    ``fields`` are value by name. Those in ``WANTED`` are left out: they are judged by value.
+    ``fields`` are value by name, as printed. Those in ``WANTED`` are left out: they are judged by value.
     """
     odd = [name for name, value in fields.items() if NUMBER.fullmatch(value) and not math.isfinite(float(value))]
     return tuple(readable(name) for name in odd if name not in WANTED)
@@ -242,7 +250,7 @@ def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
 def _negative(fields: dict[bytes, bytes]) -> tuple[tuple[str, float], ...]:
     """Return (name, value) of each loss in a record that is below 0, except those in ``WANTED``; empty: none is.
 
-    ``fields`` are value by name, as text. Losses that are no number do not count.
+    ``fields`` are value by name, as printed; the result is in their order. Losses that are no number do not count.
     """
     losses = {name: value for name, value in fields.items() if is_loss(name) and NUMBER.fullmatch(value)}
     return tuple((readable(name), float(value)) for name, value in losses.items() if float(value) < 0)

@@ -70,12 +70,15 @@ _FIGURES = attrgetter("figures")
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a run ended by its log: its state, with a ``reason`` for programs and a ``message``, a clause, for people.
+    """How a run ended by its log: its state, a ``reason`` for programs, a ``message`` for people; ``judge`` makes it.
 
     ``state`` is ``Success``, ``Trained`` (every step, but the run ended badly afterwards), ``Failed``,
-    ``Incomplete`` (healthy, but not all measured iterations are there) or ``Running``. ``reason`` is one word such
-    as ``nan_loss`` (the module's table has all). ``reason`` and ``message`` are empty for ``Success``.
-    ``iteration`` is the number of the iteration that the reason is about; None: it is about none. The properties
+    ``Incomplete`` (healthy, but not all measured iterations are there) or ``Running``. ``reason`` is one word: of
+    Failed ``no_log``, ``unreadable_log``, ``empty_log``, ``no_iterations``, ``ended_early``, ``rank_0_only`` or what
+    ``_first_unhealthy`` gives (``nan_loss``); of Incomplete ``told_to_end``, ``nothing_left``, ``rank_0_only``,
+    ``window_not_reached`` or ``missing_iteration``; of Trained ``ended_badly``; of Running ``waiting`` or
+    ``still_running``. ``message`` is a clause without a period. Both are empty for Success alone. ``iteration`` is the
+    number, as in the log, of the iteration that the reason is about; None: it is about none. The properties
     ``measured`` and ``not_finite`` are bools: whether the figures count (Success or Trained), and whether NaN or
     infinity is the reason.
     """
@@ -97,10 +100,10 @@ class Status:
 
 
 class Planned(NamedTuple):
-    """What the files in a run's folder say of its plan and its end. The defaults mean that they do not say.
+    """What the files in a run's folder say of its plan and its end; the defaults mean that they do not say.
 
     ``steps`` is the number of the run's last step, which counts from the start of training, whatever run trained
-    the steps before.
+    the steps before. ``_planned`` makes it.
     """
 
     steps: int | None = None
@@ -125,11 +128,13 @@ def judge(
     """Return the status of a run with a readable log: the first thing that speaks against a success, else Success.
 
     NaN and the like come first and give Failed, also for a run that is alive; any other run that is alive is
-    Running (from rank 0's log, which has no losses, in any case). ``window`` are the measured iterations.
+    Running (from rank 0's log, which has no losses, in any case). ``window`` are the iterations to measure.
     ``planned`` is what the run's files say of its plan and end. ``ending`` is called without arguments, to read how
     the log ends, and only where the log stops before the last step of a run that is not alive; by default it says
-    nothing. A log without iterations gives ``no_iterations`` (``nothing_left`` where an earlier job had trained
-    them all); that it is empty is for the caller to say.
+    nothing. A log without iterations gives Failed with ``no_iterations`` (Incomplete with ``nothing_left`` where an
+    earlier job had trained them all and this one did not fail); that a log has no byte is not told apart here. A
+    log that stops early gives Failed, or Incomplete where the run was told to end and has saved; a log without all
+    iterations of the window gives Incomplete, and a whole run that ended badly Trained.
 
     Raises:
         OSError: ``ending`` cannot read the log
@@ -177,14 +182,18 @@ def judge(
 
 
 def _end_clause(planned: Planned) -> str:
-    """Return how a run that trained all its steps ended, as a clause that begins with ``; ``; "" if it ended well."""
+    """Return how a run that trained all its steps ended, as a clause that begins with ``; ``; "" if it ended well.
+
+    As ``; after the last one, the run ended as TIMEOUT``.
+    """
     return f"; after the last one, the run ended as {planned.failure}" if planned.failure else ""
 
 
 def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
     """Return the status of a run of whose logs only rank 0's is there: Running, Failed or Incomplete, never Success.
 
-    ``iterations`` are those of the log, in order, at least one. The reason is ``rank_0_only``, but for a live run.
+    That is: alive, ended badly, or neither. ``iterations`` are those of the log, in order, at least one. The reason
+    is ``rank_0_only`` with the last iteration's number; a live run has another reason.
     """
     last = iterations[-1].index
     message = (
@@ -199,8 +208,9 @@ def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
 def _averaged_sentence(content: LogContent, window: Window) -> str:
     """Return a clause, without a period, that says that each record of the log is the mean of several steps.
 
-    So the iterations of ``window`` have no record of their own. The clause ends with the mean step time in seconds
-    of the records of ``content`` that cover the window, where there are any.
+    So the iterations of ``window`` have no record of their own. The clause ends with the mean step time of the
+    records of ``content`` that cover the window, where there are any, as ``; 31-50 take 1.25 s each``. For logs with
+    an ``interval`` above 1; that is not checked.
     """
     every = content.interval
     over = [item for item in content.iterations if window.first <= item.index < window.last + every]
@@ -214,9 +224,9 @@ def _averaged_sentence(content: LogContent, window: Window) -> str:
 def _ended_by_signal(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
     """Return the status of a run that was told to end and has saved a checkpoint to continue from; None for any other.
 
-    The status is Incomplete, with the reason ``told_to_end`` and the saved iteration. ``ending`` is how its log
-    ends, ``last`` the number of its last iteration, ``final`` of the one that it was to reach; both are for the
-    message.
+    Told by ``planned`` or by its log. The status is Incomplete, with the reason ``told_to_end`` and the saved
+    iteration. ``ending`` is how its log ends, ``last`` the number of its last iteration, ``final`` of the one that it
+    was to reach; both are for the message. That the run is no longer alive is not checked.
     """
     if ending.saved is None or not (planned.told_to_end or ending.told_to_end):
         return None
@@ -232,8 +242,8 @@ def _unless_alive(planned: Planned, reason: str, iteration: int | None, message:
     """Return the status Failed with ``reason``, ``iteration`` and ``message``, to which is added how the run ended.
 
     That is in parentheses: `` (TIMEOUT)``; nothing where it ended well or nobody knows. For a run that is alive
-    return Running instead, with a reason and a message of its own and ``iteration``, its last one (None: it has
-    none yet).
+    return Running instead, with the reason ``waiting`` or ``still_running``, a message of its own and
+    ``iteration``, its last one (None: it has none yet).
     """
     if planned.alive:
         if planned.waits:
@@ -246,9 +256,11 @@ def _unless_alive(planned: Planned, reason: str, iteration: int | None, message:
 def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
     """Return the status Failed for the first iteration with NaN, infinity, a missing figure or a skipped step.
 
-    None: all are sound. All iterations of ``content`` count, but a skipped step only inside ``window``; a window
-    from 1 to 0 has none. A missing loss counts where the engine is Megatron-Bridge, or the log has the loss of
-    another iteration. Of figures without a name of their own only those that are not about speed count.
+    None: all are sound, or there is none. All iterations of ``content`` count, but a skipped step only inside
+    ``window``; a window from 1 to 0 has none. A missing loss counts where the engine is Megatron-Bridge, or the log
+    has the loss of another iteration; no missing figure counts where the step was skipped. Of figures without a
+    name of their own only those that are not about speed count. The reason is ``nan_loss``, ``inf_loss``,
+    ``nan_grad_norm``, ``inf_grad_norm``, ``nan_figure``, ``nan_iteration`` or ``skipped_iteration``.
     """
     # Megatron prints no loss where it is NaN (its test is `loss > 0`), so there a missing one is a NaN. NeMo always
     # prints it, but a version that prints none at all is no reason to fail.
@@ -336,7 +348,7 @@ class RunTiming:
     tflops: Summary | None = None
     notices: tuple[str, ...] = ()
     memory: MemoryPrints | None = None
-    """What the log says of memory; None: no log was read."""
+    """What the log says of memory; None: nothing, or no log was read."""
     restarts: tuple[int, ...] = ()
     """Numbers of the iterations with which a later attempt of the job set in, where that printed iterations again."""
 
@@ -384,9 +396,9 @@ def analyse(
 
     A log that is missing or cannot be read gives the status Failed; a missing one of a live run gives Running.
     ``files`` are the run's log and folder, each perhaps None. ``window`` are the iterations to measure.
-    ``ended_as`` is the run's state where the caller knows it; None: run.json says it. ``own_steps``: the window of
-    a run that goes on from a checkpoint counts from there, not from the first step of training; the answer's
-    ``window`` is moved so. Nothing is written.
+    ``ended_as`` is the run's state where the caller knows it; None: run.json says it. Without a folder it does not
+    count, and nothing is known but the log. ``own_steps``: the window of a run that goes on from a checkpoint
+    counts from there, not from the first step of training; the answer's ``window`` is moved so. Nothing is written.
     """
     events = read_events(files.folder / "events.jsonl") if files.folder else JobEvents()
     planned, notices = _planned(files.folder, ended_as, events)
@@ -430,7 +442,10 @@ def analyse(
 
 
 def _summary_of_all(values: Sequence[float | None]) -> Summary | None:
-    """Return a summary of ``values``, one per step of the window; None for none, or if one is missing or not finite."""
+    """Return a summary of ``values``, one per step of the window; None if one is missing or not finite.
+
+    None also where there are no values.
+    """
     known = [value for value in values if value is not None and math.isfinite(value)]
     return summarize(known) if len(known) == len(values) else None
 
@@ -438,9 +453,10 @@ def _summary_of_all(values: Sequence[float | None]) -> Summary | None:
 def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEvents) -> tuple[Planned, tuple[str, ...]]:
     """Return (what job.json, run.json and events.jsonl say of a run, notices about those that cannot be read).
 
-    ``folder`` is the run's; None, or a missing file, says nothing. ``events`` is the content of its events.jsonl.
-    ``ended_as`` is the run's state where the caller knows it; None: that in run.json. The number of steps is
-    job.json's, else ``ended_as``'s, else run.json's. Notices are clauses that begin with the file's path.
+    ``folder`` is the run's. A missing file says nothing; without a folder (None) nothing at all is known, whatever
+    the other arguments say. ``events`` is the content of its events.jsonl. ``ended_as`` is the run's state where the
+    caller knows it; None: that in run.json. The number of steps is job.json's, else ``ended_as``'s, else run.json's.
+    Notices are clauses that begin with the file's path.
     """
     if folder is None:
         return Planned(), ()
@@ -485,8 +501,8 @@ def _read_document(file: Path, notices: list[str]) -> dict[str, Any]:
 def _recorded_state(record: dict[str, Any]) -> RecordedState:
     """Return what the content of a run.json says of its run, as far as it can be understood.
 
-    What is missing or of another form counts as not said; a missing state becomes ``NONE``, which is no known
-    state.
+    The detail is that of the last of its ``states``, the steps are ``max_steps`` of its plan. What is missing or of
+    another form counts as not said; a missing state becomes ``NONE``, which is no known state.
     """
     plan = record.get("plan")
     (max_steps,) = _integers(plan, "max_steps")
@@ -515,7 +531,7 @@ def _how_it_ended(recorded: RecordedState, events: JobEvents) -> tuple[bool, str
 
     The clause, as ``TIMEOUT``, ``FAILED, exit code 1`` or ``exit code 1``, is empty where the run is alive, ended
     well, or nothing is known of its end. Where the record has no end, the exit code in the job's own ``events``
-    counts: nobody may have asked since.
+    counts: nobody may have asked since. A run of an unknown state and without an exit code counts as not alive.
     """
     if recorded.state in ENDED_STATES - {"COMPLETED"}:
         words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state
@@ -540,8 +556,8 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
     """Return clauses, without periods, on what a reader must know of a log; empty: nothing.
 
     They are about restarts, lines printed twice, figures that are not finite, damaged records, and records that are
-    means of several steps. ``window`` are the measured iterations, ``events`` the content of the run's
-    events.jsonl.
+    means of several steps, in this order; a restart that the log does not show comes last. ``window`` are the
+    measured iterations, ``events`` the content of the run's events.jsonl.
     """
     remarks = []
     if content.replaced:

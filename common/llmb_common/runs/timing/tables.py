@@ -125,7 +125,8 @@ def _csv(timings: Iterable[RunTiming], style: Style) -> str:
 
     The columns are ``experiment``, ``status``, ``time_mean_ms`` and ``time_std_ms`` (or the same with the unit
     ``s``, as the style has it), ``tflops_per_gpu_mean``, ``tflops_per_gpu_std``, ``reason`` and ``iteration``.
-    Lines end with a newline, the last one, too.
+    Lines end with a newline, the last one, too. Names and reasons that a spreadsheet would run as a formula get an
+    apostrophe in front, and control characters are made visible.
     """
     import csv
 
@@ -166,9 +167,10 @@ def _json_run(timing: RunTiming, style: Style) -> dict[str, object]:
 
     The keys: ``experiment``, ``log``, ``log_format``, ``status``, ``reason``, ``iteration``, ``message``,
     ``iterations`` and ``window_iterations`` (how many iterations the log and the run's window have),
-    ``time_mean_ms``, ``time_std_ms``, ``time_median_ms`` and ``time_last_ms`` (or the same with the unit ``s``, as
-    the style has it), ``tflops_per_gpu_mean``, ``tflops_per_gpu_std``, and ``notices``, a list of texts. What is
-    missing or empty is None.
+    ``time_mean_ms``, ``time_std_ms`` and ``time_median_ms`` over the window and ``time_last_ms`` of the log's last
+    iteration (or the same with the unit ``s``, as the style has it), ``tflops_per_gpu_mean``,
+    ``tflops_per_gpu_std``, and ``notices``, a list of texts, perhaps empty. Figures are numbers, rounded to six
+    decimals. Anything else that is missing or empty is None.
 
     Raises:
         OSError: iterations of the run are read from its log only now, and that fails
