@@ -346,6 +346,7 @@ def test_a_run_with_a_damaged_record_says_where_it_is_and_what_is_wrong(runs: Ru
     damage(record)
     (row,) = find_runs(runs.install)
     assert (row.state, row.folder, row.name) == (UNREADABLE, record.paths.folder, record.paths.name)
+    assert runs.refused("").code == "no-run", "an unset variable names no run, though this one's id is empty"
     assert (row.experiment_name, row.workload) == (record.paths.experiment_name, "pretrain_llama3.1")
     assert (row.run_id, row.job_id, row.gpus, row.nodes, row.created) == ("", None, 0, 0, row.state_time)
     texts(row.detail)

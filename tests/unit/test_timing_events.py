@@ -104,6 +104,7 @@ def test_the_jobs_own_account(tmp_path: Path) -> None:
 
 def test_no_account_without_a_start(tmp_path: Path) -> None:
     assert read_events(tmp_path / "nothing") == JobEvents()
+    assert events(tmp_path, '{"event": "start", "job_id": "1", "time": 1' + "0" * 400 + "}").exit_code is None
     assert events(tmp_path, {"event": "end", "job_id": "41", "exit_code": 0}) == JobEvents()
 
 

@@ -14,6 +14,7 @@ import re
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def _image(plan: JobPlan) -> dict[str, Any] | None:
     value: dict[str, Any] = {"path": plan.image}
     receipt = path.with_name(path.name + ".receipt.json")
     if receipt.is_file():
-        value["receipt"] = receipt.read_text(encoding="utf-8")
+        value["receipt"] = receipt.read_text(encoding="utf-8", errors="replace")
     if path.is_file():
         value["bytes"] = path.stat().st_size
     return value
@@ -202,6 +203,6 @@ def hash_of_packed(code: bytes) -> str:
             for name in archive.namelist():
                 content = hashlib.sha256(archive.read(name)).hexdigest()
                 digest.update(f"{name.partition('/')[2]}\0{content}\n".encode())
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise RecordError(f"the packed training code cannot be read: {error}") from error
     return digest.hexdigest()

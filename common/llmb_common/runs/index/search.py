@@ -78,9 +78,9 @@ def find_run(install: Path, word: str) -> RunRow:
     # os.path says no of a word that is too long for a name, where pathlib raises.
     here = _rows_where(install, "name", folder.name) if word and os.path.isdir(folder) else []  # noqa: PTH112
     found = [row for row in here if real(row.folder) == real(folder)]
-    if found := found or next(
-        filter(None, (_rows_where(install, name, word) for name in ("name", "run_id", "job_id"))), []
-    ):
+    # An unreadable record has an empty run ID, which names nothing.
+    names = ("name", "run_id", "job_id") if word else ()
+    if found := found or next(filter(None, (_rows_where(install, name, word) for name in names)), []):
         # Another user's record may claim the id of ours.
         return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
     beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
@@ -89,8 +89,8 @@ def find_run(install: Path, word: str) -> RunRow:
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(f"{row.run_id} ({row.name})" for row in found)
-        raise RequestError(f"{word!r} means several runs: {names}", remedy="give more of the run id", code="ambiguous")
+        meant = ", ".join(f"{row.run_id} ({row.name})" for row in found)
+        raise RequestError(f"{word!r} means several runs: {meant}", remedy="give more of the run id", code="ambiguous")
     recent = find_runs(install, RunFilter(limit=500))
     known: list[str] = []
     for row in recent:

@@ -222,5 +222,10 @@ def _integer(value: object) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    """Return ``value`` as a float if it is a number and no boolean; else None."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Return ``value`` as a float if it is a number and no boolean; None for others, and for one too large."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
