@@ -18,8 +18,8 @@ def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 d
 
     Under a Python that is too old, this process is replaced by a newer one, fetched where none is found. The status
     is 3, with an error printed, where Python's standard library is incomplete, where a newer Python cannot be had,
-    or where only help was asked for and none is there; else it is that of ``bootstrap``. Changes ``sys.path`` and
-    environment variables, and makes Ctrl-C end the process.
+    or where only help was asked for and no newer Python is installed; else it is that of ``bootstrap``. Changes
+    ``sys.path`` and environment variables, and makes Ctrl-C end the process.
 
     Raises:
         SystemExit: after ``--help`` or ``--version``

@@ -36,11 +36,12 @@ def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **vari
         workload: a recipe's name (``llama3.1``) or workload (``pretrain_llama3.1``)
         install: the installation's folder; None: ``LLMB_INSTALL``, else the current folder
         variables: those of ``launch.sh`` (``JOB_TOTAL_GPUS=256``), which win over the environment's; any other is
-            passed on to the job's environment. Values are written as ``str`` writes them, None too: leave out what
-            is not to be set.
+            passed on to the job's environment. Values are written as ``str`` writes them, None too: leave out what is
+            not to be set.
 
     Raises:
         LLMBError: the job cannot be planned; message and remedy say why, and what to do
+        OSError: the current folder, which is asked for, has been removed
     """
     environment = environment_of([f"{name}={value}" for name, value in variables.items()], "plan()")
     return plan_job(JobSpec(settings={"workload": workload, **environment}), _workspace(install)).plan
@@ -98,10 +99,10 @@ def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[d
 def _workspace(install: str | os.PathLike[str] | None) -> Workspace:
     """Return the workspace of the installation at ``install``, a path that may be relative to the current folder.
 
-    None: the installation that ``LLMB_INSTALL`` names, else the current folder. Whether it exists is not checked
-    here.
+    None: the installation that ``LLMB_INSTALL`` names, else the current folder. Whether it exists is not checked here.
 
     Raises:
         RequestError: ``install`` is None, and ``LLMB_INSTALL`` cannot be used as a path
+        OSError: the current folder, which is asked for, has been removed
     """
     return Workspace(Path(install).absolute() if install is not None else None)

@@ -103,7 +103,8 @@ _JSON = "llmb_run.json"
 def refuse_beside_json(option: str, value: str) -> None:
     """Refuse ``option``, given with ``value``, where the command line also has ``--json``: both ask for an output.
 
-    Does nothing without ``--json``. Works only while click runs a command (else RuntimeError).
+    ``option`` has its dashes; both are for the message. Does nothing without ``--json``. Works only while click runs a
+    command (else RuntimeError).
 
     Raises:
         RequestError: ``--json`` was given, too
@@ -154,12 +155,12 @@ def refuse_verb(command: str, words: Sequence[str]) -> None:
 class Command(click.Command):
     """One command of ``llmb-run``, whose function returns a ``Result``, which this class prints.
 
-    It is printed as text or, with ``--json``, as JSON. Created with ``as_json=False``, the command has no option
-    ``--json``. The methods are click's. ``parse_args`` returns the words left over, and first refuses words that
-    click would take but that cannot be meant (``RequestError``; ``ConfigError`` or ``RecipeError`` where the remedy
-    cannot be found out); a wrong line is click's usage error. ``format_options`` puts shared options under headings
-    in the help. ``invoke`` executes the command, prints, and returns the exit status, or passes on the command's
-    ``LLMBError`` without printing; OSError where the output cannot be written.
+    It is printed as text or, with ``--json``, as JSON. It is created with the arguments of ``click.Command``; with
+    ``as_json=False``, it has no option ``--json``. The methods are click's. ``parse_args`` returns the words left over,
+    and first refuses words that click would take but that cannot be meant (``RequestError``; ``ConfigError`` or
+    ``RecipeError`` where the remedy cannot be found out); a wrong line is click's usage error. ``format_options`` puts
+    shared options under headings in the help. ``invoke`` executes the command, prints, and returns the exit status, or
+    passes on the command's ``LLMBError`` without printing; OSError where the output cannot be written.
     """
 
     def __init__(self, *arguments: Any, as_json: bool = True, **settings: Any) -> None:
@@ -178,14 +179,13 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``args`` as click does, and return the words left over; before that, refuse what click would take.
 
-        Refused are verbs of other tools or of earlier releases, a bare word where the command takes its workload
-        with ``-w`` and none is given, and values that are empty or not UTF-8. Nothing is refused while the shell
-        completes a line; with ``--help`` only verbs are.
+        ``ctx`` is click's, of this command. Refused are verbs of other tools or of earlier releases, a bare word where
+        the command takes its workload with ``-w`` and none is given, and values that are empty or not UTF-8. Nothing is
+        refused while the shell completes a line; with ``--help`` only verbs are.
 
         Raises:
             RequestError: there is such a word
-            ConfigError: there is a bare word, and ``cluster_config.yaml``, read for the remedy, is wrong or not
-                trusted
+            ConfigError: there is a bare word, and ``cluster_config.yaml``, read for the remedy, is wrong or not trusted
             RecipeError: likewise, and a recipe's catalogue cannot be read
             click.UsageError: as from click: an unknown option, a missing or bad value
         """
@@ -234,7 +234,7 @@ class Command(click.Command):
         """Write the command's options into its help text: its own ones and, in sections, those that commands share.
 
         The sections come before the command's own options where it is about one job (``single`` and ``plan``), else
-        behind them.
+        behind them. ``ctx`` and ``formatter`` are click's.
         """
         own: list[tuple[str, str]] = []
         shared: dict[str, list[tuple[str, str]]] = {}
@@ -255,6 +255,8 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> int:
         """Execute the command, print its result on stdout and stderr, and return the exit status for the process.
 
+        ``ctx`` is click's, of this command, with its arguments parsed.
+
         Raises:
             LLMBError: from the command itself; nothing is printed then
             OSError: nobody reads the output, or its disk is full
@@ -267,10 +269,10 @@ class Command(click.Command):
 class VerbCommand(Command):
     """A command with verbs, such as ``accept show FOLDER``, that also works without one: ``accept SUITE``.
 
-    It is created as a ``Command``, with ``verbs``, the commands of its verbs, which keep their own names. The first
-    word is a verb if a verb has exactly that name, else it is the command's own argument, also if it is an option.
-    ``make_context``, which click calls with the words behind the command, returns the context of the verb, else the
-    command's own; it raises what ``Command.parse_args`` does.
+    It is created as a ``Command``, with ``verbs``, the commands of its verbs, which keep their own names; the attribute
+    ``verbs`` has them by these. The first word is a verb if a verb has exactly that name, else it is the command's own
+    argument, also if it is an option. ``make_context``, which click calls with the words behind the command, returns
+    the context of the verb, else the command's own; it raises what ``Command.parse_args`` does.
     """
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
@@ -282,7 +284,8 @@ class VerbCommand(Command):
     ) -> click.Context:
         """Return click's context for the verb that ``args`` begin with, else for the command itself.
 
-        ``args`` are the words behind the command, whose name is ``info_name``; ``parent`` and ``extra`` are click's.
+        ``args`` are the words behind the command, whose name is ``info_name``; ``parent`` and ``extra`` are click's;
+        ``info_name`` and ``parent`` may be None, as for click.
 
         Raises:
             RequestError: the words behind it are refused, as by ``Command.parse_args``
@@ -320,20 +323,23 @@ class LazyGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of the help text, without the hidden ones."""
+        """Return the names of the commands in the order of the help text, without the hidden ones.
+
+        ``ctx`` is click's, and not used.
+        """
         return list(chain.from_iterable(COMMANDS.values()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of ``llmb-run`` called ``cmd_name``, in exactly that case, importing its module.
 
-        None: there is no such command. Hidden commands are found, too.
+        None: there is no such command. Hidden commands are found, too. ``ctx`` is click's.
         """
         return load_command(cmd_name) if cmd_name in (*self.list_commands(ctx), *HIDDEN) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands into the help text, by section, a line each, without importing any of them.
 
-        Hidden commands are left out.
+        Hidden commands are left out. ``ctx`` and ``formatter`` are click's.
         """
         for section, commands in COMMANDS.items():
             with formatter.section(section):
@@ -342,7 +348,7 @@ class LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return completions of ``incomplete``, the first word: commands that begin so, then options of the group.
 
-        Upper and lower case differ. Empty: nothing begins so. Imports no command.
+        Upper and lower case differ. Empty: nothing begins so. Imports no command. ``ctx`` is click's.
         """
         from click.shell_completion import CompletionItem
 
@@ -363,11 +369,11 @@ def _install_completion(context: click.Context) -> None:
     """Install completion for the user's shell: write a script below HOME, and, where needed, a line that loads it.
 
     A script that is there is replaced. The line goes to the end of the shell's own settings file unless the file has it
-    already. Prints on stdout where the script is.
+    already. Prints on stdout where the script is. ``context`` is any of the running command's.
 
     Raises:
         RequestError: there is no completion for this shell, or no home
-        OSError: the script or the settings file cannot be written
+        OSError: the script cannot be written, or the settings file not be read or written; the script may stay
     """
     from llmb_common.base.files import user_path
 

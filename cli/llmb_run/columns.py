@@ -46,12 +46,12 @@ ALL = DATA | TEXT | Form.PAGE
 class Column(Generic[Row]):
     """A column of a table of results: one figure or word of each row.
 
-    ``value``, called with a row, returns what JSON and CSV hold, None where there is none; ``forms`` are the
-    outputs that show the column. ``head`` and ``unit`` (such as ``s``; either may be empty) make the property
-    ``heading``. ``spec`` is how people see the value: a format specification (``.3f``; ``.1%`` of a share, whose
-    unit is in the heading), empty for text, which is left-aligned. ``csv_name`` is its name in CSV; empty: ``key``.
-    ``cell`` returns what tables show of a row as text, empty where it has no value. What ``value`` and ``text`` raise
-    passes, here and in the functions that take columns.
+    ``value``, called with a row, returns what JSON and CSV hold, None where there is none; ``forms`` are the outputs
+    that show the column. ``head`` and ``unit`` (such as ``s``; either may be empty) make the property ``heading``.
+    ``spec`` is how people see the value: a format specification (``.3f``; ``.1%`` of a share, whose unit is in the
+    heading), empty for text, which is left-aligned. ``csv_name`` is its name in CSV; empty: ``key``. ``cell`` returns
+    what tables show of a row: what ``text`` makes of it, else the value by ``spec``, empty without one. What ``value``
+    and ``text`` raise passes, here and in the functions that take columns.
     """
 
     key: str
@@ -168,7 +168,7 @@ def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | Non
     """Return those of ``columns`` that the output ``form`` shows, in their order; may be empty.
 
     With ``rows``, optional columns are left out where no row has a value, so all of them where there are no rows;
-    without ``rows`` they stay. What a column's ``value`` raises passes.
+    without ``rows`` (None) they stay. What a column's ``value`` raises passes.
     """
     return [
         column
@@ -200,8 +200,8 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None
     """Return the text of the terminal's table of ``rows``, with headings and a final newline; empty without rows.
 
     Only columns that the terminal shows are in it; optional ones without a value in any row are left out. What does not
-    fit in ``width`` characters is folded; without ``width`` that is the terminal's, and in a pipe or a file nothing is
-    folded. Columns with a ``spec`` are aligned on the right. What a column's functions raise passes.
+    fit in ``width`` characters is folded; ``width`` None is the terminal's, and in a pipe or a file nothing is folded.
+    Columns with a ``spec`` are aligned on the right. What a column's functions raise passes.
     """
     headings, lines = cells(columns, Form.TABLE, rows)
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec], width)
@@ -219,9 +219,8 @@ def fitting(
 
     Empty without rows. A column without text in any row is always left out; then those go whose keys are in
     ``dispensable``, one by one in that order, until the others fit. With ``least``, every line is cut at ``width``,
-    with dots at its end, and the last column counts as fitting where the others leave it at least so many
-    characters. Without, a table that still does not fit is folded as any table of a terminal. The text ends with a
-    newline.
+    with dots at its end, and the last column counts as fitting where the others leave it at least so many characters.
+    Without (None), a table that still does not fit is folded as any table of a terminal. The text ends with a newline.
     """
     shown = [column for column in columns if any(column.cell(row) for row in rows)]
     for key in ("", *dispensable):
@@ -241,8 +240,9 @@ def of_json(
 ) -> list[Column[dict[str, Any]]]:
     """Return those of ``columns`` that JSON has, as copies that read rows which ``as_dict`` has made, by key.
 
-    In their order. ``texts`` holds, by a column's key, the function that makes its cells of such a row; other
-    columns are formatted by their ``spec``, also those that had a function of their own.
+    In their order. ``texts`` holds, by a column's key, the function that makes its cells of such a row (keys of no
+    column are ignored; None: no such function); other columns are formatted by their ``spec``, also those that had a
+    function of their own.
     """
     own = texts or {}
     return [
@@ -360,9 +360,9 @@ def run_as_json(run: RunRow) -> dict[str, Any]:
 def work_of(run: Mapping[str, Any], differing: str | None = None) -> str:
     """Return what a run trains as text for a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx), tp=2``.
 
-    That is workload, size, variant and precision. ``run`` is as ``run_as_json`` makes it; a field that is empty or
-    unknown is left out. ``differing``, the settings that tell the run from others, goes behind a comma; None or empty:
-    nothing.
+    That is workload, size, variant and precision. ``run`` is as ``run_as_json`` makes it, or has at least the keys
+    ``workload``, ``model_size``, ``variant``, ``dtype`` and ``fp8_recipe``; what is empty or None is left out.
+    ``differing``, the settings that tell the run from others, goes behind a comma; None or empty: nothing.
     """
     words = (run["workload"], run["model_size"], run["variant"], precision(run["dtype"], run["fp8_recipe"]))
     work = " ".join(word for word in words if word)  # of a run with a damaged record hardly any is known

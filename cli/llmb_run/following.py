@@ -179,8 +179,9 @@ class Changes:
 def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
     """Return the runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
 
-    A state that has changed is written into the run's record, where this user may write. Where the scheduler does
-    not answer, the state is the last known one, and nothing is raised for that. Empty for no folders.
+    A state that has changed is written into the run's record, where this user may write. Where the scheduler does not
+    answer, the state is the last known one, and nothing is raised for that. Empty for no folders. Each has in
+    ``differing`` what tells it from the others; their logs are not read yet.
 
     Raises:
         RecordError: a record cannot be read

@@ -209,8 +209,9 @@ def _only_if_known(text: str, known: Collection[str]) -> str:
 def _option_value(option: str, arguments: Sequence[str]) -> str:
     """Return the value given with ``option`` on the command line, as the word behind it or after ``=``.
 
-    Of several, the first. A word behind it that begins with ``-`` is no value, and the search goes on. The word
-    ``VALUE``, a placeholder for the user, where there is none; what follows ``=`` may be empty.
+    ``option`` has its dashes; ``arguments`` are the whole line's words. Of several, the first. A word behind it that
+    begins with ``-`` is no value, and the search goes on. The word ``VALUE``, a placeholder for the user, where there
+    is none; what follows ``=`` may be empty.
     """
     for word, following in itertools.pairwise([*arguments, "-"]):
         if word == option and not following.startswith("-"):

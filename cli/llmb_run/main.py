@@ -200,8 +200,8 @@ def _elsewhere(command: str, option: str) -> str:
 def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str, str] | None:
     """Return (message, remedy) for a number outside the range that ``option`` takes; None for any other bad value.
 
-    The message is like ``--scale 0 is not a whole number of at least 1``, the remedy ``for example --scale 1``. The
-    option's range must have a lower end.
+    ``error`` is click's, of that option. The message is like ``--scale 0 is not a whole number of at least 1``, the
+    remedy ``for example --scale 1``. The option's range must have a lower end.
     """
     import click
 

@@ -68,14 +68,15 @@ def corrected_command(arguments: Sequence[str]) -> str:
 def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str) -> str:
     """Return the command line of ``arguments`` with the options it lacks, and behind ``#`` what else is possible.
 
-    It begins with ``llmb-run``, and is quoted for a shell. Where a workload is lacking, and neither size nor scale
-    is given, examples of these are added, too.
+    It begins with ``llmb-run``, and is quoted for a shell. Where a workload is lacking, and neither size nor scale is
+    given, examples of these are added, too.
 
     Args:
         arguments: the words of the line, without ``llmb-run``
         lacking: values by the variables of ``launch.sh``; or ``WORKLOAD``, for which one is found that has the size
             which is asked for
-        remedy: an error's remedy, with what else is possible behind a semicolon
+        remedy: an error's remedy, of which what is behind the first ``; ``, else all, follows ``#``; not used with
+            ``WORKLOAD``
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -98,8 +99,8 @@ def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str)
 def _workload_for(arguments: Sequence[str]) -> str:
     """Return the name of a workload that has the size which ``arguments`` ask for, for an example.
 
-    Workloads of Megatron-Bridge's catalogue come last. Llama 3.1's where they ask for no size but ``smoke``, or
-    none has it.
+    Workloads of Megatron-Bridge's catalogue come last. ``pretrain_llama3.1`` where they ask for no size but ``smoke``,
+    or none has it.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -464,9 +465,9 @@ def _option_of_word(
 
 
 def _recipes(workspace: Workspace) -> list[Recipe]:
-    """Return the recipes of all workloads that LLMB knows here, sorted by name; unreadable ones are left out.
+    """Return the recipes of all workloads that LLMB knows here, by their folders' names; unreadable ones are left out.
 
-    They are read once for a workspace.
+    They are read once for a workspace. Empty: none can be read.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -478,7 +479,8 @@ def _recipes(workspace: Workspace) -> list[Recipe]:
 def _is_accepted(words: list[str]) -> bool:
     """Return whether the command, the first of ``words``, parses the others without an error; it is not executed.
 
-    With ``--help`` among the others, every command accepts them: what it would print is not printed.
+    With ``--help`` among the others, every command that the help shows accepts them: what it would print is not
+    printed.
     """
     if "--help" in words[1:]:
         return words[0] in _command_names()

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def shared(*names: str, **settings: Any) -> Callable[[F], F]:
     """Return a decorator that adds an option to a command, like ``click.option``, whose arguments it takes.
 
-    ``names`` are the option's, with dashes. The help shows it below a heading where ``under`` has named one, else
-    among the command's own.
+    ``names`` are the option's, with dashes; ``settings`` are those of ``click.option``, but for ``cls``. The help shows
+    it below a heading where ``under`` has named one, else among the command's own.
     """
     return click.option(*names, cls=SectionedOption, **settings)
 
@@ -109,13 +109,15 @@ def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Call
 class Number(click.FloatRange):
     """The click type of an option whose value is a finite number in a range.
 
-    It is made from the bounds, as click's own type. That lets ``nan`` pass every range, and ``inf`` one without an
-    upper end; ``convert``, which click calls with the value, returns the number, and refuses both with click's
-    error for a bad value.
+    It is made from the bounds, as click's own type ``click.FloatRange``. That lets ``nan`` pass every range, and
+    ``inf`` one without an upper end; ``convert``, which click calls with the value, returns the number, and refuses
+    both with click's error for a bad value.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the option's value as a finite number in the range.
+
+        ``value`` is text or a number; ``param`` and ``ctx`` are click's, for the message.
 
         Raises:
             click.BadParameter: it is no number, out of the range, or not finite
@@ -137,7 +139,8 @@ def _completion(
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         """Return the words that begin with ``incomplete``, in any case, each once, verbs first; empty: none does.
 
-        They are the verbs of the command and the ``values`` of the enclosing function.
+        They are the verbs of the command and the ``values`` of the enclosing function. ``context`` and ``parameter``
+        are click's.
         """
         known = _verbs(context, parameter)
         with contextlib.suppress(LLMBError):  # a shell waits for an answer: no error may reach its prompt
@@ -150,7 +153,8 @@ def _completion(
 def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
     """Return the verbs of the command (``show`` of ``accept``) if ``parameter`` is an argument without a value yet.
 
-    Empty where ``parameter`` is an option, the argument has a value already, or the command has no verbs.
+    In the order of the command's ``verbs``; ``context`` is click's. Empty where ``parameter`` is an option, the
+    argument has a value already, or the command has no verbs.
     """
     first = isinstance(parameter, click.Argument) and not context.params.get(str(parameter.name))
     return [*getattr(context.command, "verbs", ())] if first else []
@@ -200,9 +204,9 @@ _MOST_RUNS = 200
 def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return what a shell offers for a run: ids of the newest runs that begin with ``incomplete``, in any case.
 
-    Each is there once, the newest first, behind the command's verbs if it has any. At most ``_MOST_RUNS`` runs are
-    looked at. Names of runs follow where more than three characters are typed. Only verbs without a readable
-    installation; empty where nothing begins so.
+    ``context`` and ``parameter`` are click's. Each is there once, the newest first, behind the command's verbs if it
+    has any. At most ``_MOST_RUNS`` runs are looked at. Names of runs follow where more than three characters are typed.
+    Only verbs without a readable installation; empty where nothing begins so.
     """
     from llmb_common.planning.workspace import Workspace
     from llmb_common.runs.index.database import newest_runs
@@ -210,7 +214,8 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
     def known(context: click.Context) -> list[str]:
         """Return the ids of the newest runs of this installation, at most ``_MOST_RUNS``, the newest first.
 
-        Their names follow if ``incomplete`` of the enclosing function has more than three characters.
+        Empty: there is none yet. Their names follow if ``incomplete`` of the enclosing function has more than three
+        characters.
 
         Raises:
             RequestError: there is no installation
@@ -227,7 +232,7 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
 def _found_runs(install: Path) -> list[tuple[str, str]]:
     """Return (run id, name) of the newest runs by a search in the run folders, for an installation without an index.
 
-    At most ``_MOST_RUNS``, the newest first.
+    At most ``_MOST_RUNS`` of those in ``install``, the newest first; empty: there are none.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -241,8 +246,8 @@ def _found_runs(install: Path) -> list[tuple[str, str]]:
 def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return what a shell offers for a suite: verbs and LLMB's suites that begin with ``incomplete``.
 
-    Upper and lower case differ. Where none does, the shell is told to offer files. Where a recipe, from which suites
-    are made, cannot be read, no suite is offered, and nothing is raised.
+    ``context`` and ``parameter`` are click's. Upper and lower case differ. Where none does, the shell is told to offer
+    files. Where a recipe, from which suites are made, cannot be read, no suite is offered, and nothing is raised.
     """
     from click.shell_completion import CompletionItem
 
@@ -298,10 +303,11 @@ def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
 def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return what a shell offers for NAME=VALUE: names with their ``=``, and behind that the values that are known.
 
-    The names are the plan's columns; for any option but ``--set`` (whose ``parameter`` is called ``columns``) also
-    those in ``NAMED``, such as ``dtype``, and variables with few values. Each is the whole word: ``tp=``,
-    ``dtype=bf16,fp8``. Names match in any case, values in theirs. Behind a comma it offers values that are not in the
-    list yet, each with all that is typed before it. Empty: nothing is known, or there is no readable configuration.
+    ``incomplete`` is what is typed, ``context`` click's. The names are the plan's columns; for any option but ``--set``
+    (whose ``parameter`` is called ``columns``) also those in ``NAMED``, such as ``dtype``, and variables with few
+    values. Each is the whole word: ``tp=``, ``dtype=bf16,fp8``. Names match in any case, values in theirs. Behind a
+    comma it offers values that are not in the list yet, each with all that is typed before it. Empty: nothing is known,
+    or there is no readable configuration.
     """
     name, equals, values = incomplete.partition("=")
     columns = [column.lower() for column in COLUMNS]
@@ -348,6 +354,8 @@ def _chosen_recipes(context: click.Context) -> list[Recipe]:
 
 def _workloads() -> list[str]:
     """Return the names of all workloads that LLMB knows here: what ``Workspace().workload_names`` returns.
+
+    In the order of their folders' names, maybe empty.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` cannot be read, or is not trusted

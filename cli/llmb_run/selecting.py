@@ -98,7 +98,8 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     def fits(row: RunRow) -> bool:
         """Return whether the job of the run in ``row`` has a value in ``wanted`` of ``_fits_of`` for each of its names.
 
-        False where the run's record cannot be read.
+        Values are compared as text, in the same case; of a path its last part suffices. A job that lacks a value,
+        or a name altogether, has ``-``. False where the run's record, which is read for it, cannot be read.
         """
         record = result_or_error(load_record, row.folder)
         if isinstance(record, LLMBError):
@@ -114,9 +115,9 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
 def filters_text(filters: Mapping[str, Any]) -> str:
     """Return the options that runs were chosen by, as text behind a noun: `` size 405b, dtype fp8``.
 
-    ``filters`` are arguments of ``run_filter``, several values as a tuple; the text has them in the order of this
-    mapping, and begins with a blank. Several values are joined with commas. Options that are None, empty or False are
-    left out; empty: there are no others.
+    ``filters`` are arguments of ``run_filter``, several values as a tuple (a list is written as one value); the
+    text has them in the order of this mapping, and begins with a blank. Several values are joined with commas.
+    Options that are None, empty or False are left out; empty: there are no others.
     """
     chosen = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
     return "".join(f" {name} {','.join(map(str, values))}," for name, values in chosen).rstrip(",")
@@ -184,7 +185,8 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
     first, maybe none. States are as the index has them: no scheduler is asked.
 
     ``others``: what a command does not do with runs of other users unless they are named; they are left out then,
-    and a notice on stderr begins with these words. Empty: they are in the answer.
+    and a notice on stderr begins with these words. Empty: they are in the answer. ``workspace``: whose installation
+    has the runs.
 
     Raises:
         RequestError: there is no installation, a word names no run, or is the beginning of several run ids
@@ -207,7 +209,7 @@ def _runs_of(install: Path, word: str) -> list[RunRow]:
 
     ``word`` may also be a folder, a name, a run id or its beginning, or a job id; a number is a job id or a whole
     run id, never a beginning. Of several with one name or job id it is the newest, this user's before another's;
-    those of a command come newest first.
+    those of a command come newest first. ``install``: the installation's folder.
 
     Raises:
         RequestError: there is none (code ``no-run``), or the word is the beginning of several run ids
@@ -252,7 +254,7 @@ def one_folder(workspace: Workspace, word: str | None) -> Path:
 
     ``word`` is a run id or its beginning, a name, a job id or a folder; a number is no beginning of a run id. Of
     several of one name or job id, it is the newest, this user's before another's. The folder need not be this
-    user's.
+    user's. ``workspace``: whose installation has the runs.
 
     Raises:
         RequestError: there is no such run or no installation, or the word is the beginning of several run ids

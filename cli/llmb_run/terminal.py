@@ -35,10 +35,10 @@ def table(
 ) -> str:
     """Return a table with a heading as text, columns two spaces apart; cells are made safe to print.
 
-    Each row has as many cells as ``header``. Columns named in ``right`` are aligned on the right. It ends with a
-    newline. Empty where there are no rows. On a terminal that is too narrow, a column of sentences is wrapped, and
-    columns that do not fit stand below the others, a little to the right. In a pipe or a file nothing is.
-    ``width``: as if stdout were that many characters wide; None: as it is.
+    Each row has as many cells as ``header``, which is printed as it is. Columns named in ``right`` are aligned on
+    the right. It ends with a newline. Empty where there are no rows. On a terminal that is too narrow, a column of
+    sentences is wrapped, and columns that do not fit stand below the others, a little to the right. In a pipe or a
+    file nothing is. ``width``: as if stdout were that many characters wide; None: as it is.
     """
     if not rows:
         return ""
@@ -127,7 +127,7 @@ def with_label(name: str, lines: Sequence[str]) -> str:
 
 
 def local_time_text(when: float) -> str:
-    """Return a Unix time as local time of day, ``14:03:07``; unless that is today, as ``2026-11-12 14:03:07``."""
+    """Return a Unix time as local time: ``14:03:07`` where it is today, else ``2026-11-12 14:03:07``."""
     then, now = time.localtime(when), time.localtime()
     form = "%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S"
     return time.strftime(form, then)

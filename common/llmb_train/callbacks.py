@@ -41,7 +41,8 @@ def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
     """Return the callbacks that ``job`` needs, for Megatron-Bridge's ``pretrain``; at least the one for evidence.
 
     In this order: ``EvidenceCallback``, ``WaitsCallback`` where the job records waits (``steps.waits_from``), and
-    ``SigtermCallback`` where it saves checkpoints. ``node`` is this node's record, ``folder`` the run's.
+    ``SigtermCallback`` where it saves checkpoints. ``node`` is this node's record, ``folder`` the run's. Nothing is
+    patched or written yet.
     """
     found: list[Any] = [EvidenceCallback(job, node)]
     if job.steps.waits_from is not None:
@@ -54,10 +55,10 @@ def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
 class EvidenceCallback(Callback):  # type: ignore[misc]
     """The training callback that checks the configuration before the first step and has GPUs looked at under load.
 
-    It is made from the job, whose plan the configuration must agree with, and the record of this node, which looks
-    at the GPUs. Megatron-Bridge calls the methods: ``on_train_start`` raises a ``Contradiction`` where the resolved
-    configuration (``context.state.cfg``) differs from the plan, and ``on_train_step_start`` tells the record how
-    many steps have ended in this process; its ``context`` is not used.
+    It is made from the job, whose plan the configuration must agree with, and this node's record, a ``Node``, which
+    looks at the GPUs. Megatron-Bridge calls the methods: ``on_train_start`` raises a ``Contradiction`` where the
+    resolved configuration (``context.state.cfg``) differs from the plan, and ``on_train_step_start`` tells the
+    record how many steps have ended in this process; its ``context`` is not used.
     """
 
     def __init__(self, job: Job | FunctionJob, node: Node) -> None:
@@ -78,7 +79,8 @@ class EvidenceCallback(Callback):  # type: ignore[misc]
     def on_train_step_start(self, context: Any) -> None:
         """Tell the node's record how many training steps have ended: it looks at the GPUs between certain steps.
 
-        Steps of this process count, not those before a checkpoint; ``context`` is not used.
+        At the first call these are 0. Steps of this process count, not those before a checkpoint; ``context`` is not
+        used.
         """
         self._node.after_step(self._steps)
         self._steps += 1
@@ -106,12 +108,13 @@ class WaitsCallback(Callback):  # type: ignore[misc]
     """The training callback that times this rank's waits for collectives, from the step ``first`` on.
 
     It is made from that step's number, which counts from the start of training and is one after the measured ones,
-    and the run's folder. Megatron-Bridge calls the methods: ``on_train_step_start`` begins a step of the timing,
-    and ``on_train_end`` ends it and has rank 0 write the waits of all ranks to ``waits.json`` in the folder; it
-    never raises. Where all ranks do the same work at once, every step takes them the same time: a slow one shows in
-    that the others wait, and it does not. So each wait for a collective is timed: on a CPU the call that blocks, on
-    a GPU how long the compute stream stands still for it, by events before and after. Nothing is added to what
-    ranks say to each other, and nothing waits that did not wait before.
+    and the run's folder. Megatron-Bridge calls the methods: ``on_train_step_start`` begins a step of the timing, and
+    ``on_train_end`` ends it and has rank 0 write the waits of all ranks, in seconds by rank and step, to
+    ``waits.json`` in the folder; it waits at most 20 s for theirs, and never raises. Where all ranks do the same
+    work at once, every step takes them the same time: a slow one shows in that the others wait, and it does not. So
+    each wait for a collective is timed: on a CPU the call that blocks, on a GPU how long the compute stream stands
+    still for it, by events before and after. Nothing is added to what ranks say to each other, and nothing waits
+    that did not wait before.
     """
 
     def __init__(self, first: int, folder: Path) -> None:
@@ -158,9 +161,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
     def _publish(self) -> None:
         """Put this rank's waits into the job's store; on the first rank, also write those of all to ``waits.json``.
 
-        The file is replaced. Its keys: ``schema`` (1); ``steps``, the numbers of the timed steps; ``seconds``,
-        their seconds on the first rank; ``waited``, for each rank, in order, a list of its seconds of waiting in
-        each step. Only the first rank waits for the others, at most 20 s. torch.distributed must be initialized.
+        The file is replaced as a whole. Its keys: ``schema`` (1); ``steps``, the numbers of the timed steps;
+        ``seconds``, their seconds on the first rank; ``waited``, for each rank, in order, a list of its seconds of
+        waiting in each step. Only the first rank waits for the others, at most 20 s. torch.distributed must be
+        initialized.
 
         Raises:
             Exception: whatever torch raises where the store fails or a rank does not answer
@@ -213,7 +217,7 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             """Call ``original`` with these arguments, and return its result; add begin and end to the step's waits.
 
             Not timed are calls while a CUDA graph is captured, and those beyond 8000 in one step. What ``original``
-            raises passes.
+            raises passes; that call is timed, too.
             """
             on_gpu = torch.cuda.is_available()
             if len(self._now) >= _MOST or (on_gpu and torch.cuda.is_current_stream_capturing()):

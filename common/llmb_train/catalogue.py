@@ -55,8 +55,8 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     Each is a dict by the recipe's name, sorted. The first has the row of each recipe that could be called, as
     ``row`` makes it, with the added key ``hugging_face``, the Hugging Face name of its model (None: it asks for
     none). The second has, in one line, the reason why another one was left out: that its name cannot be read, or
-    type and text of the error that calling it raised. Calls all functions, which takes a minute; the engine's
-    patches must be installed.
+    type and text of the error that calling it raised. Calls all functions, which takes a minute, and empties
+    ``perf_recipes.asked`` before each; the engine's patches must be installed.
 
     Raises:
         EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
@@ -97,13 +97,13 @@ def catalogue_text(
 ) -> str:
     """Return the JSON text of a catalogue of performance recipes, one line per function; equal for one engine and date.
 
-    It is one object with the keys of ``_json_head``, ``sha256``, ``assumed``, ``by_length`` and ``missing`` (only if
-    there are any), ``base`` (only with one), ``index`` (what ``index`` returns) and ``functions`` (rows by name).
-    ``found`` and ``missing`` are what ``rows`` returns; ``date`` (2026-11-22) goes into the text as it is. Its
-    ``sha256`` is that of the lines of all functions: by it a job names the catalogue that it was planned with.
-    ``base``: the file of another release's catalogue, whose name goes into the text; functions whose row is equal
-    there are left out of ``functions``, but not of the index; None: nothing is left out. The text ends with a line
-    break. Nothing is written.
+    It is one object with the keys ``schema``, ``release``, ``core`` and ``date`` (see ``_json_head``), ``sha256``,
+    ``assumed``, ``by_length`` and ``missing`` (only if there are any), ``base`` (only with one), ``index`` (what
+    ``index`` returns) and ``functions`` (rows by name). ``found`` and ``missing`` are what ``rows`` returns;
+    ``date`` (2026-11-22) goes into the text as it is. Its ``sha256`` is that of the lines of all functions: by it a
+    job names the catalogue that it was planned with. ``base``: the file of another release's catalogue, whose name
+    goes into the text; functions whose row is equal there are left out of ``functions``, but not of the index; None:
+    nothing is left out. The text ends with a line break. Nothing is written.
 
     Raises:
         OSError: ``base`` cannot be read
@@ -137,7 +137,8 @@ def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[s
 
     The first dict is by recipe, as ``found`` is, which is not changed. The second has, by the model in the recipes'
     names, sorted, what their ``by_length`` agree on, in the form of ``lengths.growth``. A model whose recipes
-    contradict each other, or are not counted, is missing there.
+    contradict each other, or are not counted (``by_length`` is None or missing), is missing there; recipes whose
+    names cannot be read do not count.
     """
     of_models: dict[str, list[Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
@@ -170,8 +171,9 @@ def _growth_of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
 def _json_head(date: str, **more: Any) -> str:
     """Return the beginning of a catalogue's JSON text: an object without the brace that closes it or a final comma.
 
-    It has ``schema``, ``release`` and ``core``, the installed versions of Megatron-Bridge and megatron-core (null:
-    unknown), ``date``, and ``more``, keys with their JSON values, in this order, each on a line.
+    It has ``schema`` (the number of this format), ``release`` and ``core``, the installed versions of
+    Megatron-Bridge and megatron-core (null: unknown), ``date``, and ``more``, keys with their JSON values, in this
+    order, each on a line.
     """
     head = {
         "schema": SCHEMA,
@@ -255,10 +257,10 @@ def layers(config: Any) -> dict[str, Any] | None:
     """Return what a job's memory depends on beside ``architecture``: the model's layers, and sizes inside them.
 
     ``config`` is a recipe's, completed by ``_fill_in_defaults``. The keys are ``order`` and ``kinds``, as
-    ``counts.layers`` returns them, ``head_dim``, ``gated`` (whether MLPs have a gate), ``expert_hidden`` (the
-    latent size of experts), for each of ``latent``, ``mamba`` and ``delta`` a list of that mixer's sizes, in the
-    order of ``_MIXERS`` (0 for one that is not set), and ``encoder``, the image encoder's number of weights; what a
-    model does not have is left out. None where ``counts`` does not count the model's layers.
+    ``counts.layers`` returns them, ``head_dim``, ``gated`` (whether MLPs have a gate), ``expert_hidden`` (the latent
+    size of experts), for each of ``latent``, ``mamba`` and ``delta`` a list of that mixer's sizes (5, 4 and 4 of
+    them), in the order of ``_MIXERS`` (0 for one that is not set), and ``encoder``, the image encoder's number of
+    weights; what a model does not have is left out. None where ``counts`` does not count the model's layers.
 
     Raises:
         KeyError: a hybrid's pattern has a letter that ``counts`` does not know
@@ -311,6 +313,7 @@ def bridge_flops_per_token(config: Any) -> float | None:
     """Return Megatron-Bridge's own count of FLOPs per token of a training step, at the config's sequence length.
 
     ``config`` is a recipe's, completed by ``_fill_in_defaults``. None where Bridge has no formula for the model.
+    Imports Megatron-Bridge.
     """
     from megatron.bridge.training.utils.flop_utils import num_floating_point_operations
 
@@ -356,8 +359,8 @@ def _fill_in_defaults(config: Any) -> None:
 def _precision(mixed: Any) -> dict[str, Any]:
     """Return the FP8 and FP4 settings of a mixed-precision configuration that are on, by name; empty for plain bf16.
 
-    ``mixed`` is Megatron-Bridge's object. The names are ``fp8``, ``fp8_recipe``, ``fp4``, ``fp4_recipe`` and
-    ``fp8_param_gather``; values are JSON values. A recipe is left out where its format is off.
+    ``mixed`` is Megatron-Bridge's object; None gives an empty dict. The names are ``fp8``, ``fp8_recipe``, ``fp4``,
+    ``fp4_recipe`` and ``fp8_param_gather``; values are JSON values. A recipe is left out where its format is off.
     """
     names = ("fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
     found = {name: as_json_value(getattr(mixed, name, None)) for name in names}
@@ -371,12 +374,12 @@ def _precision(mixed: Any) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Write the catalogue of this engine's performance recipes to a file, and return the exit status.
 
-    ``arguments``, without the program's name: the file, whose folder must exist, and options. ``--date DATE`` is
-    the date in it (else today's), ``--base FILE`` another release's catalogue. With ``--validation`` or
-    ``--fields`` the file gets the results of validating the functions, or the fields of the configuration, instead.
-    An existing file is replaced. 0: written; else nothing is written, and the error is printed: 3 where this Python
-    has no engine with performance recipes. Functions that were left out, and why, are printed on stderr. Patches
-    the process for training on a CPU.
+    ``arguments``, without the program's name: the file, whose folder must exist, and options. ``--date DATE`` is the
+    date in it (else today's), ``--base FILE`` another release's catalogue. With ``--validation`` or ``--fields`` the
+    file gets the results of validating the functions, or the fields of the configuration, instead, and ``--base`` is
+    not used. An existing file is replaced. 0: written; else nothing is written, and the error is printed: 3 where
+    this Python has no engine with performance recipes, with ``--validation`` also 2 where a function's job is
+    refused. Functions that were left out, and why, are printed on stderr. Patches the process for training on a CPU.
 
     Raises:
         SystemExit: with status 2, the arguments are wrong; with 0 after ``--help``

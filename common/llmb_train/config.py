@@ -43,7 +43,8 @@ def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
 
     ``config`` is the model's configuration; ``vp_stage`` the number of the virtual pipeline stage, from 0, None
     without interleaving. As the provider's ``transformer_layer_spec``, it is called on each rank when the model is
-    built. Chunked attention is as in ``_layer_specification``.
+    built. Where ``attention_chunk_size`` of ``config`` is set and shorter than the sequence, layers with rotary
+    embedding attend within chunks. The ranks' groups must exist.
     """
     return _layer_specification(config, vp_stage, use_transformer_engine=True)
 
@@ -52,7 +53,8 @@ def local_block(config: Any, vp_stage: int | None = None) -> Any:
     """Return the specification of this pipeline stage's layers, made of megatron-core's own modules.
 
     They have no FP8 and no fused attention. ``config`` is the model's configuration; ``vp_stage`` the number of the
-    virtual pipeline stage, from 0, None without interleaving. Chunked attention is as in ``_layer_specification``.
+    virtual pipeline stage, from 0, None without interleaving. Where ``attention_chunk_size`` of ``config`` is set
+    and shorter than the sequence, layers with rotary embedding attend within chunks. The ranks' groups must exist.
     """
     return _layer_specification(config, vp_stage, use_transformer_engine=False)
 
@@ -96,15 +98,16 @@ def chunked(attention: type) -> type:
         """An attention module in which tokens attend only to their own chunk of ``attention_chunk_size`` tokens.
 
         It is created like the outer function's ``attention``, from which it is derived. ``forward`` takes what that
-        takes, returns the output [sequence, batch, hidden], and raises RuntimeError where the sequence is no
-        multiple of a chunk.
+        takes, but a mask only of one chunk, returns the output [sequence, batch, hidden], and raises RuntimeError
+        where the sequence is no multiple of a chunk.
         """
 
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
             """Return the output [sequence, batch, hidden] of attention in which each token attends to its own chunk.
 
-            ``query``, ``key`` and ``value`` are [sequence, batch, heads, head dim]; other arguments, the mask
-            included, are passed on unchanged to the attention that this is derived from.
+            ``query``, ``key`` and ``value`` are [sequence, batch, heads, head dim]; a mask, where there is one, has
+            to be that of one chunk, not of the sequence. It and other arguments are passed on unchanged to the
+            attention that this is derived from.
 
             Raises:
                 RuntimeError: the sequence length is no multiple of the chunk size
@@ -173,8 +176,8 @@ def _expert_fields(job: Job, engine: Engine) -> dict[str, Any]:
     The job's routing (``performance.moe_routing``) ``drop`` is what the published runs did: each expert takes its
     capacity and no more, padded to it. ``balanced``, or anything else, is dropless with the router forced to spread
     tokens evenly, as newer benchmarks do; step times of the two do not compare. With Transformer Engine in
-    ``engine`` there is one GEMM over all local experts and a fused permutation; on a GPU a shared expert runs
-    beside the others.
+    ``engine`` there is one GEMM over all local experts and a fused permutation; on a GPU a shared expert runs beside
+    the others. Where every second layer is MoE, the number of layers must be even, which is not checked.
     """
     moe = job.architecture.moe
     if moe is None:
@@ -211,7 +214,7 @@ def build_config(job: Job, engine: Engine) -> Any:
 
     Raises:
         JobError: the job asks for something this engine would ignore, or for settings that cannot be combined, or
-            the checkpoint to load is missing
+            the checkpoint to load is missing, or of the step at which the run ends or a later one
         NothingLeft: the job goes on from a checkpoint of its last step
         OSError: the index of the checkpoint to load, or Megatron's source, cannot be read
         KeyError: there is no such combination of dtype and FP8 recipe
@@ -248,8 +251,9 @@ def build_config(job: Job, engine: Engine) -> Any:
 def _training_config(job: Job, last: int) -> Any:
     """Return the section on training of Megatron-Bridge's configuration.
 
-    ``last`` is the step at which the run ends, counted from the start of training, at least 1. There is no
-    evaluation, and garbage is collected on all ranks in the same steps, every 100.
+    It is a ``TrainingConfig``. Batch sizes are those of ``job``, as is whether a checkpoint is saved on SIGTERM and
+    at the end. ``last`` is the step at which the run ends, counted from the start of training, at least 1. There is
+    no evaluation, and garbage is collected on all ranks in the same steps, every 100.
     """
     return bridge.TrainingConfig(
         micro_batch_size=job.batch.mbs,
@@ -267,7 +271,7 @@ def _training_config(job: Job, last: int) -> Any:
 def _scheduler_config() -> Any:
     """Return the learning rate's section of Megatron-Bridge's configuration: cosine decay, 2 warm-up steps.
 
-    A resumed run goes on with the schedule of its checkpoint.
+    It is a ``SchedulerConfig``. A resumed run goes on with the schedule of its checkpoint.
     """
     return bridge.SchedulerConfig(
         lr_decay_style="cosine",

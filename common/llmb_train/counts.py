@@ -152,8 +152,9 @@ def _kind(model: Any, layer: Layer, index: int) -> Kind:
 
     ``model`` is a model provider of Megatron-Bridge. The numbers are, in order, of the weights that tensor
     parallelism divides (all those of mixer, dense MLP and shared expert), of those of routed experts, and of the
-    others (the norms in front, the router). ``layer``: its (mixer, MLP), named as ``_layers`` names them; a
-    hybrid's layer has only one of the two, and the other is "".
+    others (the norms in front, the router). ``layer``: its (mixer, MLP), named as ``_layers`` names them; a hybrid's
+    layer has only one of the two, and the other is "". A name that is none of these raises a KeyError as a mixer and
+    counts as ``dense`` as an MLP.
     """
     mixer, mlp = layer
     own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
@@ -359,9 +360,9 @@ def flops_per_token(config: Any) -> float | None:
     """Return LLMB's own count of FLOPs per token of a training step, forward and backward.
 
     ``config`` is a recipe's configuration, whose sequence length counts. A multiplication with its addition is two.
-    Matrix products count, logits and heads for further tokens included; recomputation and an image encoder do not.
-    None for adapters (LoRA), which train few of the weights, for diffusion models, and where the size of the
-    vocabulary is not known.
+    Matrix products count, logits and heads for further tokens (each of them, also where they share weights)
+    included; recomputation and an image encoder do not. None for adapters (LoRA), which train few of the weights,
+    for diffusion models, and where the size of the vocabulary is not known.
 
     Raises:
         KeyError: a hybrid's pattern has a letter other than ``M``, ``*``, ``-`` and ``E``

@@ -50,7 +50,7 @@ def install() -> None:
     installs the patches of ``no_te``, and switches off ``torch.compile``.
 
     Raises:
-        ImportError: megatron-core is not installed
+        ImportError: megatron-core is not installed, or, on a Python before 3.12, typing_extensions
         StopIteration: this megatron-core has no queue for results under the names that are known
     """
     # core compiles small functions with torch.compile, which needs a C++ compiler and more time than a tiny run.
@@ -244,7 +244,7 @@ def _is_cuda(device: Any) -> bool:
 class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
     """A torch function mode that rewrites the device of torch calls while it is active: CUDA becomes ``device``.
 
-    It is made from ``device``, such as ``cpu``, and active within its context. Rewritten are the argument
+    It is made from ``device``, such as ``cpu``, and active within its context. Rewritten are the keyword argument
     ``device`` and the first one of ``to``, where they name a CUDA device. Moves to a GPU (``.cuda()``) return the
     tensor itself, ``record_stream`` does nothing, memory is not pinned, and a tensor of the CPU gives its type
     (``.type()``) as one of CUDA.
@@ -334,9 +334,10 @@ def _patch_pipeline() -> None:
     ) -> dict[str, Any]:
         """Begin to exchange tensors with the neighboring pipeline stages, with a tag for each direction.
 
-        Returns the requests to wait for, by name: ``recv_prev``, ``recv_next``, ``send_next``, ``send_prev``. A
-        tensor that is None is neither sent nor received, and has no request. What is sent is copied first; what is
-        received gets into the given tensor. The ranks are global numbers of members of ``group``.
+        Returns the requests to wait for, by name: ``recv_prev``, ``recv_next``, ``send_next``, ``send_prev``. The
+        four tensors are those to send to the previous and the next stage, and those to receive from them into; one
+        that is None is neither sent nor received, and has no request. What is sent is copied first; what is received
+        gets into the given tensor. The ranks are global numbers of members of ``group``.
         """
         requests = {}
         if tensor_recv_prev is not None:

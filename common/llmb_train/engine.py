@@ -103,7 +103,8 @@ def release_of(version: str | None) -> Release | None:
     """Return the release of Megatron-Bridge that ``version`` (``0.6``, ``0.6.2``) belongs to, by its first two numbers.
 
     None for a version that is older than LLMB knows, between known ones, unreadable or None. A version newer than
-    all known ones gives a ``Release`` with that number alone (``is_newer``).
+    all known ones gives a ``Release`` with that number alone (``is_newer``); unreadable is also one whose first two
+    parts are not just digits, such as ``0.7rc1``.
     """
     wanted = minor(version or "")
     known = next((release for release in RELEASES if release.bridge == wanted), None)
@@ -145,9 +146,10 @@ class Engine:
 def find_engine(device: Device, release: Release) -> Engine:
     """Return the engine that this Python has for training on ``device``, if it fits the release that the job needs.
 
-    ``device`` is ``cpu`` or ``cuda``. Found out without importing Megatron or Transformer Engine; whether there is
-    such a device is not looked at. On a CPU Transformer Engine does not count. No patches are installed here. Where
-    there is Transformer Engine, ``LLMB_ENGINE_CHECK=off`` in the environment lets other releases pass.
+    ``device`` is ``cpu`` or ``cuda``, ``release`` that of the job. Found out without importing Megatron or
+    Transformer Engine; whether there is such a device is not looked at. On a CPU Transformer Engine does not count.
+    No patches are installed here. Where there is Transformer Engine, ``LLMB_ENGINE_CHECK=off`` in the environment
+    lets other releases pass.
 
     Raises:
         EngineError: Megatron-Bridge is missing, or LLMB's patches do not fit its version or that of megatron-core
@@ -170,10 +172,11 @@ def find_engine(device: Device, release: Release) -> Engine:
 def install_patches(engine: Engine) -> None:
     """Patch torch and Megatron, in the whole process, for what ``engine`` lacks: a GPU, or Transformer Engine.
 
-    Does nothing where it has both. Call once, before anything else imports Megatron.
+    Does nothing where it has both. Call once, before anything else imports Megatron. Whether the patches fit is not
+    checked here, but by ``find_engine``.
 
     Raises:
-        ImportError: torch or megatron-core is not installed
+        ImportError: torch, megatron-core or, on a Python before 3.12, typing_extensions is not installed
         StopIteration: on a CPU: the patches do not know this megatron-core's queue for results
     """
     if engine.device == "cpu":
@@ -191,8 +194,8 @@ def install_patches(engine: Engine) -> None:
 def _require_configured_versions(release: Release) -> None:
     """Raise if this Python's Megatron packages are not those that the job's settings are written for.
 
-    ``LLMB_ENGINE_CHECK=off`` in the environment switches this check off, in upper or lower case, with or without blanks
-    around it.
+    ``release`` is that of the job. ``LLMB_ENGINE_CHECK=off`` in the environment switches this check off, in upper or
+    lower case, with or without blanks around it.
 
     Raises:
         WrongEngine: a package has another release, or an unknown version; the message names both

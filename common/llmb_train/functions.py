@@ -51,12 +51,12 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
     that ``engine`` needs must be installed.
 
     Raises:
-        EngineError: the function's model is not known to LLMB and its ``config.json`` cannot be had; as
-            WrongEngine, this Megatron-Bridge has no such function
-        Contradiction: the function's columns are not those that the plan was made from, or, on a GPU, an
-            environment variable that it wants is not set
-        JobError: its layers cannot be placed as planned, its vocabulary is not known, or there is no checkpoint to
-            load
+        EngineError: the function's model is not known to LLMB and its ``config.json`` cannot be had; as WrongEngine,
+            this Megatron-Bridge has no such function
+        Contradiction: the function's columns are not those that the plan was made from, or, on a GPU, an environment
+            variable that it wants is not set
+        JobError: its layers cannot be placed as planned, its vocabulary is not known, there is no checkpoint to
+            load, or it is of the step at which the run ends or a later one
         NothingLeft: the job goes on from a checkpoint of its last step
         ImportError: the function's module cannot be imported
         OSError: the index of the checkpoint to load, a preferred ``config.json``, or Megatron-Bridge's source cannot
@@ -112,8 +112,8 @@ def forward_step(name: str) -> Callable[..., Any]:
     """Return the forward step with which NVIDIA's runner trains the function ``name``; imports the step's module.
 
     Found by how the name begins; for most models it is Megatron-Bridge's step for GPTs. A step that is a class is
-    made for the name's task (``pretrain``, ``sft`` or ``peft``), and that object, which can be called, is returned.
-    The step is not called.
+    made for the name's task (``pretrain``, ``sft`` or ``peft``; ``pretrain`` where LLMB cannot read the name), and
+    that object, which can be called, is returned. The step is not called.
 
     Raises:
         ImportError: this Megatron-Bridge has no such module
@@ -134,7 +134,8 @@ def require_own(job: FunctionJob, config: Any) -> None:
     ``config`` is what the function returned, unchanged.
 
     Raises:
-        Contradiction: columns differ; the message is a table of planned and own values
+        Contradiction: columns differ; the message is a table of their planned and own values, without those that
+            agree
     """
     planned = asdict(job.function.columns)
     own = perf_recipes.columns(config) | {"sequence_length": config.model.seq_length}
@@ -154,7 +155,7 @@ def require_environment(job: FunctionJob, config: Any) -> None:
 
     ``config`` is what the function returned. The job's script exports them. A variable with another value is the
     user's choice; one that is missing was forgotten, and torch has read it by now. The one that depends on pipeline
-    stages may be missing where the plan has another PP.
+    stages (``NCCL_P2P_NET_CHUNKSIZE``) may be missing where the plan has another PP.
 
     Raises:
         Contradiction: variables are not set; the message lists them with the values wanted
@@ -169,9 +170,10 @@ def require_environment(job: FunctionJob, config: Any) -> None:
 def set_planned(job: FunctionJob, config: Any) -> None:
     """Set in the function's ``config`` every column (parallelism, batch ...) that the plan has otherwise.
 
-    ``config`` is what the job's function returned, and is changed, in part also before an error. Megatron-FSDP is only
-    ever turned on, CUDA graphs are only turned off. Also makes the optimizer's step gather no parameters where the
-    plan has no data parallelism, no pipeline or no interleaved stages.
+    ``config`` is what the job's function returned, and is changed, in part also before an error. Batch sizes and
+    sequence length are always set. Megatron-FSDP is only ever turned on, CUDA graphs are only turned off. Also makes
+    the optimizer's step gather no parameters where the plan has no data parallelism, no pipeline or no interleaved
+    stages.
 
     Raises:
         JobError: Megatron-Bridge has no layout of the layers for the plan's PP and VP
@@ -235,7 +237,10 @@ def _set_stages(job: FunctionJob, model: Any) -> None:
 def _enable_fsdp(config: Any) -> None:
     """Turn on Megatron-FSDP, and what goes with it, in ``config``, the configuration of a function without it.
 
-    ``config`` is changed. As v0.6.0, scripts/performance/utils/overrides.py:94-114.
+    Parameters, gradients and optimizer states are sharded, the model is made on the meta device, gradients are
+    accumulated in fused kernels and not averaged in collectives, no FP8 transposes are kept, and the embedding's
+    weight gradients are not deferred. ``config`` is changed. As v0.6.0,
+    scripts/performance/utils/overrides.py:94-114.
     """
     config.ddp.use_megatron_fsdp = True
     config.ddp.data_parallel_sharding_strategy = "optim_grads_params"
@@ -277,7 +282,8 @@ def set_launched(job: FunctionJob, config: Any) -> None:
     Data and tokenizer of models for images or videos stay. ``config`` is changed, also where an error is raised.
 
     Raises:
-        JobError: there is no checkpoint to load, or the size of the tokenizer's vocabulary is not known
+        JobError: there is no checkpoint to load, it is of the step at which the run ends or a later one, or the size
+            of the tokenizer's vocabulary is not known
         NothingLeft: the job goes on from a checkpoint of its last step
         OSError: the index of the checkpoint to load cannot be read
     """
@@ -300,9 +306,10 @@ def set_launched(job: FunctionJob, config: Any) -> None:
 def _set_scale(job: FunctionJob, config: Any) -> None:
     """Set in ``config`` what NVIDIA's launcher makes depend on the job's parallelism, precision and number of GPUs.
 
-    That is whether parameters are gathered during the optimizer's step, how ranks are mapped for adapters in
-    several stages, and, where there are no CUDA graphs, that their random state tracker is off. Imports
-    Megatron-Bridge.
+    That is whether parameters are gathered during the optimizer's step (not under a CUDA graph of a whole iteration;
+    always for another number of GPUs than the function's name says, with DP, PP and VP above 1, neither MXFP8 nor
+    NVFP4, and no Muon; else as it was), how ranks are mapped for adapters in several stages, and, where there are no
+    CUDA graphs, that their random state tracker is off. Imports Megatron-Bridge.
     """
     from megatron.bridge.utils.cuda_graph import is_full_iteration_cuda_graph
 
@@ -330,8 +337,9 @@ def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | 
     """Set in ``config`` which checkpoint is loaded and where checkpoints are saved, and turn off what that excludes.
 
     ``start``: the checkpoint that the run goes on from; None: it starts anew. The model that adapters train on is
-    set as the pretrained one. Where the job saves checkpoints or goes on from one, the precision-aware optimizer
-    and gathering in its step are turned off, and the learning rate goes on by the checkpoint's schedule.
+    set as the pretrained one. ``config`` is changed. Where the job saves checkpoints or goes on from one, the
+    precision-aware optimizer and gathering in its step are turned off, and the learning rate goes on by the
+    checkpoint's schedule.
 
     Raises:
         OSError: the checkpoint's index cannot be read
@@ -354,8 +362,9 @@ def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | 
 def plain_optimizer(optimizer: Any) -> None:
     """Change ``optimizer``, a section of the configuration, to states and gradients in fp32, not precision-aware.
 
-    Core accepts other types for the precision-aware optimizer only (core/optimizer/optimizer_config.py:470-481), and 51
-    functions have them.
+    ``optimizer`` itself is changed: parameters, gradients and both moments get ``torch.float32``. Core accepts other
+    types for the precision-aware optimizer only (core/optimizer/optimizer_config.py:470-481), and 51 functions have
+    them.
     """
     optimizer.use_precision_aware_optimizer = False
     optimizer.main_grads_dtype = optimizer.main_params_dtype = torch.float32

@@ -17,11 +17,11 @@ from typing import Any
 def shield_managers() -> None:
     """Make this process start multiprocessing's manager processes so that SIGTERM does not end them.
 
-    They end within a second of this process instead. Replaces ``BaseManager.start``, as long as the process lasts;
-    a second call does nothing, and managers that run already stay as they are. Call before a checkpoint is saved:
+    They end within a second of this process instead. Replaces ``BaseManager.start``, as long as the process lasts; a
+    second call changes nothing, and managers that run already stay as they are. Call before a checkpoint is saved:
     Slurm sends the signal that asks for a last checkpoint to every process of a job, and megatron-core (0.16, 0.19)
-    collects what was written in a queue served by such a process, which would be gone when, or while, the
-    checkpoint is written.
+    collects what was written in a queue served by such a process, which would be gone when, or while, the checkpoint
+    is written.
     """
     start = BaseManager.start
 

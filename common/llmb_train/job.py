@@ -58,9 +58,9 @@ class Architecture:
     """The architecture of the model that a job trains, as job.json describes it, in Megatron's terms.
 
     ``layers``, ``heads`` (of attention) and ``query_groups`` (heads of keys and values) are numbers of them;
-    ``hidden``, ``ffn`` and ``head_dim`` are numbers of elements. ``norm_epsilon`` is added to a norm's variance.
-    ``rope_base`` is the base of rotary positions, ``rope_interleaved`` whether pairs of neighboring elements are
-    rotated, not halves. All keys are required.
+    ``hidden``, ``ffn`` and ``head_dim`` are numbers of elements. ``activation`` is that of the MLPs.
+    ``norm_epsilon`` is added to a norm's variance. ``rope_base`` is the base of rotary positions,
+    ``rope_interleaved`` whether pairs of neighboring elements are rotated, not halves. All keys are required.
     """
 
     layers: int
@@ -217,8 +217,9 @@ class Checkpoint:
 class Columns(Batch, Parallelism):
     """The columns of a performance recipe as shipped, at its own number of GPUs: parallelism, batch and others.
 
-    Fields are as in ``Batch``, ``Parallelism`` and ``Performance``; ``sequence_length`` is in tokens. What the job
-    itself has may differ, and is in the job's own sections. All keys are required in job.json.
+    Fields are as in ``Batch``, ``Parallelism`` and (``cuda_graph``, ``recompute_layers``, ``offload_layers``)
+    ``Performance``; ``sequence_length`` is in tokens. What the job itself has may differ, and is in the job's own
+    sections. All keys are required in job.json.
     """
 
     cuda_graph: bool
@@ -441,8 +442,9 @@ def _check_engine(job: AnyJob, where: str) -> None:
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
     """Raise if the job's ranks or batch, or the experts of a reduced copy, do not divide evenly.
 
-    Planning does not know all of these numbers for reduced copies. ``where`` names the file in the message. VP, and
-    the experts of a whole model, are not checked.
+    World size must be a multiple of TP * PP * CP, the global batch size one of micro-batch size * DP, and a reduced
+    copy's experts one of EP. Planning does not know all of these numbers for reduced copies. ``where`` names the
+    file in the message. VP, and the experts of a whole model, are not checked.
 
     Raises:
         JobError: world size, TP, PP, CP or a batch size is below 1, or a number no multiple of another; the message

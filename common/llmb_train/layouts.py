@@ -24,8 +24,8 @@ def place_layers(name: str, model: Any) -> None:
     """Set in ``model``, for its PP and VP, which layers each pipeline stage has, as Megatron-Bridge does.
 
     ``model`` is the provider of the performance recipe ``name``. Only DeepSeek-V3 and Kimi K2 (unless its layout is
-    a text) are changed; any other model keeps its layout. Kimi K2's becomes None where Bridge has none for PP and
-    VP; what DeepSeek's becomes then is Bridge's choice. Imports Megatron-Bridge.
+    a text) are changed; any other model keeps its layout, also where the name cannot be read. Kimi K2's becomes None
+    where Bridge has none for PP and VP; what DeepSeek's becomes then is Bridge's choice. Imports Megatron-Bridge.
     """
     match = NAME.match(name)
     size = match["model"] if match else ""

@@ -19,11 +19,11 @@ def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[st
     """Return how FLOPs per token of ``model`` grow with sequence length: ``[b, c]`` by name for each of ``counts``.
 
     They are of the formula a + b x length + c / length. ``counts`` are functions, by name, that are called without
-    arguments and count FLOPs per token at the model's present length; one that returns None is left out. The
-    further key ``least`` is the shortest length, in tokens, for which the formulas were found to hold: the model's
-    own, or that halved a number of times, down to 32. None where a count does not follow the formula at eight times
-    the length, or all return None. The model's ``seq_length`` is changed meanwhile and set back, also after an
-    error.
+    arguments and count FLOPs per token at the model's present length; one that returns None there is left out; any
+    other must not return None at other lengths. The further key ``least`` is the shortest length, in tokens, for
+    which the formulas were found to hold: the model's own, or that halved a number of times, down to 32. None where
+    a count does not follow the formula at eight times the length, or all return None. The model's ``seq_length`` is
+    changed meanwhile and set back, also after an error.
     """
     own: int = model.seq_length
     found: dict[str, Any] = {"least": own}

@@ -22,10 +22,10 @@ _RANK_VARIABLES = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, str]) -> None:
     """Raise if Transformer Engine is going to start MPI for a job whose ranks were not started for MPI.
 
-    MPI might wait for ever for the other ranks. It is started for the overlap of tensor parallelism's
-    communication, so that a job with TP 1 passes. ``environ``, this process's variables, shows whether a starter
-    such as PMIx has told the rank its place. ``config`` is Megatron-Bridge's, complete. Call it only where there is
-    Transformer Engine.
+    MPI might wait for ever for the other ranks. It is started for the overlap of tensor parallelism's communication,
+    so that a job with TP 1, or without that overlap, passes. ``environ``, this process's variables, shows whether a
+    starter such as PMIx has told the rank its place: ``PMIX_RANK``, ``PMI_RANK`` or ``OMPI_COMM_WORLD_RANK`` is
+    there and not empty. ``config`` is Megatron-Bridge's, complete. Call it only where there is Transformer Engine.
 
     Raises:
         WrongEngine: MPI would be started, and no variable of a starter is set

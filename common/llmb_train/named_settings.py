@@ -149,7 +149,7 @@ def _enum_member(hint: Any, value: Any) -> Any:
 def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
     """Yield the enumeration classes in the type ``hint``, also those inside unions and lists; perhaps none.
 
-    One may come twice.
+    In the order in which ``hint`` names them; one may come twice.
     """
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield hint
@@ -180,7 +180,7 @@ def fields_text() -> str:
 
     The object has ``megatron_bridge``, its version (null: unknown), and ``sections``, an object for each section
     with, by field, a text as ``kind_of`` returns. Keys are sorted; the text ends with a line break. Fields that no
-    text can set are left out. Imports Megatron-Bridge.
+    text can set, the section ``env_vars`` and private sections are left out. Imports Megatron-Bridge.
 
     Raises:
         ImportError: Megatron-Bridge is missing
@@ -209,8 +209,8 @@ def kind_of(hint: Any) -> str:
 def _alternatives(hint: Any) -> Iterator[str]:
     """Yield a word for each alternative of the type ``hint``: ``int``, ``none``, ``"value"``, ``dtype`` or ``any``.
 
-    They are the words of ``kind_of``. A union gives those of its parts, ``list[int]`` gives ``list``. A word may
-    come twice.
+    They are the words of ``kind_of``. A union gives those of its parts, ``list[int]`` gives ``list``. In the order
+    of ``hint``; a word may come twice.
     """
     origin = typing.get_origin(hint)
     if hint is None or hint is type(None):

@@ -27,7 +27,7 @@ def install() -> None:
     warnings are silenced.
 
     Raises:
-        ImportError: megatron-core is missing
+        ImportError: megatron-core is missing, or, on a Python before 3.12, typing_extensions
     """
     # Two dozen lines on every rank that repeat one line of the log's header.
     warnings.filterwarnings("ignore", message=".*(Apex is|Transformer Engine and Apex are) not installed")
@@ -134,10 +134,10 @@ def positions(rank: int, ranks: int, length: int) -> torch.Tensor:
 def _patch_attention() -> None:
     """Let core's local attention run with context parallelism, and with values of another width than the keys.
 
-    In this process. With CP, rank r of n holds the sequence chunks r and 2n-1-r of 2n, so that every rank has the
-    same causal work. Keys and values are gathered from all ranks (gradients are reduce-scattered back) and the mask
-    is built from the true positions. That moves more data than Transformer Engine's ring, and gives the same
-    result.
+    In this process; call it once: a second call would wrap the functions again. With CP, rank r of n holds the
+    sequence chunks r and 2n-1-r of 2n, so that every rank has the same causal work. Keys and values are gathered
+    from all ranks (gradients are reduce-scattered back) and the mask is built from the true positions. That moves
+    more data than Transformer Engine's ring, and gives the same result.
 
     Multi-head latent attention (core 0.19) says how wide keys and values are. The arithmetic needs the width of its
     output only.
@@ -201,8 +201,8 @@ def _patch_attention() -> None:
 def _patch_experts() -> None:
     """Patch megatron-core's experts: their router in 0.16, their biases (GPT-OSS) in 0.19.
 
-    The router tests ``te_general_gemm is not None``, but defines the name only where Transformer Engine can be
-    imported: a ``NameError`` in the first forward pass.
+    In this process; call it once. The router tests ``te_general_gemm is not None``, but defines the name only where
+    Transformer Engine can be imported: a ``NameError`` in the first forward pass.
 
     Core adds the bias in place to what the tensor-parallel reductions return. In a group of one they return their input
     itself, a view which autograd does not let anybody change: they return a copy.
@@ -251,10 +251,10 @@ def _copy_for_one_rank(core: Callable[..., Any]) -> Callable[..., Any]:
 def _patch_optimizer() -> None:
     """Let ``DistributedOptimizer`` save and resume torch's AdamW (core 0.16 and 0.19 alike).
 
-    On GPUs the optimizer is Transformer Engine's or Apex's, which counts steps for each parameter group. torch counts
-    them in a tensor for each parameter, which core gets wrong in three places, each mended below. (A fourth, in
-    Megatron-FSDP, hangs: a rank whose shard of a parameter is empty has no state for it. ``refusals`` refuses to save
-    there.)
+    In this process; call it once. On GPUs the optimizer is Transformer Engine's or Apex's, which counts steps for
+    each parameter group. torch counts them in a tensor for each parameter, which core gets wrong in three places,
+    each mended below. (A fourth, in Megatron-FSDP, hangs: a rank whose shard of a parameter is empty has no state
+    for it. ``refusals`` refuses to save there.)
     """
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
@@ -278,7 +278,8 @@ def _patch_optimizer() -> None:
     def set_states(self: Any, model_param: Any, tensors: dict[str, Any]) -> Any:
         """Set a parameter and its optimizer state from a checkpoint's ``tensors``; AdamW's own step is kept.
 
-        ``tensors`` is by name of state, and has no step; it is not changed. Returns what core's method does.
+        ``model_param`` is the model's own tensor of that parameter. ``tensors`` is by name of state, and has no
+        step; it is not changed. Returns what core's method does.
         """
         # The checkpoint's tensors have no step (core keeps it by group), AdamW's state does, and core copies by key.
         own = self._get_main_param_and_optimizer_states(model_param)

@@ -114,8 +114,8 @@ def unread() -> dict[str, str]:
 def _defined() -> dict[str, str]:
     """Return the functions of ``megatron.bridge.perf_recipes`` that define recipes, each with its module; sorted.
 
-    Names by dotted modules' names. Found in the source text, without importing any. The answer is kept: not to be
-    changed.
+    A recipe is the name of its function, the module a dotted name. Found in the source text, without importing any.
+    The answer is kept: not to be changed.
 
     Raises:
         EngineError: Megatron-Bridge is not installed
@@ -183,8 +183,9 @@ def columns(config: Any) -> dict[str, Any]:
     """Return the columns of a recipe's ``config`` that a user can override, by LLMB's names.
 
     They are ``tp``, ``pp``, ``cp``, ``ep``, ``etp``, ``vp``, ``mbs`` and ``gbs`` (in sequences), ``fsdp`` and
-    ``cuda_graph`` (bools), ``recompute_layers`` and ``offload_layers`` (0: none). ``ep`` and ``etp`` are None for a
-    model without experts, ``vp`` without interleaving. ``config`` is not changed.
+    ``cuda_graph`` (bools), ``recompute_layers`` (those of each pipeline chunk that are recomputed in full) and
+    ``offload_layers`` (0: none). ``ep`` and ``etp`` are None for a model without experts, ``vp`` is None or 1
+    without interleaving. ``config`` is not changed.
     """
     model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
     recomputes_all = getattr(model, "recompute_granularity", None) == "full"
@@ -207,7 +208,7 @@ def columns(config: Any) -> dict[str, Any]:
 def word(value: Any) -> str:
     """Return an environment variable's ``value`` as NVIDIA's runner exports it: 1 and 0 for True and False.
 
-    Any other value is its ``str``.
+    Any other value is its ``str``, also None.
     """
     return str(int(value)) if isinstance(value, bool) else str(value)
 
@@ -215,10 +216,10 @@ def word(value: Any) -> str:
 def tolerate_missing_files() -> None:
     """Make Megatron, in this process, take an empty configuration where a recipe's quantization file is missing.
 
-    A second call does nothing. Megatron-Bridge 0.6.2 on the package index has no
-    ``perf_recipes/nemotronh/te_quant.cfg``, which five functions for NVFP4 read; the container's source tree has
-    it. No column depends on it; training without it is refused there, as the functions would be in a container
-    without the file.
+    A second call does nothing. Imports megatron-core, which must be installed. Megatron-Bridge 0.6.2 on the package
+    index has no ``perf_recipes/nemotronh/te_quant.cfg``, which five functions for NVFP4 read; the container's source
+    tree has it. No column depends on it; training without it is refused there, as the functions would be in a
+    container without the file.
     """
     from megatron.core.quantization.quant_config import RecipeConfig
 

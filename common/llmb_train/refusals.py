@@ -31,8 +31,8 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
     Of several such things the first one counts. Nothing is changed. The checkpoint to load is looked at.
 
     Raises:
-        JobError: the job asks for that, or there is no checkpoint to load; the message names the setting, the
-            remedy what to do
+        JobError: the job asks for that, there is no checkpoint to load, or it is of the step at which the run ends
+            or a later one; the message names the setting, the remedy what to do
         NothingLeft: the job goes on from a checkpoint of its last step
         OSError: Megatron's source, which some answers depend on, cannot be read
     """
@@ -79,7 +79,8 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
 def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
     """Yield what keeps the job's recipe from running without Transformer Engine, each as (message, remedy).
 
-    Call it only for an ``engine`` without it. Nothing where the recipe can run.
+    Call it only for an ``engine`` without it. Nothing where the recipe can run. In this order: adapters, what needs
+    a GPU's kernels, the model's size, Megatron-FSDP.
     """
     name, elsewhere = job.function.name, "train it in the recipe's container"
     if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
@@ -98,8 +99,8 @@ def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
 def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str, str]]:
     """Yield what the job asks for that needs Transformer Engine, each as (message, remedy); perhaps nothing.
 
-    Call it only where there is none. ``lacking`` says in the messages where the job runs: ``a CPU``, as
-    ``Engine.lacking``.
+    In this order: the dtype, CUDA graphs, offload, Megatron-FSDP with checkpoints. Call it only where there is none.
+    ``lacking`` says in the messages where the job runs: ``a CPU``, as ``Engine.lacking``.
     """
     dtype = job.precision.dtype
     if dtype != "bf16":  # not an error in Megatron: the local layers would train in bf16 and report it as FP8
@@ -121,7 +122,8 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
 
     In order: software that was not tried, settings that the user changed, what the device means for the times, an
     empty profile, forced routing, and what is peculiar to a function's reduced copy or to late gathers of experts.
-    They are neither errors nor printed here. The clauses begin with a small letter and have no period.
+    ``engine`` is what the job's ranks train on. They are neither errors nor printed here. The clauses begin with a
+    small letter, but for names, and have no full stop.
     """
     lines = _untested(job, engine)
     if job.megatron:
@@ -153,8 +155,9 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
 def _untested(job: AnyJob, engine: Engine) -> list[str]:
     """Return a clause for each of the two Megatron packages whose version LLMB was not tried with; empty: none.
 
-    megatron-bridge before megatron-core. With Transformer Engine any patch release of the job's release counts as
-    tried; of a release that is newer than LLMB knows none does.
+    megatron-bridge before megatron-core. With Transformer Engine in ``engine`` any patch release of the job's
+    release counts as tried, without it only the versions in that release's ``patched``; of a release that is newer
+    than LLMB knows none does. An unknown version counts as not tried.
     """
     lines = []
     for name in ("megatron-bridge", "megatron-core"):

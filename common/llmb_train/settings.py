@@ -45,8 +45,9 @@ _OVERLAP_PRESETS: dict[tuple[str, int, str | None], str] = {
 def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of Megatron-Bridge's model provider for layout, kernels and CUDA graphs, by name.
 
-    They are keyword arguments of its constructor. Those that describe the architecture are not among them. Imports
-    torch.
+    They are keyword arguments of its constructor: those of ``layout_fields``, ``fusion_fields`` and
+    ``cuda_graph_fields``, and ``init_model_with_meta_device``. Those that describe the architecture are not among
+    them. ``engine`` is what the job's ranks train on. Imports torch.
 
     Raises:
         OSError: megatron-core's source cannot be read
@@ -66,8 +67,8 @@ def layout_fields(job: Job) -> dict[str, Any]:
     """Return the fields of Megatron-Bridge's model provider on parallelism, recomputation and offload, by name.
 
     They are keyword arguments of its constructor, such as ``tensor_model_parallel_size``. Fields that the job does
-    not need, such as those on experts, are left out. Where the layers do not divide by PP and VP, embedding and
-    loss count as layers. Imports torch.
+    not need, such as those on experts, are left out. Where the layers do not divide by PP and VP, embedding and loss
+    count as one layer each. Imports torch.
     """
     import torch
 
@@ -97,10 +98,10 @@ def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the model provider that switch fused kernels on or off, by name.
 
     They are keyword arguments of its constructor, bools but for ``cross_entropy_fusion_impl`` (``te`` or
-    ``native``). On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others), but ``bias_activation_fusion``
-    without SwiGLU, ``bias_dropout_fusion`` of Nemotron-4 and ``gradient_accumulation_fusion`` with FSDP; those of
-    Transformer Engine and Apex only where that is there. On a CPU none is: compiling them with torch.compile would
-    take longer than a tiny run.
+    ``native``). On a GPU (``device`` of ``engine``) all are on (Bridge 0.3.1 for Llama; NeMo for the others), but
+    ``bias_activation_fusion`` without SwiGLU, ``bias_dropout_fusion`` of Nemotron-4 and
+    ``gradient_accumulation_fusion`` with FSDP; those of Transformer Engine and Apex only where that is there. On a
+    CPU none is: compiling them with torch.compile would take longer than a tiny run.
     """
     gpu, te = engine.device == "cuda", engine.transformer_engine
     swiglu = job.architecture.activation == "silu" and job.architecture.gated
@@ -152,7 +153,8 @@ def ddp_config(job: Job, engine: Engine) -> Any:
     """Return Megatron-Bridge's configuration of data parallelism: distributed optimizer, overlap, FSDP.
 
     It is a ``DistributedDataParallelConfig``, as in Bridge 0.3.1 and NeMo. Overlap buckets are set by
-    ``CommOverlapConfig``; on a CPU nothing overlaps. Imports Megatron-Bridge.
+    ``CommOverlapConfig``; where ``engine`` is on a CPU nothing overlaps, and gradients are reduced in fp32. Imports
+    Megatron-Bridge.
     """
     from megatron.bridge.training.config import DistributedDataParallelConfig
 
@@ -173,8 +175,9 @@ def ddp_config(job: Job, engine: Engine) -> Any:
 def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
     """Return the fields of the data parallelism's configuration for Megatron-FSDP, by name, as in Bridge 0.3.1.
 
-    Those that depend on the model's size are set for Llama's 8b, 70b and 405b, on GPUs. Call it for a job with
-    FSDP: that is switched on in any case.
+    Always ``use_megatron_fsdp`` (True), ``data_parallel_sharding_strategy`` and ``fsdp_double_buffer`` (whether
+    ``engine`` is on GPUs). Those that depend on the model's size are set for Llama's 8b, 70b and 405b, on GPUs. Call
+    it for a job with FSDP: that is switched on in any case.
     """
     settings: dict[str, Any] = {
         "use_megatron_fsdp": True,
@@ -199,8 +202,8 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
 def optimizer_config(job: Job, engine: Engine) -> Any:
     """Return Megatron-Bridge's configuration of the optimizer: Adam as in Bridge 0.3.1's configurations for Llama.
 
-    It is an ``OptimizerConfig``. Whether it is precision-aware is as ``precision_aware`` says. Learning rate and
-    the like do not change what a step costs. Imports Megatron-Bridge.
+    It is an ``OptimizerConfig``. Whether it is precision-aware is as ``precision_aware`` says of ``job`` and
+    ``engine``. Learning rate and the like do not change what a step costs. Imports Megatron-Bridge.
 
     Raises:
         OSError: Megatron-Bridge's source cannot be read
@@ -225,11 +228,12 @@ def optimizer_config(job: Job, engine: Engine) -> Any:
 def precision_aware(job: Job, engine: Engine) -> bool:
     """Return whether the job uses Megatron's precision-aware optimizer, as the published jobs do.
 
-    On for bf16 in all generations, with all dtypes left at fp32 (Bridge 0.3.1 and 0.6, ``set_post_overrides``; NeMo
-    2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other
-    engines has no such mode. With FSDP in Bridge 0.6 and later only, by the installed one's source. It is meant to
-    read bf16 gradients and to store of each fp32 weight only the bits that its bf16 copy lacks; since Bridge names
-    an FP8 recipe in bf16 too, core keeps fp32 weights all the same
+    So it is where ``engine`` has Transformer Engine, the dtype is bf16, no checkpoint is saved or loaded and, with
+    FSDP, the installed Bridge is 0.6 or later. On for bf16 in all generations, with all dtypes left at fp32 (Bridge
+    0.3.1 and 0.6, ``set_post_overrides``; NeMo 2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's
+    FusedAdam: the torch Adam of the other engines has no such mode. With FSDP in Bridge 0.6 and later only, by the
+    installed one's source. It is meant to read bf16 gradients and to store of each fp32 weight only the bits that
+    its bf16 copy lacks; since Bridge names an FP8 recipe in bf16 too, core keeps fp32 weights all the same
     (``llmb_common.planning.memory_layers.storage_of``). Not with checkpoints: where core 0.16 does keep such
     remainders, it saves them in fp32 for loading at another TP or PP, and FusedAdam takes them back in int16 only.
 
@@ -256,7 +260,7 @@ def mixed_precision(job: Job, engine: Engine) -> Any:
     Megatron-Bridge.
 
     Raises:
-        KeyError: there is no such combination of dtype and FP8 recipe
+        KeyError: there is no such combination of dtype and FP8 recipe, as of ``fp8`` with ``sc`` or None
     """
     from megatron.bridge.training.mixed_precision import get_mixed_precision_config
 
@@ -267,7 +271,7 @@ def mixed_precision(job: Job, engine: Engine) -> Any:
 
 
 def reduce_in_fp32(engine: Engine) -> bool:
-    """Return whether gradients are reduced in fp32: on CPUs only; on GPUs in bf16, as published.
+    """Return whether gradients are reduced in fp32: where ``engine`` is on CPUs; on GPUs it is bf16, as published.
 
     As in Bridge 0.3.1 and NeMo. On a CPU there is no bandwidth to save, and layouts then give the same loss to five
     digits.

@@ -56,7 +56,8 @@ def find_checkpoint(load: str) -> StartingPoint:
 def _newest_step(folder: Path) -> int:
     """Return the training step of the newest checkpoint in ``folder``, as its tracker file says.
 
-    Whether that checkpoint is there is not checked.
+    That is a number of one to nine digits, blanks around it dropped. Whether that checkpoint is there is not
+    checked.
 
     Raises:
         JobError: the tracker file is missing, cannot be read, is a named pipe, or names no step
@@ -107,7 +108,7 @@ def last_step(job: AnyJob, start: StartingPoint | None) -> int:
     that checkpoint, or from 0, whatever ``steps.train`` is; without it the run ends at ``steps.train``.
 
     Raises:
-        JobError: the checkpoint is from that step or a later one
+        JobError: the checkpoint is from that step or a later one, or there is no step to train
     """
     first = start.step if start else 0
     last = first + job.steps.exit_after if job.steps.exit_after is not None else job.steps.train
@@ -144,8 +145,9 @@ def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any
 
     ``start``: the checkpoint that the run goes on from; None: nothing is loaded, ``load`` and ``ckpt_step`` are
     None. Otherwise these are its folder, as text, and step, and ``load_rng`` is what ``has_random_state`` returns.
-    ``save`` and ``save_interval`` are the job's. Saved synchronously in torch's distributed format (DTensors for
-    FSDP), to be loaded at any TP and PP.
+    ``save`` and ``save_interval`` are the job's. Others are ``load_optim`` (True), ``ckpt_format``,
+    ``dist_ckpt_optim_fully_reshardable``, ``async_save`` and ``save_tokenizer_assets`` (both False). Saved
+    synchronously in torch's distributed format (DTensors for FSDP), to be loaded at any TP and PP.
 
     Raises:
         OSError: the checkpoint's index cannot be read
@@ -187,7 +189,7 @@ def training_fields(job: AnyJob, last: int) -> dict[str, Any]:
 def timeout_minutes(job: AnyJob) -> int:
     """Return how many minutes a rank waits for others in a collective: Bridge's 10, or 60 with checkpoints.
 
-    60 minutes are enough to write terabytes.
+    With checkpoints is a job that saves or loads any. 60 minutes are enough to write terabytes.
     """
     return 60 if job.checkpoint.used else 10
 
@@ -196,7 +198,8 @@ def profiling_config(job: AnyJob) -> Any:
     """Return Bridge's configuration of the job's profile; one that profiles nothing where the job has none.
 
     It is a ``ProfilingConfig``. Steps from ``start`` until just before ``stop`` are profiled under nsys (which runs
-    around this process) or by torch's profiler. Imports Megatron-Bridge.
+    around this process) or by torch's profiler, on the profile's ``ranks``, or all where these are None. Imports
+    Megatron-Bridge.
     """
     from megatron.bridge.training.config import ProfilingConfig
 

@@ -88,9 +88,10 @@ def _stub_class(name: str) -> type:
 class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """The import finder that provides stand-ins for the packages of other recipes where the real ones are absent.
 
-    It is made without arguments, and is last on ``sys.meta_path``, so that the real packages come first. The import
-    system calls its methods: ``find_spec`` returns a spec for a module of such packages (dotted name), else None;
-    ``create_module`` returns a ``Stub`` for the spec's name, and ``exec_module`` does nothing.
+    It is made without arguments, and is last on ``sys.meta_path``, so that the real packages come first. The
+    packages are ``megatron.energon``, ``qwen_vl_utils`` and ``diffusers``. The import system calls its methods:
+    ``find_spec`` returns a spec for a module of these packages (dotted name), else None; ``create_module`` returns a
+    ``Stub`` for the spec's name, and ``exec_module`` does nothing.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
@@ -114,7 +115,9 @@ class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install() -> None:
     """Make the stand-ins for missing packages importable in this process, most only by the modules that need them.
 
-    Replaces ``__import__``, appends to ``sys.meta_path``, and adds ``typing.override`` to an older Python. Packages
+    Replaces ``__import__``, appends to ``sys.meta_path``, and adds ``typing.override`` to an older Python. Modules
+    of megatron-core and Megatron-Bridge that need ``transformer_engine``, ``triton`` or ``nvidia_resiliency_ext``
+    get stand-ins for these; ``megatron.energon``, ``qwen_vl_utils`` and ``diffusers`` are there for all. Packages
     that are installed are not replaced, but for Transformer Engine. A second call does nothing.
 
     Raises:

@@ -205,9 +205,9 @@ def without_kernels(config: Any) -> Any:
 def _job(name: str, config: Any, saving: bool) -> FunctionJob:
     """Return a job that trains the performance recipe ``name`` as shipped, on its own number of GPUs.
 
-    ``config``: what the recipe's function gives. ``saving``: the job saves checkpoints. ``name`` must have the form
-    that ``perf_recipes.names`` lists. Folders in the job do not exist, but for adapters, whose model is loaded from
-    ``/``.
+    ``config``: what the recipe's function gives; it is not changed. ``saving``: the job saves checkpoints. ``name``
+    must have the form that ``perf_recipes.names`` lists. Folders in the job do not exist, but for adapters, whose
+    model is loaded from ``/``.
     """
     word = perf_recipes.NAME.match(name)
     assert word is not None

@@ -61,13 +61,14 @@ def command_in(argv: Sequence[str]) -> str:
 
 
 def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
-    """Return the command line ``argv`` parsed: an attribute for each option and argument, and ``command``, a name.
+    """Return ``argv`` parsed: an attribute for each option and argument of its command, and ``command``, its name.
 
     ``argv`` is without the program and without secrets. Attributes are named as the options, with ``_`` for dashes:
-    ``install_path``. Values are text, a list of texts where several may be given, or True for a switch; the yes-or-no
-    answers are the texts ``true`` and ``false``. What was not given is None, or False for a switch; of an option that
-    is given twice the last value holds. ``help COMMAND`` is ``COMMAND --help``, ``help`` alone that of ``install``.
-    ``read`` reads the words, with click or argparse.
+    ``install_path``. Values are text, a list of texts where several may be given, or True for a switch; the
+    yes-or-no answers are the texts ``true`` and ``false``. What was not given is None, or False for a switch; of an
+    option that is given twice the last value holds, but where several may be given ``read`` decides.
+    ``help COMMAND`` is ``COMMAND --help``, ``help`` alone that of ``install``. ``read`` reads the words, with click
+    or argparse.
 
     Raises:
         RequestError: the command line is wrong: an unknown command or option, a missing value, none of the choices,
@@ -190,8 +191,8 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
     The other words keep their order. The flags are ``--hf-token`` and ``--ngc-api-key``, with the value behind ``=``
     or as the next word; of one that is given twice the last value holds. The dictionary has one more variable,
-    ``KEPT``, which lists the variables of those that were given, with commas; without secrets it is empty. Sets no
-    environment variable itself.
+    ``LLMB_INSTALL_KEEPS`` (``KEPT``), which lists the variables of those that were given, with commas; without
+    secrets it is empty. Sets no environment variable itself.
 
     Raises:
         RequestError: a secret's flag has no value (or the next word begins with ``--``), or one with white space
@@ -257,10 +258,11 @@ _AGAIN = "run the same command again to continue"
 def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool = False) -> int:
     """Run ``work`` and return its exit status, or that of the error that it raised; 130 if interrupted.
 
-    Ctrl-C, SIGTERM and SIGHUP interrupt it. An LLMBError or OSError (status 3) is printed to stderr, with ``as_json``
-    also in the JSON output of ``command``, the installer's command without the program; other exceptions pass. Where
-    the reader of stdout has gone, the status is 1, without a message. This process is changed before and stays so:
-    the umask is tightened against writing by others, HOME is set if missing, Ctrl-C raises KeyboardInterrupt.
+    Ctrl-C, SIGTERM and SIGHUP interrupt it. An LLMBError or OSError (status 3) is printed to stderr, with
+    ``as_json`` also in the JSON output of ``command``, the installer's command without the program; other exceptions
+    pass. Where the reader of stdout has gone, the status is 1, without a message; where stdout was closed from the
+    start, ``work`` is not run, and it is 3. This process is changed before and stays so: the umask is tightened
+    against writing by others, HOME is set if missing, Ctrl-C raises KeyboardInterrupt.
 
     Raises:
         SystemExit: ``work`` raised it, as after ``--help``

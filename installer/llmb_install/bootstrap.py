@@ -112,9 +112,9 @@ def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, L
     """Return the answers in flags and a play file, by field, and the line of each in that file by ``$.field``.
 
     Flags override the file. ``install_path`` is ``install`` unless the file or a flag names another. Both are empty
-    where the answers come from elsewhere: from a dialogue, an installation, or a file that only a full YAML parser can
-    read. Without a play file there are no lines. Secrets are left out; values are not checked. ``options`` is the
-    parsed command line.
+    where the answers come from elsewhere: from a dialogue, an installation, or a file that only a full YAML parser
+    can read; also for any command but ``install``, a quickstart and ``--list-workloads``. Without a play file there
+    are no lines. Secrets are left out; values are not checked. ``options`` is the parsed command line.
 
     Raises:
         ConfigError: the play file cannot be read, is empty, or has an unknown key
@@ -162,10 +162,10 @@ def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given
 def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
     """Return the CPU engines or images that the answers ``given`` call for, to check that there is room for them.
 
-    They may be there already; none is made. ``given`` must have passed the checks. For a quickstart it is the engine
-    in ``install``, otherwise they are for the answered ``install_path``. Empty where ``options`` build nothing, where
-    no answers are known yet (a later stage asks for those), and where jobs use neither. ``clone`` has the recipes and
-    lock files.
+    They may be there already; none is made. Engines are sorted by release, images by source. ``given`` must have
+    passed the checks. For a quickstart it is the engine in ``install``, otherwise they are for the answered
+    ``install_path``. Empty where ``options`` build nothing, where no answers are known yet (a later stage asks for
+    those), and where jobs use neither. ``clone`` has the recipes and lock files.
 
     Raises:
         RequestError: a workload is unknown, or a path begins with the home of an unknown user

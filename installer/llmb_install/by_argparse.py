@@ -67,8 +67,9 @@ def read(call: Call) -> dict[str, Any]:
     """Read a command line with argparse: return, unchecked, the value of each option and argument by name.
 
     Values are text, a list of texts where several may be given, or True for a switch. What was not given is None, or
-    False for a switch; of an option that is given twice the last value holds. ``-h``, ``--help`` and ``--version``,
-    wherever they stand, print to standard output. ``call`` is the command line; its words are read.
+    False for a switch; of an option that is given twice the last value, or the last list, holds. ``-h``, ``--help``
+    and ``--version``, wherever they stand, print to standard output. ``call`` is the command line; its words are
+    read.
 
     Raises:
         RequestError: an option is unknown, lacks its value or has one too many, something required is missing, or a
@@ -112,7 +113,7 @@ def _two_columns(rows: options.Rows, width: int) -> list[str]:
     """Return the lines of two columns, term and meaning, with the meaning wrapped to fit ``width`` characters.
 
     ``rows`` are (term, meaning), at least one, with text in both. Lines are indented by two blanks. A term of more
-    than 30 characters has a line of its own.
+    than 30 characters has a line of its own. In the order of ``rows``.
     """
     column = min(max(len(term) for term, _ in rows), _WIDEST_TERM) + 2
     lines = []

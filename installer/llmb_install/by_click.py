@@ -77,10 +77,10 @@ def _argument(argument: Argument) -> click.Argument:
 def read(call: Call) -> dict[str, Any]:
     """Read a command line with click: return the unchecked value of each option and argument of the command by name.
 
-    Values are text, a tuple of texts where several may be given, or True for a switch. What was not given is None, an
-    empty tuple, or False for a switch. Of an option that is given twice the last value holds, but one of several
-    values keeps them all. ``-h``, ``--help`` and ``--version`` print to standard output. ``call`` is the command
-    line; its words are read.
+    Values are text, a tuple of texts where several may be given, or True for a switch. What was not given is None,
+    an empty tuple, or False for a switch. Of an option that is given twice the last value holds, but one of several
+    values keeps them all, in order. ``-h``, ``--help`` and ``--version`` print to standard output. ``call`` is the
+    command line; its words are read.
 
     Raises:
         RequestError: an option is unknown, lacks its value or has one too many, something required is missing, or a

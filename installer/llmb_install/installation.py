@@ -37,18 +37,19 @@ class Installation:
     are attributes, with ``path``, the folder, and ``recipes``, those of the chosen workloads by name. Making this
     object reads all recipes; nothing need exist at ``path``.
 
-    ``artefacts`` returns the list of all parts, made or not. Lists of one kind, empty where the answers call for
-    none, are ``images`` and ``engines`` (CPU engines; sorted by source or release), ``hub`` (at most the environment
-    that fetches from Hugging Face), ``model_files`` (sorted by name) and ``environments`` (of Python); ``adopted``
-    has parts that only check releases which the site has adopted, in ``cluster_config.yaml``'s order. ``charts``
-    returns the script that draws charts, ``image`` the one of a source, ``engine`` the CPU engine of a release such
-    as ``0.6`` (KeyError: the installer has none). ``releases`` returns the sorted Megatron-Bridge releases that jobs
-    run on, ``engine_names`` the set of the CPU engines' names in ``venvs``. ``needed_images`` (a set) and
-    ``unused_images`` (a sorted list) return paths of image files; they raise ConfigError where
-    ``cluster_config.yaml`` is wrong. ``workload_folder`` is the path of a workload's results. ``needs_engine`` tells
-    whether jobs train on CPUs; ``gone_workloads`` returns a dictionary with a sentence by each workload that has no
-    recipe; ``site_values`` is what the answers say for ``cluster_config.yaml``, a dictionary nested as there.
-    ``artefacts`` and ``model_files`` raise OSError where the stored Hugging Face token cannot be read.
+    ``artefacts`` returns the list of all parts, made or not, the answers first and ``cluster_config.yaml`` last.
+    Lists of one kind, empty where the answers call for none, are ``images`` and ``engines`` (CPU engines; sorted by
+    source or release), ``hub`` (at most the environment that fetches from Hugging Face), ``model_files`` (sorted by
+    name) and ``environments`` (of Python); ``adopted`` has parts that only check releases which the site has
+    adopted, in ``cluster_config.yaml``'s order, none where that cannot be read. ``charts`` returns the script that
+    draws charts, ``image`` the one of a source, ``engine`` the CPU engine of a release such as ``0.6`` (KeyError:
+    the installer has none). ``releases`` returns the sorted Megatron-Bridge releases that jobs run on,
+    ``engine_names`` the set of the CPU engines' names in ``venvs``. ``needed_images`` (a set) and ``unused_images``
+    (a sorted list) return paths of image files; they raise ConfigError where ``cluster_config.yaml`` is wrong.
+    ``workload_folder`` returns the path of a workload's results, there or not. ``needs_engine`` tells whether jobs
+    train on CPUs; ``gone_workloads`` returns a dictionary with a sentence by each workload that has no recipe;
+    ``site_values`` is what the answers say for ``cluster_config.yaml``, a dictionary nested as there. ``artefacts``
+    and ``model_files`` raise OSError where the stored Hugging Face token cannot be read.
 
     Raises:
         EnvironmentLacks: the clone has no recipe
@@ -137,7 +138,7 @@ class Installation:
     def needed_images(self) -> set[Path]:
         """Return the files of the images that workloads run in, or that ``cluster_config.yaml`` names for a release.
 
-        They need not exist.
+        They need not exist. Empty: there is none.
 
         Raises:
             ConfigError: ``cluster_config.yaml`` is wrong, so that nobody knows what is needed
@@ -237,7 +238,8 @@ class Installation:
     def _installable_releases(self) -> list[str]:
         """Return the Megatron-Bridge releases of the chosen workloads that the installer can make a CPU engine of.
 
-        They are sorted as text. A newer one is the site's own business.
+        They are sorted as text; empty: there is none. What the jobs train on plays no part. A newer one is the
+        site's own business.
         """
         return [release for release in self.releases() if release in KINDS]
 
@@ -288,7 +290,7 @@ class Installation:
     def workload_folder(self, workload: str) -> Path:
         """Return the folder of a workload's results in this installation, ``workloads/NAME``, which need not exist.
 
-        The name is not checked.
+        ``workload`` is the full name, such as ``pretrain_grok1``; it is not checked.
         """
         return self.path / "workloads" / workload
 
@@ -326,9 +328,9 @@ class Installation:
     def site_values(self) -> dict[str, Any]:
         """Return what this installation's answers say for ``cluster_config.yaml``, by its keys and nested as there.
 
-        The groups are ``slurm``, only for jobs on Slurm, and ``engine``, only for CPU jobs or where the user named a
-        Python; other keys, such as ``gpu_type`` and ``workloads``, stand by themselves. Keys without a value are left
-        out.
+        The groups are ``slurm``, only for jobs on Slurm, and ``engine``, only for CPU jobs or where the user named
+        a Python; other keys, such as ``gpu_type`` and ``workloads``, stand by themselves. Keys without a value are
+        left out; ``cluster_type``, ``repo`` and ``workloads`` are always there.
         """
         answers = self.answers
         values: dict[str, Any] = {
@@ -385,14 +387,14 @@ Leaves = dict[tuple[str, ...], Any]
 class SiteConfig(Artefact):
     """The part of an installation that is ``cluster_config.yaml``, with ``values`` from the answers.
 
-    ``Installation.artefacts`` has one. What the installer wrote last time is on record. ``make`` writes values whose
-    answer is other now, or that the file has no key for, and removes those that the answers do not name any more;
-    what somebody has changed by hand stays, ``null`` included. It raises ConfigError where the file has a mistake,
-    RecordError where it cannot be written, and OSError where a folder cannot be made. ``is_complete`` tells whether
-    ``make`` has nothing to do, False also for a file with a mistake; ``verify`` returns what is wrong with the file
-    as a sentence, or None. Both raise ConfigError for a file that is no YAML or not to be trusted, ``verify`` also
-    for one with a mistake. ``show`` returns what a dry run says, ``write PATH``; the property ``path`` is the file's
-    path.
+    ``Installation.artefacts`` has one; its id is ``site-config``. What the installer wrote last time is on record.
+    ``make`` writes values whose answer is other now, or that the file has no key for, and removes those that the
+    answers do not name any more; what somebody has changed by hand stays, ``null`` included. It raises ConfigError
+    where the file has a mistake, RecordError where it cannot be written, and OSError where a folder cannot be made.
+    ``is_complete`` tells whether ``make`` has nothing to do, False also for a file with a mistake; ``verify``
+    returns what is wrong with the file as a sentence, or None. Both raise ConfigError for a file that is no YAML or
+    not to be trusted, ``verify`` also for one with a mistake, and OSError where the folder cannot be examined.
+    ``show`` returns what a dry run says, ``write PATH``; the property ``path`` is the file's path.
     """
 
     install: Path
@@ -493,9 +495,9 @@ def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = No
     """Set ``values`` in the installation's ``cluster_config.yaml``, and remove ``dropped`` where it is unchanged.
 
     Both have values by the tuple of nested keys, such as ``("slurm", "account")``; None for ``dropped`` is none.
-    Comments and other keys stay, as does a ``dropped`` key with another value by now. Returns whether the file had to
-    be written; it is made where there is none. What is written is not checked. ``install`` is the installation's
-    folder.
+    Comments and other keys stay, as does a ``dropped`` key with another value by now; a group that is left empty
+    goes. A file without ``schema`` gets ``schema: 1``. Returns whether the file had to be written; it is made where
+    there is none. What is written is not checked. ``install`` is the installation's folder.
 
     Raises:
         ConfigError: the existing file is wrong, which is not overwritten
@@ -541,6 +543,8 @@ def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Leaves:
 
 def _read_config(install: Path) -> dict[str, Any]:
     """Return the content of the installation's ``cluster_config.yaml`` as plain data; empty if it says nothing.
+
+    ``install`` is the installation's folder. Keys and values are not checked, but ``schema`` is.
 
     Raises:
         ConfigError: the file is missing, cannot be read, is of a newer release, or is not to be trusted
@@ -588,7 +592,8 @@ def _set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
 def _remove_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
     """Remove ``value`` from the YAML ``document`` at the nested ``keys``, and groups on the way that are then empty.
 
-    The document is changed. Where another value is there now, or none, no value is removed.
+    The document is changed. There is at least one key. Where another value is there now, or none, no value is
+    removed.
     """
     first, *rest = keys
     if rest and isinstance(document.get(first), Mapping):

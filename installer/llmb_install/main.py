@@ -31,9 +31,9 @@ _IMPLEMENTATIONS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``llmb-install`` with the words ``argv``, those of this process if None, and return its exit status.
 
-    ``argv`` is without the program. An LLMBError or OSError is printed to stderr, not raised, and gives the status of
-    its kind; interruptions give 130; errors of the program itself pass. Environment variables, umask and signal
-    handling of this process are changed.
+    ``argv`` is without the program. An LLMBError or OSError is printed to stderr, with ``--json`` also as JSON to
+    stdout, not raised, and gives the status of its kind; interruptions give 130; errors of the program itself pass.
+    Environment variables, umask and signal handling of this process are changed.
 
     Raises:
         SystemExit: after ``--help`` or ``--version``
@@ -78,7 +78,10 @@ def _run_command(argv: Sequence[str]) -> int:
 def _argument_reader() -> arguments.Reader:
     """Return the function that reads the command line: click's or, where click cannot be imported, argparse's.
 
-    So an installation whose click is damaged can be removed, too.
+    So an installation whose click is damaged can be removed, too. The function takes a ``Call`` and returns a
+    dictionary: text, a list of texts or, for a switch, a bool, by the name of each option and argument; None, or
+    False for a switch, where it was not given. It raises RequestError for a mistake, and SystemExit after
+    ``--help`` or ``--version``.
     """
     try:
         from llmb_install import by_click

@@ -145,7 +145,8 @@ class Call:
 def _option_of_question(question: Question) -> Option:
     """Return the option of the command ``install`` that gives the answer to a question of the dialogue.
 
-    The question must have its field's name, as those in ``QUESTIONS`` do.
+    It has the question's flag, help, metavar and choices; that of a switch may stand without a value. The question
+    must know its field, as those in ``QUESTIONS`` do.
     """
     return Option(
         question.flag,
@@ -316,9 +317,11 @@ Rows = list[tuple[str, str]]
 def sections(call: Call) -> dict[str, Rows]:
     """Return the parts of a command's help below its text, by heading: rows of a term and a sentence on its meaning.
 
-    The terms are the positional argument, which comes first, options, each below the heading of its ``section``, and,
-    for the default command, the other commands. ``Options`` ends with ``--version`` and ``-h, --help``. Terms are as
-    in ``--play FILE``; headings have no colon. The sentence of a required option ends in ``  [required]``.
+    ``call`` is the command line that asks for help. The terms are the positional argument, which comes first, options,
+    each below the heading of its ``section``, and, for the default command, the other commands, last, below
+    ``Other commands (PROGRAM COMMAND --help)``. ``Options``, of which the command must have at least one, ends with
+    ``--version`` and ``-h, --help``. Terms are as in ``--play FILE``; headings have no colon. The sentence of a
+    required option ends in ``  [required]``.
     """
     command = call.command
     found: dict[str, Rows] = {}
@@ -348,7 +351,8 @@ def version(program: str) -> str:
 def text_of(call: Call) -> list[str]:
     """Return the paragraphs of a command's help below its usage line, each as one text: what it does, then an example.
 
-    The example is a command line to paste; there may be none.
+    The example is a command line to paste; there may be none, and then there is one paragraph. ``call`` is the
+    command line that asks for help; its program begins the example.
     """
     command = call.command
     paragraphs = [command.text or _sentence(command.about)]
@@ -358,7 +362,10 @@ def text_of(call: Call) -> list[str]:
 
 
 def usage_of(command: Command) -> Iterable[str]:
-    """Return the words behind a command's name in the usage line of its help, such as ``[OPTIONS]`` and ``IMAGE``."""
+    """Return the words behind a command's name in the usage line of its help, such as ``[OPTIONS]`` and ``IMAGE``.
+
+    First come those of its ``usage``, then the positional argument's, if it takes one; empty: neither.
+    """
     return [*command.usage, *([command.argument.term] if command.argument else [])]
 
 

@@ -364,6 +364,8 @@ def test_jobs_speaks_of_others_only_where_there_are_some(cli: Cli, monkeypatch: 
         cli("jobs", "--limit", limit)
         assert any("--all" in hint for hint in hints) is others
     assert [len(cli("jobs", "--limit", limit, "--json").data["runs"]) for limit in ("2", "3", "4")] == [2, 3, 3]
+    monkeypatch.setattr("llmb_run.options.JOBS_LISTED", 2)
+    assert [len(cli("jobs", *words, "--json").data["runs"]) for words in ((), ("0", "1", "2"))] == [2, 3]
 
 
 def test_jobs_are_selected_by_words_and_options(cli: Cli, texts: Texts) -> None:

@@ -33,9 +33,9 @@ _SIZES = {
 def name_of(gpu_type: str) -> str:
     """Return the name of the suite of NVIDIA's Exemplar Clouds for a GPU type: ``exemplar-26.08-gb300`` for ``gb300``.
 
-    It has NVIDIA's release in it (without ``v`` and a final ``.00``), because a cloud is recognized for one
-    release. Whether there is such a suite is not checked. ``gpu_type`` is in small letters, as on NVIDIA's list
-    here.
+    It has NVIDIA's release in it (without ``v`` and a final ``.00``), because a cloud is recognized for one release.
+    Whether there is such a suite is not checked. ``gpu_type`` is in small letters, as on NVIDIA's list here; it is put
+    in as it is.
     """
     return f"exemplar-{RELEASE.removeprefix('v').removesuffix('.00')}-{gpu_type}"
 
@@ -97,8 +97,8 @@ def _test_keys(workload: str, precision: str) -> str:
     """Return the YAML keys and values of one test of an Exemplar suite, separated by commas, without braces.
 
     Such as ``workload: pretrain_mbridge, size: llama3_70b, dtype: fp8, env: {FP8_RECIPE: cs}``. ``workload`` is
-    NVIDIA's name, such as ``pretrain_llama3.1_70b``, and must be one of ``_SIZES``. ``precision`` is a dtype, for
-    FP8 with its scaling behind a blank (``fp8 cs``), which makes the ``env``.
+    NVIDIA's name, such as ``pretrain_llama3.1_70b``, and must be one of ``_SIZES`` (else KeyError). ``precision`` is a
+    dtype, for FP8 with its scaling behind a blank (``fp8 cs``), which makes the ``env``.
     """
     dtype, _, scaling = precision.partition(" ")
     words = ["workload: pretrain_mbridge", f"size: {_SIZES[workload]}", f"dtype: {dtype}"]

@@ -59,7 +59,8 @@ def after_runs(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress])
     """Return copies of ``fabrics``, in order, whose verdicts take the campaign's own runs into account.
 
     ``fabrics`` were measured between its nodes before it began. A node that one only warns of fails in the copy if
-    timed runs in ``standings`` show it to be slow, too. Runs that have not ended are ignored.
+    timed runs in ``standings`` show it to be slow, too, and level and answer of the verdict follow; its finding gets
+    what the runs say as ``training`` in any case. Other findings stay. Runs that have not ended are ignored.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -94,7 +95,7 @@ def slow_nodes(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress])
 def _measured(standings: Sequence[WorkloadProgress]) -> Iterator[MeasuredRun]:
     """Yield the measured figures of each run of a campaign that has ended, workload by workload, in order of number.
 
-    A run that has not ended is left out.
+    ``standings``: where the campaign's workloads stand. A run that has not ended is left out.
     """
     for item in standings:
         for run in item.runs:

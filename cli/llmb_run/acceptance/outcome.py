@@ -76,8 +76,9 @@ def outcome(
 def _fabric_json(verdict: FabricVerdict) -> dict[str, Any]:
     """Return the verdict on the fabric as JSON values: ``level``, ``answer``, ``coarseness`` and ``findings``.
 
-    ``level`` is ``ok``, ``warn``, ``fail`` or ``not judged``; ``answer`` a line that begins with it; ``coarseness``
-    a line on how fine the measurement is, or empty; ``findings`` a list of texts for people.
+    ``level`` is ``ok``, ``warn``, ``fail`` or ``not judged``; ``answer`` a line that begins with it; ``coarseness`` a
+    line on how fine the measurement is, or empty; ``findings`` a list of texts for people, in the verdict's order,
+    maybe empty.
     """
     findings = [item.said for item in verdict.findings]
     return {"level": verdict.level, "answer": verdict.answer, "coarseness": verdict.coarseness, "findings": findings}
@@ -195,9 +196,10 @@ def _workload_sentence(item: WorkloadProgress) -> str:
 def _needed_runs_text(item: WorkloadProgress) -> str:
     """Return what it would take to decide a workload whose runs leave the answer open, as the end of a sentence.
 
-    Without a period: ``about 3 more runs, on 2 further days, would decide``, with what stands in the way of such
-    runs (too few reruns in the suite, a single evening, no scheduler) behind it; or why no runs would, such as
-    ``too close to the limit to tell``. That the answer is open is not checked.
+    Without a period: ``about 3 more runs, on 2 further days, would decide``, with what stands in the way of such runs
+    behind it (``: without --evening``, ``; the suite allows none (reruns: 5 would allow them)``, ``; without a
+    scheduler, jobs begin at once``); or why no runs would, such as ``too close to the limit to tell``. That the answer
+    is open is not checked.
     """
     progress = item.progress
     if progress.decision is not None and progress.decision.reference_too_uncertain:
@@ -227,14 +229,16 @@ def conclusion(
 ) -> dict[str, Any]:
     """Return how a campaign ends as a whole: ``outcome``, ``accepted``, ``indication``, ``evening`` and ``why``.
 
-    ``workloads`` are as ``outcome`` has them. ``outcome`` is a ``Conclusion``. A pre-screen that did not pass ends
-    the campaign: "not accepted" if it fails, else "open". Otherwise it is "under way" while a workload has no
-    verdict, else "not accepted" if one fails, else "open" if one is open, else "not judged" if the speed of one was
-    wanted and has no reference, or none has a reference at all, else "accepted". ``accepted`` is None while the
-    campaign is under way, else whether ``outcome`` is "accepted"; ``why`` a sentence without a period.
-    ``indication``: a reference was measured with other software, and an acceptance is no more than that;
-    ``evening``: as given, it holds for the day of the runs only. ``slow_nodes``, names of nodes that slowed down
-    the runs: with any, it is "not accepted" unless it is under way, and ``why`` names them.
+    ``workloads`` are as ``outcome`` has them; needed are ``prescreen``, ``verdict``, ``indication``, ``reference``
+    (None, or a dict) and ``speed_wanted``, and of those that do not pass also ``text`` and ``title``. ``outcome`` is
+    a ``Conclusion``. A pre-screen that did not pass ends the campaign: "not accepted" if it fails, else "open".
+    Otherwise it is "under way" while a workload has no verdict, else "not accepted" if one fails, else "open" if one
+    is open, else "not judged" if the speed of one was wanted and has no reference, or none has a reference at all,
+    else "accepted". ``accepted`` is None while the campaign is under way, else whether ``outcome`` is "accepted";
+    ``why`` a sentence without a period. ``indication``: a reference was measured with other software, and an
+    acceptance is no more than that; ``evening``: as given, it holds for the day of the runs only. ``slow_nodes``,
+    names of nodes that slowed down the runs: with any, it is "not accepted" unless it is under way, and ``why`` names
+    them.
     """
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _overall_conclusion(workloads, main)
@@ -253,8 +257,8 @@ def headline(result: dict[str, Any]) -> str:
     """Return the outcome of a campaign for its first line: ``ACCEPTED FOR ONE EVENING``, or ``under way``.
 
     In capitals but for the latter. An acceptance may add ``AS AN INDICATION``, ``FOR ONE EVENING``, or both in this
-    order. ``result`` is a dict as ``outcome`` or ``conclusion`` returns it, and may be of an earlier release,
-    without ``evening``.
+    order. ``result`` is a dict as ``outcome`` or ``conclusion`` returns it, of which ``outcome``, ``indication`` and
+    ``evening`` count; the last two may be missing, as in results of an earlier release.
     """
     if result["outcome"] == "under way":
         return "under way"
@@ -326,7 +330,8 @@ def _overall_conclusion(workloads: Sequence[dict[str, Any]], main: Sequence[dict
 def _first_open_workload(undecided: Sequence[dict[str, Any]]) -> str:
     """Return what would decide the first of the open workloads ``undecided``, as a clause without a period.
 
-    Behind ``TITLE: `` if there are several. Empty where its text does not say. There must be at least one.
+    Behind ``TITLE: `` if there are several. Empty where its text does not say. There must be at least one; needed are
+    their keys ``title`` and ``text``.
     """
     first = undecided[0]
     text: str = first["text"].removeprefix("indication: ").partition(": ")[2]
@@ -336,7 +341,8 @@ def _first_open_workload(undecided: Sequence[dict[str, Any]]) -> str:
 def _bounds_text(workload: dict[str, Any]) -> str:
     """Return the bounds of a workload's performance in percent of the reference's, without unit: ``96.1 to 98.4``.
 
-    ``workload`` is a dict as ``_workload_json`` returns it. Empty where one of the bounds is not known.
+    ``workload`` is a dict as ``_workload_json`` returns it; ``performance_low`` and ``performance_high`` are needed.
+    Empty where one of the bounds is not known.
     """
     low, high = workload["performance_low"], workload["performance_high"]
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
@@ -434,7 +440,8 @@ def _rerun_text(item: dict[str, Any]) -> str:
     """Return one line on a rerun, without newline: which run it is, whether it replaces another one, and why.
 
     ``item`` is one of ``reruns`` in a campaign's result, of any release. Such as ``TITLE, run 4 (RUN_ID), a
-    replacement (bad: node[3-4]): REASON``; ``not started`` in place of the id where it has none.
+    replacement (bad: node[3-4]): REASON``; ``not started`` in place of the id where it has none, no parentheses
+    behind ``replacement`` where no node is bad, and just ``TITLE, run 4 (RUN_ID): REASON`` where it replaces none.
     """
     text = f"{item['workload']}, run {item['run']} ({item['run_id'] or 'not started'})"
     if item.get("replaces") is None:  # a result of an earlier release says nothing of it
@@ -446,9 +453,9 @@ def _rerun_text(item: dict[str, Any]) -> str:
 def _workload_remarks(item: dict[str, Any]) -> list[str]:
     """Return what is odd about the runs of a workload, a line each, whatever the verdict is; empty: nothing.
 
-    ``item`` is one of ``workloads`` in a campaign's result. Faults, failures, the message of a run that ended badly
-    after its last step, remarks on the measurement, and findings that are a problem count, run by run. A line
-    begins with ``TITLE, run 2 (RUN_ID): ``.
+    ``item`` is one of ``workloads`` in a campaign's result, of which ``title`` and ``runs`` (items as ``_run_json``
+    makes them) are needed. Faults, failures, the message of a run that ended badly after its last step, remarks on the
+    measurement, and findings that are a problem count, run by run. A line begins with ``TITLE, run 2 (RUN_ID): ``.
     """
     found = []
     for run in item["runs"]:

@@ -101,7 +101,8 @@ class _PackedPaths(RunPaths, frozen=True):
     """The paths of a run in an unpacked evidence pack, where run folders lie side by side.
 
     ``RecordedCampaign.records`` makes it. ``experiments`` is the folder that the pack was unpacked into. The property
-    ``folder`` is the run's own, directly below it, whether it exists or not; all other paths follow from that.
+    ``folder`` is the run's folder, ``experiments`` / ``name`` (elsewhere there is a folder for the experiment between
+    them), whether it exists or not; all other paths follow from that. The other fields are those of ``RunPaths``.
     """
 
     @property
@@ -118,9 +119,11 @@ class RecordedCampaign(Campaign):
     """A campaign that anybody may have carried out, whose runs are only read, to be judged again.
 
     ``folder`` is the one that ``CampaignFiles.campaign`` names, and ``is_pack`` as there: the runs lie beside it;
-    else in the installation where they ran. ``records`` returns the runs' records as a dict by (arm, attempt), both
-    numbers from 1, empty where there are none; ``plans`` are those of all arms, in order. It raises ``RecordError``
-    for a damaged record or two of the same run, and OSError where the campaign's own file is missing.
+    else in the installation where they ran. The other fields are those of ``Campaign``. ``records`` returns the runs'
+    records as a dict by (arm, attempt), both numbers from 1, empty where there are none, without runs of something
+    else, and outside a pack without those of other users than the campaign's; ``plans`` are those of all arms, in
+    order. It raises ``RecordError`` for a damaged record or two of the same run, and outside a pack OSError where
+    the campaign's own file is missing.
     """
 
     is_pack: bool = False
@@ -129,12 +132,12 @@ class RecordedCampaign(Campaign):
         """Return the records of the campaign's runs, by the numbers (from 1) of arm and attempt, whoever owns them.
 
         ``plans``: those of all arms, in their order; they say where runs outside a pack lie. Left out are runs of
-        something else, and outside a pack those that the campaign's owner does not own. In records of a pack,
-        ``paths`` says where the runs lie now. Empty where there are none.
+        something else, and outside a pack those that the campaign's owner does not own. In records of a pack, ``paths``
+        says where the runs lie now. In no particular order; empty where there are none.
 
         Raises:
             RecordError: a record cannot be read, or two are of the same run
-            OSError: the campaign's own file is missing
+            OSError: the campaign's own file is missing (outside a pack)
         """
         found: dict[tuple[int, int], RunRecord] = {}
         for folder in self._folders(plans):
@@ -158,7 +161,7 @@ class RecordedCampaign(Campaign):
         only with a ``run.json`` in it.
 
         Raises:
-            OSError: the campaign's own file is missing
+            OSError: the campaign's own file is missing (outside a pack)
         """
         if self.is_pack:
             yield from (file.parent for file in sorted(self.folder.parent.glob("*/run.json")))

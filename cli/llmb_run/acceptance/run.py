@@ -213,12 +213,13 @@ def write_pack(
 def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:
     """Begin, continue or show the campaign of the acceptance suite ``word``, a name or path; return its result.
 
-    Jobs are submitted and followed to their end; of a campaign that is over, the result on disk is shown, and
-    nothing is started. ``again``: begin another one instead of continuing or showing the latest. ``folder``: where
-    campaigns are kept; None: ``campaigns`` in the installation. ``dry_run``: only show what would be started, with
-    exit status 0. ``evening``: judge the speed of a single evening, as a campaign of its own. The data is that of
-    ``outcome`` and ``write_pack`` with the campaign's ``folder``; of a dry run as ``_show_plans`` says. The exit
-    status is 0 where it is accepted, 1 where not, 4 where that stays open or was not judged.
+    Jobs are submitted and followed to their end; of a campaign that is over, the result on disk is shown, and nothing
+    is started. Warnings on the jobs, and what keeps it from a full acceptance, are printed as notices. ``again``: begin
+    another one instead of continuing or showing the latest. ``folder``: where campaigns are kept; None: ``campaigns``
+    in the installation. ``dry_run``: only show what would be started, whatever ``again`` and ``folder`` are, with exit
+    status 0. ``evening``: judge the speed of a single evening, as a campaign of its own. The data is that of
+    ``outcome`` and ``write_pack`` with the campaign's ``folder``; of a dry run as ``_show_plans`` says. The exit status
+    is 0 where it is accepted, 1 where not, 4 where that stays open or was not judged.
 
     Raises:
         ConfigError: there is no such suite, or something in it is wrong or cannot be run
@@ -326,7 +327,7 @@ def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
 def _require_same_suite(result: dict[str, Any], suite: Suite) -> bool:
     """Return True if ``result``, of a campaign that is over, is of the suite as it is now; else raise. Never False.
 
-    ``result`` is as ``outcome`` returns it; the texts' hashes are compared.
+    ``result`` is as ``outcome`` returns it; the texts' hashes are compared (``suite_sha256``; KeyError without that).
 
     Raises:
         RequestError: code ``changed-inputs``: the suite was changed since

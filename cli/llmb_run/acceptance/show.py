@@ -99,7 +99,13 @@ def show_campaign(folder: Path) -> Result:
 class _NoInstallation(Workspace):
     """A workspace without an installation (``install_or_none`` is None), for judging a campaign again.
 
-    Neither the site's index of runs nor its baselines have a say then in what a campaign shows.
+    It is made without arguments; ``LLMB_INSTALL`` and the current folder are looked at, but not used. ``install`` and
+    ``require_install`` raise a RequestError; recipes are found as ever. Neither the site's index of runs nor its
+    baselines have a say then in what a campaign shows.
+
+    Raises:
+        RequestError: ``LLMB_INSTALL`` cannot be used as a path
+        OSError: the current folder, which is asked for, has been removed
     """
 
     def __init__(self) -> None:
@@ -110,13 +116,13 @@ class _NoInstallation(Workspace):
 class _RejudgedCampaign:
     """A campaign, judged again from its logs, with everything in which it contradicts itself.
 
-    It is made from the places of its files; making it reads them all and changes none. Damaged or forged ones raise
-    LLMBError, OSError, or whatever follows from their shape (ValueError, TypeError, KeyError ...). ``found``: the
-    outcome, as ``outcome`` returns it. ``problems``: where it contradicts itself, a line each, each once, in the
-    order in which they were found. ``notes``: what could not be checked, a line each, each once. ``said``: its own
-    conclusion, ``ACCEPTED: ...``; empty while it is under way. ``frozen``: what it began with; ``workloads``: its
-    workloads as they were then, in the suite's order. ``text`` returns all this as text for people, with a final
-    newline, and raises nothing but for such shapes.
+    It is made from one argument, the places of its files (``CampaignFiles``); making it reads them all and changes
+    none. Damaged or forged ones raise LLMBError, OSError, or whatever follows from their shape (ValueError, TypeError,
+    KeyError ...). ``found``: the outcome, as ``outcome`` returns it. ``problems``: where it contradicts itself, a line
+    each, each once, in the order in which they were found. ``notes``: what could not be checked, a line each, each
+    once. ``said``: its own conclusion, ``ACCEPTED: ...``; empty while it is under way. ``frozen``: what it began with;
+    ``workloads``: its workloads as they were then, in the suite's order. ``text`` returns all this as text for people,
+    with a final newline, and raises nothing but for such shapes.
     """
 
     def __init__(self, files: CampaignFiles) -> None:
@@ -143,8 +149,8 @@ class _RejudgedCampaign:
     def text(self) -> str:
         """Return the campaign as text for people: verdict, demands, problems and notes, with a final newline.
 
-        Where there is no problem, the last line says that the result is the same, and which; while it is under way,
-        that instead.
+        Where there is no problem, the last line is ``judged again from the logs, with the same result: ACCEPTED: ...``;
+        while it is under way, it says that instead, problems or not.
         """
         lines = [as_text(self.found).rstrip("\n"), "", "demanded:"]
         lines += [f"  {_demand_line(item)}" for item in self.workloads]
@@ -305,10 +311,10 @@ class _RejudgedCampaign:
 def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each thing in which two outcomes of a campaign differ: the recorded one, and by its logs.
 
-    ``workload 1 run 2 state: COMPLETED, by the logs FAILED``, in the order of the recorded one, then what only the
-    logs show; what one lacks is ``none``. Figures may differ by 1 % (``SAME``), and the bounds of intervals are not
-    compared. Both are dicts as ``outcome`` returns them, but ``recorded`` may have any shape: exceptions from a
-    wrong one (KeyError, TypeError ...) are not caught here.
+    ``workload 1 run 2 state: COMPLETED, by the logs FAILED``, in the order of the recorded one, then what only the logs
+    show; what one lacks is ``none``. Figures may differ by 1 % (``SAME``), and the bounds of intervals are not
+    compared. Both are dicts as ``outcome`` returns them (``found`` by the logs), but ``recorded`` may have any shape:
+    exceptions from a wrong one (KeyError, TypeError ...) are not caught here.
     """
     before, after = _verdict_facts(recorded), _verdict_facts(found)
     for name in dict.fromkeys([*before, *after]):
@@ -366,8 +372,8 @@ def _value_text(value: Any) -> str:
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:
     """Return a plan's values without the time from which its Slurm job may begin: a rerun may be for another day.
 
-    ``plan`` is as ``plan_as_dict`` returns it, and is not changed; one without Slurm is returned itself, else a new
-    dict.
+    Left out is the option ``begin`` of its ``slurm``. ``plan`` is as ``plan_as_dict`` returns it, and is not changed;
+    one without Slurm is returned itself, else a new dict.
     """
     slurm = plan.get("slurm")
     if not slurm:

@@ -92,8 +92,8 @@ class _PublishedConfiguration:
 def suites() -> dict[str, str]:
     """Return every acceptance suite that comes with LLMB: its YAML text by its name, in the order of listing.
 
-    First, for each GPU type, ``gb300`` (if anything was measured in a recipe's own container) and, by number of
-    GPUs, ``gb300-64`` and the like; then NVIDIA's Exemplar Clouds, then further ones. Made from the published
+    First, for each GPU type, sorted by name, ``gb300`` (if anything was measured in a recipe's own container) and, by
+    number of GPUs, ``gb300-64`` and the like; then NVIDIA's Exemplar Clouds, then further ones. Made from the published
     results of all recipes at the first call, and kept: not to be changed.
 
     Raises:
@@ -116,8 +116,9 @@ def suites() -> dict[str, str]:
 def _published_configurations() -> list[_PublishedConfiguration]:
     """Return every configuration for which a result is published, once, with its best result, in the recipes' order.
 
-    Best is the greatest ``rank``, of equal ones the first. Unknown GPU types, dtypes that a GPU has no peak for,
-    and reduced proxies of models are left out.
+    A configuration is a workload, GPU type, number of GPUs, model size, dtype and (of FP8) scaling; variants are not
+    told apart. Best is the greatest ``rank``, of equal ones the first. Unknown GPU types, dtypes that a GPU has no
+    peak for, and reduced proxies of models are left out.
 
     Raises:
         RecipeError: a recipe is wrong or cannot be read
@@ -212,7 +213,7 @@ Reruns = Annotated[int, msgspec.Meta(ge=0, le=100)]
 class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A reference step time that the suite itself states, from a contract for instance.
 
-    Read from YAML: an unknown key, or a value out of its bounds, is refused.
+    Read from YAML: a missing or unknown key, or a value out of its bounds, is refused.
     """
 
     seconds: Annotated[float, msgspec.Meta(ge=1e-6, lt=1e6)]
@@ -229,10 +230,10 @@ there is none, it is enough that the runs succeed. ``none``: that is enough in a
 class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section ``defaults`` of a suite's YAML file: what holds for tests that do not say otherwise; None: not given.
 
-    Beside the fields of a sweep: ``repeats``, runs before the first decision (1 to 100); ``reruns``, how many may
-    be added (0 to 100); ``required``, the share of the reference's performance to exceed (above 0, at most 1);
-    ``reference``, the step time to compare with, or "required", "optional" or "none". It does not hold for the
-    pre-screen. Decoding refuses unknown keys and values out of these bounds.
+    Beside the fields of a ``Sweep`` (whose ``repeats`` this one replaces): ``repeats``, runs before the first decision
+    (1 to 100); ``reruns``, how many may be added (0 to 100); ``required``, the share of the reference's performance to
+    exceed (above 0, at most 1); ``reference``, the step time to compare with, or "required", "optional" or "none". It
+    does not hold for the pre-screen. Decoding refuses unknown keys and values out of these bounds.
     """
 
     repeats: Few | None = None
@@ -244,9 +245,9 @@ class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True
 class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One test in a suite's YAML file: a task, which may sweep over several workloads, with how it is judged.
 
-    None: as the defaults say, else 3 ``repeats``, up to 12 ``reruns``, ``required`` 0.95 and a ``required``
-    reference; in the pre-screen 1, 1 and no reference. Decoding refuses unknown keys and values out of the bounds
-    given below.
+    None: as the defaults say, else 3 ``repeats``, up to 12 ``reruns``, ``required`` 0.95 and a ``required`` reference;
+    in the pre-screen 1, 1 and no reference. It has the fields of a ``Task``, too, which say what to run. Decoding
+    refuses unknown keys and values out of the bounds given below.
     """
 
     repeats: Few | None = None

@@ -44,11 +44,12 @@ from llmb_run.starting.requests import PlannedJob, plan_job, refuse_one_folder_f
 class SuiteWorkload:
     """One workload of a suite, planned, with the reference that its step times are compared with.
 
-    ``plan_suite`` makes it, or a recorded campaign, to be judged again. Properties: ``arm`` is its plan as an arm
-    of the campaign; ``title`` names it for people, and ends in `` (pre-screen)`` where it belongs to that; ``limit``
-    is the step time in seconds below which it passes (None without a reference); ``indication`` tells whether the
-    reference is of other software (False without one). ``decide``, called with the step times of its successful runs,
-    returns the decision; ValueError without any times, AssertionError without a reference.
+    ``plan_suite`` makes it, or a recorded campaign, to be judged again. ``entry`` is what the suite says of it,
+    ``plan`` its job. Properties: ``arm`` is its plan as an arm of the campaign; ``title`` names it for people, and ends
+    in `` (pre-screen)`` where it belongs to that; ``limit`` is the step time in seconds below which it passes (None
+    without a reference); ``indication`` tells whether the reference is of other software (False without one).
+    ``decide``, called with the step times of its successful runs, returns the decision; ValueError without any times,
+    AssertionError without a reference.
     """
 
     entry: SuiteEntry
@@ -76,7 +77,10 @@ class SuiteWorkload:
 
     @property
     def title(self) -> str:
-        """The workload's configuration as text for people, ending in `` (pre-screen)`` where it belongs to that."""
+        """The workload's configuration as text for people, ending in `` (pre-screen)`` where it belongs to that.
+
+        Such as ``llama3.1 405b mbridge fp8 (cs) on 128 gb200``, as ``title_of`` makes it.
+        """
         return title_of(self.plan) + (" (pre-screen)" if self.entry.prescreen else "")
 
     @property
@@ -216,9 +220,9 @@ def _reference_of(
 class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One workload of the suite as it was when the campaign began: plan, reference, and how its runs scatter.
 
-    ``freeze`` makes it, or reading the campaign's file. ``scatter`` (how much the site's runs differ) and
-    ``earlier`` (what earlier runs of the same configuration have shown of that) are as in ``SuiteWorkload``.
-    Decoding refuses unknown keys.
+    ``freeze`` makes it, or reading the campaign's file. It has the fields and properties of ``FrozenArm``, too.
+    ``scatter`` (how much the site's runs differ) and ``earlier`` (what earlier runs of the same configuration have
+    shown of that) are as in ``SuiteWorkload``. Decoding refuses unknown keys.
     """
 
     where: str
@@ -253,7 +257,7 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def inputs(self) -> dict[str, Any]:
         """What must not change during the campaign, by name: the suite's SHA-256, and the inputs of every campaign.
 
-        The name of the former is ``suite``, a blank and the suite's path.
+        The name of the former is ``suite``, a blank and the suite's path; the latter are those of ``Frozen.inputs``.
         """
         return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
@@ -297,8 +301,8 @@ class WorkloadProgress:
     """Where one workload of a campaign stands: its runs so far, and what they decide.
 
     ``AcceptanceStrategy.standings`` makes it. ``progress`` has its answer (``pass``, ``fail``, ``open``, or None), and
-    which reruns it needs. The property ``due`` yields the runs that it needs and that are not on record yet, in
-    ascending order of their numbers; none once it has its answer.
+    which reruns it needs. ``runs`` are in the order of their numbers. The property ``due`` yields the runs that it
+    needs and that are not on record yet, in ascending order of their numbers; none once it has its answer.
     """
 
     number: int

@@ -121,7 +121,7 @@ class Compared:
 def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared]:
     """Return, for each recorded run in order, what would be different if it were started again today.
 
-    Compared with the recipes of ``workspace``, by the workload's name. Nothing is started.
+    ``records`` are the runs'. Compared with the recipes of ``workspace``, by the workload's name. Nothing is started.
 
     Raises:
         RequestError: the recipe of a run is not there any more
@@ -207,12 +207,13 @@ def retry(
 
     ``runs``: ids, names, job ids or folders, at least one (without any it would be all of the installation).
     ``check``: start nothing, only show what differs from then, with exit status 1 if anything does; ``exact``:
-    start only where nothing differs (else an error in the result), ``anyway``: even so. ``resume``: continue from
-    the checkpoint. ``without_failed``: avoid nodes that were bad; ``exclude``: a host list of more, or None.
-    ``repeats``, ``spread``: how many jobs for each run, and over how many days (None: all at once). ``settings``:
-    the fields of ``StartOptions``; missing ones have their defaults. Runs must have ended, except for ``check`` and
-    ``exact``. The result is that of ``start_one`` or, for several jobs, ``start_round``; with ``exact``, remarks name
-    what differs. Bad nodes are printed as notices.
+    start only where nothing differs (else an error in the result), ``anyway``: even so, only with ``exact``.
+    ``resume``: continue from the checkpoint. ``without_failed``: avoid nodes that were bad; ``exclude``: a host list
+    of more, or None. ``repeats`` (from 1), ``spread``: how many jobs for each run, and over how many days (None: all at
+    once). ``check`` and ``exact`` refuse ``resume``, ``without_failed``, ``exclude``, ``spread`` and ``apart`` of
+    ``settings``: these are the fields of ``StartOptions``; missing ones have their defaults. Runs must have ended,
+    except for ``check`` and ``exact``. The result is that of ``start_one`` or, for several jobs, ``start_round``; with
+    ``exact``, remarks name what differs. Bad nodes are printed as notices.
 
     Raises:
         RequestError: options exclude each other, there is no such run, a run has not ended, or a checkpoint cannot
@@ -339,11 +340,13 @@ def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
 def _failed_nodes(records: Sequence[RunRecord], bad: Sequence[BadNode]) -> dict[str, str]:
     """Return those nodes of the recorded runs that the scheduler shows as down or drained now, with that as the reason.
 
-    The reason is ``down or drained`` for each. ``bad``: nodes that the runs' own logs have shown to be bad, which
-    are not looked for here. A run of which one is known need not have others.
+    The reason is ``down or drained`` for each; empty where no node is. ``records`` are the runs'. ``bad``: nodes that
+    the runs' own logs have shown to be bad, which are not looked for here. A run of which one is known need not have
+    others.
 
     Raises:
-        RequestError: of some run neither kind of node is known, or there is no scheduler to ask
+        RequestError: some run has neither kind of node, so that nothing would be avoided, or there is no scheduler to
+            ask
         SchedulerError: the scheduler does not answer
     """
     found: dict[str, str] = {}

@@ -65,8 +65,9 @@ def run_campaign(suite: str, again: bool, folder: Path | None, evening: bool, dr
     """Begin, continue or show an acceptance campaign, as ``llmb-run accept`` does, and return its result.
 
     ``suite``: a name or a path; ``again``: begin another one; ``folder``: where campaigns are kept, None: in the
-    installation; ``evening``: judge the day of the runs alone; ``dry_run``: only show what would be started. Data and
-    exit status are those of ``accept``: 0 where it is accepted, 1 where not, 4 where that stays open or was not judged.
+    installation; ``evening``: judge the day of the runs alone; ``dry_run``: only show what would be started, with exit
+    status 0. Data and exit status are those of ``accept``: 0 where it is accepted, 1 where not, 4 where that stays open
+    or was not judged.
 
     Raises:
         LLMBError: the campaign cannot be planned, begun or continued
@@ -91,13 +92,13 @@ def compare_sides(
     """Begin, continue or show a comparison of two configurations, A and B, as ``llmb-run ab`` does.
 
     Side A is the job of the run ``base`` (a word that names one), or that of ``workload`` (exactly one of them is
-    given), with ``settings``, the other options of a job as ``job_spec`` takes them; of a run, notices say what
-    today's plan changes, and how to queue is not taken over. B differs by ``change`` (``NAME=VALUE``, each name once
-    and with one value) and by leaving the names in ``unset`` to the recipe; without these, both sides are the same.
-    ``resolution``, a text such as ``1%``, is in percent, ``pairs`` how many pairs of runs at most, ``budget`` in
-    GPU-hours (None: no limit), ``folder`` where campaigns are kept (None: in the installation). ``again``: begin
-    another one; ``dry_run``: start nothing. Data and exit status are those of ``ab``: 0 with an answer, 4 where that
-    is open, 1 where a side failed or the work was unequal.
+    given), with ``settings``, the other options of a job as ``job_spec`` takes them; of a run, these replace its own,
+    notices say what today's plan changes, and how to queue is not taken over. B differs by ``change`` (``NAME=VALUE``,
+    each name once and with one value) and by leaving the names in ``unset`` to the recipe; without these, both sides
+    are the same. ``resolution``, a text such as ``1%``, is in percent, ``pairs`` how many pairs of runs at most,
+    ``budget`` in GPU-hours (None: no limit), ``folder`` where campaigns are kept (None: in the installation).
+    ``again``: begin another one; ``dry_run``: start nothing, only show the plan, with exit status 0. Data and exit
+    status are those of ``ab``: 0 with an answer, 4 where that is open, 1 where a side failed or the work was unequal.
 
     Raises:
         RequestError: an option is wrong, options exclude each other, or there is no such run
@@ -145,9 +146,10 @@ def find_fastest(
 
     ``settings`` are the options of the job to improve, as ``one_job`` takes them. ``vary``: values to try
     (``NAME=VALUE,VALUE``), and with ``only`` nothing else; ``budget``: in GPU-hours, None or 0: no limit;
-    ``trial_steps``: training steps of a trial; ``set_baseline``: make the result this site's baseline; ``again``:
-    begin another search; ``folder``: where these are kept, None: in the installation; ``dry_run``: start nothing.
-    Data and exit status are those of ``tune``: 1 where the job itself does not run, else 0.
+    ``trial_steps``: training steps of a trial; ``set_baseline``: make the result this site's baseline; ``again``: begin
+    another search; ``folder``: where these are kept, None: in the installation; ``dry_run``: start nothing, only say
+    what would be tried, with exit status 0. Data and exit status are those of ``tune``: 1 where the job itself does not
+    run, else 0.
 
     Raises:
         RequestError: an option is wrong, or ``only`` is given without ``vary``

@@ -94,7 +94,8 @@ def _nodes_meant(
 
     Host list and partition are None where they are not given and no default of the site applies; both None: this
     machine, or all nodes of the scheduler's default. ``runs`` are words that name one run each. ``job``: the
-    options of the job of ``workload``, whose nodes are meant; without a workload all of them must be empty or None.
+    options of the job of ``workload`` as ``job_spec`` takes them, whose nodes are meant, without ``nodelist``,
+    ``megatron``, ``force`` and ``preflight``, which are set here; without a workload all of them must be empty or None.
     ``workspace``: whose runs, recipes and site configuration count.
 
     Raises:
@@ -151,10 +152,11 @@ def _nodes_of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor,
 def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
     """Return what ``llmb-run health`` shows of the checked nodes, with the command that excludes failed ones.
 
-    The command is left out where they are ``excluded`` already. ``left``: nodes that were not checked, with why;
-    where the user ``named`` the nodes, any of these make the exit status 1, as does a node or fabric that fails. As
-    JSON: ``nodes`` (as ``_as_dict``), ``not_asked`` (``left``), ``drift`` (what nodes differ in: by its name, lists of
-    nodes by value), ``fabric`` (None if not measured), ``seconds`` and ``excluded`` (names; empty unless ``excluded``).
+    ``found``: what the check gave. The command is left out where they are ``excluded`` already. ``left``: nodes that
+    were not checked, with why; where the user ``named`` the nodes, any of these make the exit status 1, as does a node
+    or fabric that fails. As JSON: ``nodes`` (as ``_as_dict``), ``not_asked`` (``left``), ``drift`` (what nodes differ
+    in: by its name, lists of nodes by value), ``fabric`` (None if not measured), ``seconds`` and ``excluded`` (names;
+    empty unless ``excluded``).
     """
     failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
     fabric_fails = found.fabric is not None and found.fabric.verdict.level == "fail"
@@ -184,8 +186,9 @@ def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, na
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
     """Return a checked node's verdict, its remarks and its facts as JSON values.
 
-    The keys are ``node``, ``status``, ``remarks`` (a list of dicts with ``check``, ``level``, ``text`` and
-    ``remedy``) and ``facts``, as ``facts_as_json`` returns them, which is None where the node did not answer.
+    ``found``: the whole check, which has the node's facts. The keys are ``node``, ``status``, ``remarks`` (a list of
+    dicts with ``check``, ``level``, ``text`` and ``remedy``) and ``facts``, as ``facts_as_json`` returns them, which is
+    None where the node did not answer.
     """
     remarks = msgspec.to_builtins(verdict.remarks)
     facts = facts_as_json(found.facts.get(verdict.node))
@@ -195,8 +198,8 @@ def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
 def _health_text(found: Health) -> str:
     """Return what was found on the checked nodes, as text for people with a final newline; empty: nothing to say.
 
-    In this order, with blank lines between: the fabric, a table of remarks on single nodes (at most 40), one of
-    remarks that all nodes share, and one of what nodes differ in.
+    In this order, with blank lines between: the fabric, a table of remarks on single nodes (at most 40, then a line
+    ``and 3 more: --json has all``), one of remarks that all nodes share, and one of what nodes differ in.
     """
     remarks = chain.from_iterable(item.remarks for item in found.verdicts)
     everywhere = Counter((it.check, it.level, it.text) for it in remarks)

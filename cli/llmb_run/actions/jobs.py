@@ -55,10 +55,11 @@ def jobs(
     """List runs and their states, as ``llmb-run jobs`` does; the scheduler is asked about those that are live.
 
     ``runs``: words that name some, listed in their order. Without words, those that match the other options, newest
-    first: ``limit`` or ``JOBS_LISTED`` (20) of them, or all with ``live`` or ``everything``. ``state``: names of
-    states, of which any will do; it and ``live`` apply to named runs, too. ``filters`` are the other options of
-    ``run_filter``. Records and index are brought up to date; a notice says if nothing matches. As JSON: ``runs``,
-    as ``_job_json`` makes them, with ``differing``, ``step`` and ``step_seconds``.
+    first. Listed are the first ``limit`` of either; None or 0: ``JOBS_LISTED`` (20), or with words, ``live`` or
+    ``everything`` all. ``state``: names of states, of which any will do; it and ``live`` apply to named runs, too.
+    ``filters`` are the other options of ``run_filter``. Records and index are brought up to date; a notice says if
+    nothing matches. As JSON: ``runs``, as ``_job_json`` makes them, with ``differing``, ``step`` and
+    ``step_seconds``. The exit status is 0.
 
     Raises:
         RequestError: a word names no run, an option has a wrong value, or there is no installation
@@ -67,7 +68,7 @@ def jobs(
         OSError: a run.json that is to be changed fails to be read, or the installation's folder may not be looked at
     """
     workspace = Workspace()
-    count = limit or (None if everything or live else options.JOBS_LISTED)
+    count = limit or (None if everything or live or runs else options.JOBS_LISTED)
     # States of live runs are known only after the question: they are filtered below. One more tells of others.
     most = count + 1 if count and not state else None
     wanted = run_filter(workspace, **filters, live=True if live else None, limit=most)
@@ -93,9 +94,9 @@ def jobs(
 def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
     """Return ``{"runs": lines}`` for ``jobs --json``, each run with its last step and that step's seconds.
 
-    Changes ``lines``, the listed runs: adds ``step`` and ``step_seconds`` where they are lacking, None beyond the
-    first ``MOST_LOGS`` lines, and where the log has none. ``rows`` are those of the same runs in the index, which
-    name the logs.
+    Changes ``lines``, the listed runs as ``_job_json`` makes them: adds ``step`` and ``step_seconds`` where they are
+    lacking, None beyond the first ``MOST_LOGS`` lines, and where the log has none. ``rows``, from the index, name the
+    logs: they are matched by folder, in any order, and there must be one for each line; more are ignored.
     """
     logs = {str(row.folder): row.log for row in rows}
     for at, line in enumerate(lines):
@@ -118,9 +119,9 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
     """Return the listed runs as a table with a final newline; empty without runs.
 
     Its step time is a live run's last one, and an ended run's mean over the documented window, where it has one.
-    ``lines`` are as ``_job_json`` makes them, with ``differing``. Only the first ``MOST_LOGS`` logs of ended runs
-    are read. ``rows`` are those of the same runs in the index, and maybe of more. ``workspace``: in whose index the
-    figures of logs are kept.
+    ``lines`` are as ``_job_json`` makes them, with ``differing``. Only the first ``MOST_LOGS`` logs of ended runs are
+    read. ``rows`` are those of the same runs in the index, matched by folder, and maybe of more; an ended run without
+    one has no step time. ``workspace``: in whose index the figures of logs are kept.
     """
     asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]
@@ -135,8 +136,9 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
 def _note_differences(lines: list[dict[str, Any]]) -> None:
     """Add to each of ``lines``, listed runs, the settings in which it differs from others, as ``differing``.
 
-    Text such as ``tp=2, NCCL_ALGO=Ring``, for runs of the same kind of job. None where it differs in nothing, its
-    record cannot be read, or beyond the first ``MOST_LOGS`` runs: each costs a look into its folder.
+    Each line must have ``folder``, the run's folder. Text such as ``tp=2, NCCL_ALGO=Ring``, for runs of the same kind
+    of job. None where it differs in nothing, its record cannot be read, or beyond the first ``MOST_LOGS`` runs: each
+    costs a look into its folder.
     """
     plans: list[JobPlan | None] = [None] * min(len(lines), MOST_LOGS)
     for at, line in enumerate(lines[:MOST_LOGS]):
@@ -168,9 +170,10 @@ def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
 def _job_json(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
     """Return one listed run as JSON values: as observed in ``run``, with its last step; or as the index has it.
 
-    The latter where ``run`` is None. The keys are those of ``run_as_json``, ``cause`` and ``live``; where it was
-    observed, also ``detail``, ``step`` and ``step_seconds``. ``cause`` is why it failed, from ``why`` (by run id);
-    None where that has none, or the run was observed.
+    The latter, ``row``, where ``run`` is None. The keys are those of ``run_as_json``, ``cause`` and ``live``; where it
+    was observed, ``detail`` is the remark of ``run`` (text, maybe empty), and there are ``step`` and ``step_seconds``,
+    too, None where the log has none. ``cause`` is why it failed, from ``why`` (by run id); None where that has none, or
+    the run was observed.
     """
     if run is None:
         cause = why[row.run_id].short if row.run_id in why else None
@@ -268,8 +271,8 @@ def cancel(runs: tuple[str, ...], everything: bool) -> Result:
 def _cancel_note(before: RunRecord, after: RunRecord) -> str:
     """Return what the state alone does not say of a run that was to be cancelled; empty: nothing.
 
-    ``  was told to end`` where it still lives, ``  had already ended`` where its state was the same ``before``;
-    each begins with two blanks.
+    ``  was told to end`` where it still lives (``after``), ``  had already ended`` where its state was the same
+    ``before``; each begins with two blanks.
     """
     if is_live(after.state):
         return "  was told to end"

@@ -51,7 +51,8 @@ def last_lines(path: Path, count: int) -> int:
 def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
     """Yield the lines of ``path`` from the byte ``offset`` on, without line breaks; the last may be incomplete.
 
-    Of a line with carriage returns (a progress bar) only the last part. What is not UTF-8 is replaced.
+    Of a line with carriage returns (a progress bar) only the last part. What is not UTF-8 is replaced. Nothing where
+    ``offset`` is at or behind the end.
 
     Raises:
         OSError: the file cannot be read

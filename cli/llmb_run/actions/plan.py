@@ -30,13 +30,13 @@ _NODES = 3
 class Outlook:
     """What a planned job is expected to take: memory, time and GPU-hours, and where its settings come from.
 
-    It is made from the planned job and the workspace whose site configuration counts; RecipeError where the recipe's
-    catalogue cannot be read then. ``plan`` is the job's plan, ``sources`` a list of (name, value, source), one for
-    each of its settings. ``as_dict`` returns it all as JSON values, with the keys ``plan``, ``sources``,
-    ``time_from``, ``job_seconds``, ``gpu_hours``, ``most_gpu_hours``, ``rank_order``, ``groups`` and ``ranks``; those
-    of time and GPU-hours are None where that is not known. ``text`` returns it as text for people, wrapped at the
-    terminal's width, with a final line break; its flags add the parts of each pipeline stage (``memory``), where each
-    value comes from (``origin``), and which ranks are on which node (``ranks``).
+    Its two arguments are the planned job and the workspace whose site configuration counts, in this order; RecipeError
+    where the recipe's catalogue cannot be read then. ``plan`` is the job's plan, ``sources`` a list of (name, value,
+    source), one for each of its settings. ``as_dict`` returns it all as JSON values, with the keys ``plan``,
+    ``sources``, ``time_from``, ``job_seconds``, ``gpu_hours``, ``most_gpu_hours``, ``rank_order``, ``groups`` and
+    ``ranks``; those of time and GPU-hours are None where that is not known. ``text`` returns it as text for people,
+    wrapped at the terminal's width, with a final line break; its flags add the parts of each pipeline stage
+    (``memory``), where each value comes from (``origin``), and which ranks are on which node (``ranks``).
     """
 
     def __init__(self, planned: PlannedJob, workspace: Workspace) -> None:
@@ -119,7 +119,8 @@ class Outlook:
     def _stage_lines(self) -> Iterator[str]:
         """Yield lines on the memory of one rank: the GPU's, a bar for each pipeline stage, and the fullest's parts.
 
-        In GiB. ``not estimated`` alone where the memory is not known.
+        In GiB. Parts of 0.0 are left out; the last is the reserve, behind a dot. ``not estimated`` alone where the
+        memory is not known.
         """
         memory = self.plan.preflight.memory
         if memory is None:
@@ -141,8 +142,9 @@ class Outlook:
     def _rank_lines(self) -> Iterator[str]:
         """Yield lines on the groups of ranks (TP, PP ...), and on which ranks each node has.
 
-        First the groups' sizes in their order, maybe a line on cores, then ``node 0: ranks 0-7, TP 0-7, PP 0`` for
-        each node. Of more than three nodes only the first three and, behind a line of dots, the last are shown.
+        First the groups' sizes in their order, maybe a line on cores, then ``node 0: ranks 0-7, TP 0-7, PP 0`` for each
+        node. Of more than three nodes only the first three and the last are shown, and between them a line of dots if
+        there are others.
         """
         plan = self.plan
         known = groups(plan)

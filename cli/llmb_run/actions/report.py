@@ -38,11 +38,12 @@ def report(
 ) -> Result:
     """Write a report on runs, as ``llmb-run report`` does: on those named, or all that match ``filters``.
 
-    ``runs`` are words that name some; ``filters`` are the options of ``run_filter``. ``html``, ``markdown``,
-    ``junit``: files to write, which replace earlier ones, ``-`` for standard output, None: not this form; where
-    none is asked for, standard output gets Markdown. ``title``: the report's heading. ``fabric``: files with
-    measurements of the fabric to add. As JSON: ``files`` (the written ones by form) and ``report``. The exit status is
-    1 where runs were chosen by name or filter and one of them failed.
+    ``runs`` are words that name some; ``filters`` are the options of ``run_filter``. ``html``, ``markdown``, ``junit``:
+    files to write, which replace earlier ones, ``-`` for standard output, None: not this form; where none is asked for,
+    standard output gets Markdown. ``title``: the report's heading. ``fabric``: JSON files with measurements of the
+    fabric to add, as ``read_fabrics`` takes them. As JSON: ``files`` (the written ones by form) and ``report``. After
+    an error, files that were written before stay. The exit status is 1 where runs were chosen by name or filter and one
+    of them failed.
 
     Raises:
         RequestError: two forms go to standard output, one goes there beside ``--json``, no run is found, or a file

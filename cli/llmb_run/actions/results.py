@@ -213,8 +213,8 @@ def _view_functions(
     """Return three functions without arguments that give a view of the runs: as data, as a table, and as CSV.
 
     The view is their groups with ``group``, how they scale with ``scaling``, else their history. The data is a dict
-    with the view's rows under its name. That for the table also prints notices, of groups. ``found`` are the
-    measured runs; ``workspace`` is the command's.
+    with the view's rows under its name, ``groups``, ``scaling`` or ``history``; ``group`` goes before ``scaling``. That
+    for the table also prints notices, of groups. ``found`` are the measured runs; ``workspace`` is the command's.
 
     Raises:
         RecordError: a record that is needed is gone or cannot be read
@@ -321,13 +321,13 @@ def _change_answer(change: Change | None) -> str | None:
 class _Side:
     """One side of ``compare``: the recorded runs that it names, at least one, measured, with their mean step time.
 
-    It is made from the words, with commas between, and the workspace. A run that is named twice counts once; what
-    is no recorded run of LLMB is left out. ``runs`` (measured), ``records`` and ``run_ids`` are in the order of the
-    words; ``times`` has the step time of each successful run. ``seconds`` (mean step time, stalls included) and
-    ``steady`` (without) are None where no run has one; ``live``: a run has not ended. ``as_dict`` returns the side as
-    JSON values: ``run_ids``, ``successful`` (a number), ``step_seconds`` and ``steady_step_seconds``. ``row`` returns
-    six cells for the table, of which the first is the side's ``name``, A or B; it raises as making the side does, and
-    OSError where a log is to be read again.
+    Its two arguments are the words, one text with commas between, and the workspace, in this order. A run that is named
+    twice counts once; what is no recorded run of LLMB is left out. ``runs`` (measured), ``records`` and ``run_ids`` are
+    in the order of the words; ``times`` has the step time of each successful run. ``seconds`` (mean step time, stalls
+    included) and ``steady`` (without) are None where no run has one; ``live``: a run has not ended. ``as_dict`` returns
+    the side as JSON values: ``run_ids``, ``successful`` (a number), ``step_seconds`` and ``steady_step_seconds``.
+    ``row`` returns six cells for the table, of which the first is the side's ``name``, A or B; it raises as making the
+    side does, and OSError where a log is to be read again.
 
     Raises:
         RequestError: a word names no run, or none of them is a recorded one
@@ -431,8 +431,10 @@ _TELLING = 3
 def _change_sentence(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
     """Return one sentence on B's step time against A's, or that none are compared (``change`` None).
 
-    ``B's steps take 2.1 % less time than A's (97.7 % interval: -2.9 % to -1.3 %)``, or from ``open: `` on. Without
-    a period; it may have a line break in it. ``first`` and ``second``: the step times of the runs of A and of B.
+    ``B's steps take 2.1 % less time than A's (97.7 % interval: -2.9 % to -1.3 %)``, or from ``open: `` on. In place of
+    a very wide interval it has ``(too few runs for an interval)``; with few runs on a side, a clear difference ends in
+    a warning behind ``; ``. Without a period; it may have a line break in it. ``first`` and ``second``: the step times
+    of the runs of A and of B.
     """
     if change is None:
         return "no times are compared: a side has no successful run with steady steps"

@@ -75,8 +75,8 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 def remove_baseline(keys: tuple[str, ...]) -> Result:
     """Remove the baselines with ``keys`` from the installation's list, as ``llmb-run baseline remove`` does.
 
-    Keys are given in full, as ``baseline list`` shows them. The result names those removed; as JSON their keys,
-    under ``removed``.
+    Keys are given in full, as ``baseline list`` shows them. With a key go the baselines of all software. The result
+    names those removed, sorted by title; as JSON their keys, under ``removed``, one for each baseline.
 
     Raises:
         RequestError: a key is that of no baseline, and nothing is removed; or there is no installation
@@ -90,9 +90,10 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
 def _baselines_result(found: list[Baseline], install: Path) -> Result:
     """Return the baselines ``found`` as data and as a table, each with the relative error of its step time.
 
-    In their order. The error is estimated by the past runs of ``install``; it is in percent in the table, a share
-    in the data. That has, under ``baselines``, ``key``, ``title``, ``software``, ``added`` (Unix time),
-    ``seconds``, ``relative_error``, ``setup`` and ``runs`` (``run_id``, ``seconds``, ``error``) of each.
+    In their order. The error is estimated by the past runs of ``install``; it is in percent in the table, a share in
+    the data. That has, under ``baselines``, ``key``, ``title``, ``software``, ``added`` (Unix time), ``seconds`` (mean
+    step time, stalls included), ``relative_error``, ``setup`` (a dict on its nodes, empty if not known) and ``runs``
+    (``run_id``, ``seconds`` of a steady step, ``error``, its standard error in seconds) of each.
     """
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]

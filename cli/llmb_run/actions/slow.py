@@ -22,14 +22,14 @@ def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any
     """Return why runs are slow, as ``llmb-run why --slow`` shows it: a rank that others wait for, and what differs.
 
     Each run is compared with the site's best one of the same work. The runs are those that ``names`` name (words as
-    ``select_rows`` takes them), or that match ``filters``, options of ``run_filter``; without either the newest
-    with a step time. Runs whose record cannot be read are left out. As JSON, under ``runs``, ``run`` (its id),
-    ``straggler`` (None: none stands out) and ``gap`` of each. The exit status is 0. ``workspace``: whose
-    installation has the runs.
+    ``select_rows`` takes them), or that match ``filters``, options of ``run_filter``; without either the newest with a
+    step time. Runs whose record cannot be read are left out; filters that match nothing give an empty result. As JSON,
+    under ``runs``, ``run`` (its id), ``straggler`` (None: none stands out) and ``gap`` (the fields of ``Gap``) of each,
+    in that order. The exit status is 0. ``workspace``: whose installation has the runs.
 
     Raises:
-        RequestError: a name is that of no run, a filter is wrong, none of the newest runs has a step time, or there
-            is no installation
+        RequestError: a name is that of no run, a filter is wrong, none of the newest runs has a step time, or there is
+            no installation
         LLMBError: no job can be planned here at all, or a file of the installation, a recipe or the site's
             configuration cannot be read
         OSError: the log of a run is to be read again for its steps, and cannot be

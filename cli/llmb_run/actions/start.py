@@ -46,8 +46,9 @@ def submit(**settings: Any) -> Result:
     """Start every job that the options ``settings`` ask for, as ``llmb-run submit`` does; show what became of each.
 
     ``settings`` are those of ``plan_options`` and the fields of ``StartOptions``. The result is that of ``start``, with
-    the figures of runs that were followed to their end. The exit status is the greatest of the errors' where some jobs
-    could not be started, else 0. The same command goes on with what was interrupted.
+    the figures of runs that were followed to their end. A dry run only shows the plans, with exit status 0. Otherwise
+    the exit status is the greatest of the errors' where some jobs could not be started, else 0. The same command goes
+    on with what was interrupted.
 
     Raises:
         LLMBError: a job cannot be planned (unless those are skipped), or none could be started
@@ -60,15 +61,16 @@ def submit(**settings: Any) -> Result:
 def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOptions) -> Result:
     """Show which jobs of a sweep can run and which cannot, and start the former; in a dry run nothing is started.
 
-    ``requested`` has the planned jobs and the refused ones, ``how`` the options for starting them; it is a dry run
-    if the first planned job says so. The first repeats of all combinations start before the second ones. What is
-    shown is printed before anything starts. The result is that of ``start_planned``, in a dry run ``dry_run`` (True);
-    its data has also ``planned`` (dicts with ``combination`` and ``plan``, one for all repeats) and ``refused`` (dicts
-    with ``combination`` and ``error``). ``workspace`` is the command's.
+    ``requested`` has the planned jobs and the refused ones, at least one in all; ``how`` the options for starting them;
+    it is a dry run if the first planned job says so, whatever ``how`` does. The first repeats of all combinations start
+    before the second ones. What is shown is printed before anything starts. The result is that of ``start_planned``, in
+    a dry run ``dry_run`` (True), with exit status 0; its data has also ``planned`` (dicts with ``combination``, its
+    values by dimension, and ``plan``, as ``plan_as_dict`` makes it, one for all repeats) and ``refused`` (dicts with
+    ``combination`` and ``error``, as its ``as_dict`` returns it). ``workspace`` is the command's.
 
     Raises:
         RequestError: no combination can be planned (if a single one was asked for, its own error)
-        LLMBError: no job could be started
+        LLMBError: no job could be started; in a dry run, something that a job needs is lacking
         OSError: a file of the training code, or another that a submission needs, cannot be read
     """
     planned, refused = requested.planned, requested.refused
@@ -111,7 +113,10 @@ def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOption
 
 
 def _without_repeats(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
-    """Return those of the planned jobs that are first repeats, in order, so that each combination is there once."""
+    """Return those of the planned jobs that are first repeats, in order, so that no combination is there twice.
+
+    A combination whose first repeat is not among ``planned`` is not in the answer.
+    """
     return [item for item in planned if item.spec.repeat == 1]
 
 
@@ -156,8 +161,9 @@ def _outlook_cells(plan: JobPlan) -> list[str]:
 def _refusal_lines(refused: Sequence[Refused]) -> str:
     """Return one line, with its line break, for each reason why combinations are refused, with the first of these.
 
-    ``not run: tp=8, pp=3; tp=8, pp=5: REASON``; the reason is the error's message. Reasons are in the order in
-    which ``refused`` first has them; empty where none is refused.
+    ``not run: tp=8, pp=3; tp=8, pp=5: REASON``; the reason is the error's message. Up to three combinations are named,
+    then ``and 4 more``, each once; one without varied settings is not, and without any the line is ``not run: REASON``.
+    Reasons are in the order in which ``refused`` first has them; empty where none is refused.
     """
     together: dict[str, dict[str, None]] = {}
     for item in refused:
@@ -172,8 +178,8 @@ def _refusal_lines(refused: Sequence[Refused]) -> str:
 def sweep(**settings: Any) -> Result:
     """Start every combination of settings that can run, as ``llmb-run sweep`` does.
 
-    ``settings`` are those of ``plan_options`` and the fields of ``StartOptions``. Combinations that cannot be
-    planned are shown, with why.
+    ``settings`` are those of ``plan_options``, among which ``vary`` and ``zipped`` must be, and the fields of
+    ``StartOptions``. Combinations that cannot be planned are shown, with why. The result is that of ``start_sweep``.
 
     Raises:
         RequestError: nothing is varied, or no combination can be planned

@@ -65,9 +65,9 @@ _DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "rema
 def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
     """Return the columns of ``LIVE`` that fit into ``width`` characters, dropping the least important ones first.
 
-    ``lines``: the headings of all columns, then the cells of each run. Columns keep their order. The last column,
-    which has no heading, may be cut, and does not count; if even the indispensable ones are too wide, those are
-    returned.
+    ``lines``: the headings of all columns of ``LIVE``, in their order, then as many cells of each run. Each column
+    takes its widest text and a gap of two blanks. Columns keep their order. The last column, which has no heading, may
+    be cut, and does not count; if even the indispensable ones are too wide, those are returned.
     """
     widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
     kept = list(zip(LIVE, widths, strict=True))
@@ -84,7 +84,7 @@ def watch(runs: tuple[str, ...]) -> Result:
     ``runs`` are words that name some; without any, other users' runs are among those followed. Draws a screen that
     renews itself on a terminal, else prints lines. The result has no data and no text, only a hint. The exit status is
     1 where a run did not end well: it neither completed nor had trained every step. Where no run is followed, a notice
-    says so.
+    says so, and the exit status is 0.
 
     Raises:
         RequestError: there is no installation, or a word names no run

@@ -68,7 +68,8 @@ def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
 def _witness_line(item: Symptom) -> str:
     """Return one line on a complaint in a run's logs: its role, how many ranks and lines, where it is, and its text.
 
-    ``[ROLE, rank 3, 12 lines] log-x.out:12: TEXT``; without the brackets where it is of no known kind.
+    ``[ROLE, rank 3, 12 lines] log-x.out:12: TEXT``, with ``4 ranks`` of several; no ranks that are unknown, no number
+    where it is one line, and no brackets where it is of no known kind.
     """
     ranks = f", rank {item.ranks[0]}" if item.ranks else ""
     if len(item.ranks) > 1:
@@ -94,9 +95,10 @@ def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
     ``runs``: words that name runs, logs or folders of logs; a file, or a folder without ``run.json``, is taken for
     logs even where a run has that name. Logs come first in the result. Without words, the runs that match
-    ``filters``, options of ``run_filter``, as a summary (``_summary_result``); without either the newest run. That one,
-    and named ones, are shown in detail (``_detailed_result``). With ``slow``, words name runs only, and the result is
-    that of ``slow_runs``. A run that has not failed is no error, and the exit status is 0.
+    ``filters``, options of ``run_filter``, as a summary (``_summary_result``), of no runs and with a notice where none
+    matches; without either the newest run. That one, and named ones, to which filters do not apply, are shown in detail
+    (``_detailed_result``). With ``slow``, words name runs only, and the result is that of ``slow_runs``. A run that has
+    not failed is no error, and the exit status is 0.
 
     Raises:
         RequestError: a word names no run, a filter is wrong, no run is recorded yet, or a folder holds no log
@@ -143,10 +145,11 @@ def _explain_logs(path: Path) -> _Explained:
     """Return the diagnosis of a run that LLMB did not start, by its log ``path``, or by the logs in that folder.
 
     A folder's logs are its ``*.out*``, or if there are none its ``*.log*``, not those of folders in it. There is a
-    diagnosis even where nothing failed.
+    diagnosis even where nothing failed; a log that cannot be read counts as empty. ``run`` is ``path`` as given,
+    ``status`` and ``outcome`` are empty.
 
     Raises:
-        RequestError: the folder holds no log
+        RequestError: the folder holds no log, or there is no such path
     """
     logs = [path] if path.is_file() else sorted(path.glob("*.out*")) or sorted(path.glob("*.log*"))
     if not logs:

@@ -78,9 +78,9 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
 def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> None:
     """Print a notice on stderr on how a job gets a configuration that is marked as not in its workload's image.
 
-    ``data``: the listed workloads as JSON values, of which at least one configuration names a release. ``cluster`` is
-    the site's configuration: for a release of which it has an image the way is ``--engine``, for others also an image
-    to name.
+    ``data``: the listed workloads, as ``_workload_json`` makes them, of which at least one configuration names a
+    release. ``cluster`` is the site's configuration: for a release of which it has an image the way is ``--engine``,
+    for others also an image to name.
     """
     known = chain.from_iterable(item["configurations"] for item in data)
     releases = sorted({one["release"] for one in known if one["release"]})
@@ -114,7 +114,8 @@ def _functions_of(recipe: Recipe) -> list[Listed]:
 def _without_listed(listed: Sequence[Listed], more: Sequence[Listed]) -> list[Listed]:
     """Return those of ``more`` whose function is not in ``listed`` yet, in order; both are (configuration, row).
 
-    A small copy of a function for CPUs (GPU type ``any``) in ``listed`` does not count.
+    A small copy of a function for CPUs (GPU type ``any``) in ``listed`` does not count. What is compared is the
+    ``function`` of the rows; empty: all are there.
     """
     names = {row.function for known, row in listed if known.gpu != "any"}
     return [(known, row) for known, row in more if row.function not in names]
@@ -171,9 +172,9 @@ class Listing:
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
     """Return the hint ``next: llmb-run single ... --dry-run``, which plans the first listed configuration.
 
-    ``data``: the listed workloads as JSON values. Empty where the first of them lists no configuration of its own
-    image, or nothing is listed. ``wanted``: the GPU type that was listed, None: all; ``site``: the site's own, for
-    which the command needs no option; None: not known.
+    ``data``: the listed workloads, as ``_workload_json`` makes them. Empty where the first of them lists no
+    configuration of its own image, or nothing is listed. ``wanted``: the GPU type that was listed, None: all; ``site``:
+    the site's own, for which the command needs no option; None: not known.
     """
     known = data[0]["configurations"] if data else []
     first = next((one for one in known if not one["release"]), None)
@@ -240,9 +241,9 @@ def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence
     ``gpu_type`` None: all types; ``words``: parts of sizes in lower case, any of which will do; empty: all sizes.
     Sorted by size (the listing's order), GPU type, dtype, FP8 scaling, variant and release. The keys are ``size``,
     ``gpu_type``, ``dtype``, ``fp8_recipe`` (None: no FP8), ``variant``, ``release`` (None: the image has it),
-    ``scales`` (numbers of GPUs) and ``layouts``: each with its ``scales``, its ``layout`` as text (empty:
-    data-parallel only) and ``published_step_seconds``, (lowest, highest), None where none is published. Empty:
-    nothing matches.
+    ``scales`` (numbers of GPUs) and ``layouts``, dicts, sorted by their scales: each with its ``scales``, its
+    ``layout`` as text (empty: data-parallel only) and ``published_step_seconds``, (lowest, highest), None where none is
+    published. Empty: nothing matches.
 
     Raises:
         RecipeError: a recipe's catalogue or results cannot be read
@@ -315,7 +316,7 @@ def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
     The cells are workload, whether it is installed, size, GPU type, dtype, numbers of GPUs (``8*``: not in the
     workload's image), variant, layout and published seconds. What a row shares with the one above it (the first three)
     is empty there. A single row that counts them where it has more than ``MANY`` (60) configurations, unless
-    ``all_of_it`` is wanted; none without configurations.
+    ``all_of_it`` is wanted; none without configurations. ``item`` is as ``_workload_json`` makes it.
     """
     configurations = item["configurations"]
     state = "installed" if item["installed"] else "available"

@@ -239,11 +239,11 @@ def answered(
 def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again: bool) -> Iterator[Campaign]:
     """Open the newest campaign of this name, or a new one, and hold its lock while the context (``with``) lasts.
 
-    Makes its folder ``NAME-HASH/NUMBER`` in ``campaigns``; the hash is of the user and ``about``, which tells
-    campaigns of one name apart: the path of a suite file, or what was asked for. The newest has the greatest
-    number. With ``again``, a campaign that has begun (it has a ``campaign.json``) is left alone, and a new one gets
-    the next number. A new campaign has a random ``id`` and begins now; one that has begun has those of its file.
-    ``purpose`` is the command's name. Never waits for the lock.
+    Makes its folder ``NAME-HASH/NUMBER`` in ``campaigns``, if missing, which stays even after an error; the hash is of
+    the user and ``about``, which tells campaigns of one name apart: the path of a suite file, or what was asked for.
+    The newest has the greatest number. With ``again``, a campaign that has begun (it has a ``campaign.json``) is left
+    alone, and a new one gets the next number. A new campaign has a random ``id`` and begins now; one that has begun has
+    those of its file. ``purpose`` is the command's name. Never waits for the lock.
 
     Raises:
         EnvironmentLacks: code ``busy``: another process is working on a campaign of this name
@@ -301,12 +301,12 @@ def _lock_campaign(descriptor: int) -> None:
 class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One arm of a campaign as ``campaign.json`` keeps it, to see later whether anything has changed.
 
-    ``frozen_now`` makes it, or reading that file. ``title`` is what messages call it. ``plan`` is as
-    ``fixed_values`` returns it, without predictions and warnings. ``recipe_folder`` is a path, ``recipe_sha256``
-    the hash of ``recipe.yaml``. ``image``: path, size and the installer's receipt with the digest; None outside
-    containers. The property ``inputs`` has the values that must not change, by the names that messages use; the
-    property ``arm`` is the arm made from the saved plan again, to start runs of (``msgspec.ValidationError`` if
-    that is no plan). Decoding refuses unknown keys.
+    ``frozen_now`` makes it, or reading that file. ``title`` is what messages call it. ``plan`` is as ``fixed_values``
+    returns it, without predictions and warnings. ``recipe_folder`` is a path, ``recipe_sha256`` the hash of
+    ``recipe.yaml``. ``image``: a dict with ``path``, and with ``bytes`` (its size) and ``receipt`` (the text of the
+    installer's receipt) where these files exist; None outside containers. The property ``inputs`` has the values that
+    must not change, by the names that messages use; the property ``arm`` is the arm made from the saved plan again, to
+    start runs of (``msgspec.ValidationError`` if that is no plan). Decoding refuses unknown keys.
     """
 
     title: str
@@ -340,12 +340,13 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a campaign began with, the content of its ``campaign.json``. ``frozen_now`` makes it.
 
-    Reading that file does, too. ``id`` is part of its runs' keys. ``began`` is Unix time. ``user`` is a login name,
-    ``llmb`` LLMB's version, ``git`` the commit (None outside a clone), ``code_sha256`` the hash of the training
-    code. ``arm_kind`` is the class of ``arms``, for commands that keep more of each arm. The property ``inputs``
-    has the values, beside those of the arms, that must not change, by the names that messages use; ``changes``
-    returns a list with a line ``name: before -> after`` for each input, of the arms too, that differs from ``now``;
-    empty if none does. Decoding refuses unknown keys.
+    Reading that file does, too. ``schema`` is the number of the file's form. ``id`` is part of its runs' keys.
+    ``began`` is Unix time. ``user`` is a login name, ``llmb`` LLMB's version, ``git`` a dict with ``commit`` and
+    ``dirty``, whether anything was changed since (None outside a clone), ``code_sha256`` the hash of the training code.
+    ``arm_kind`` is the class of ``arms``, for commands that keep more of each arm. The property ``inputs`` has the
+    values, beside those of the arms, that must not change, by the names that messages use; ``changes`` returns a list
+    with a line ``name: before -> after`` for each input, of the arms too, that differs from ``now``; empty if none
+    does. Decoding refuses unknown keys.
     """
 
     arm_kind: ClassVar[type[FrozenArm]] = FrozenArm

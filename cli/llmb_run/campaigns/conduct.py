@@ -106,11 +106,11 @@ def attempt_of(
 class Run:
     """One run of an arm, as a campaign knows it; ``Conduct`` makes it.
 
-    ``number`` counts the arm's runs from 1; it is the attempt in the run's key. ``measured`` (its figures) and
-    ``attempt`` (how it counts) are None before its end. ``began``: when it started, as Unix time, 0 before its end;
-    runs of one allocation take turns. ``hours``: the GPU-hours that it held, 0 before its end. The property
-    ``unsettled`` tells whether its submission was interrupted, so that it has no job, or nobody knows; the property
-    ``live`` whether it is unsettled, queued or running.
+    ``number`` counts the arm's runs from 1; it is the attempt in the run's key. ``record`` is the run's, with its state
+    on record. ``measured`` (its figures) and ``attempt`` (how it counts) are None before its end. ``began``: when it
+    started, as Unix time, 0 before its end; runs of one allocation take turns. ``hours``: the GPU-hours that it held, 0
+    before its end. The property ``unsettled`` tells whether its submission was interrupted, so that it has no job, or
+    nobody knows; the property ``live`` whether it is unsettled, queued or running.
     """
 
     number: int
@@ -209,14 +209,14 @@ class Strategy(Protocol):
 class Conduct:
     """One process's work on a campaign: starts the runs that a strategy wants, waits for them and measures them.
 
-    It is made from the ``campaign``, its ``arms``, the ``strategy`` that chooses runs, and the ``workspace`` in
-    which they run. ``say`` is called with each line (without line break) that tells the user what is going on.
-    ``attempt_of`` decides how an ended run counts, in place of the function of that name, and is called like it,
-    but without ``trained_counts``. ``to_the_end`` starts and waits for runs until the campaign is over, and raises
-    ``LLMBError`` where a run is refused or the scheduler does not answer, OSError where a file is not readable;
-    ``recorded_runs`` only looks at what is on record, and raises ``RecordError``, ``RecipeError`` or ``ConfigError``
-    for what cannot be read. Both return all runs by the number of their arm, from 1: a list for each, in order of
-    attempt, maybe empty.
+    Its arguments, in this order: the ``campaign``, its ``arms``, the ``strategy`` that chooses runs, the ``workspace``
+    in which they run, ``say``, and if wanted ``attempt_of``. ``say`` is called with each line (without line break) that
+    tells the user what is going on. ``attempt_of`` decides how an ended run counts, in place of the function of that
+    name, and is called like it, but without ``trained_counts``. ``to_the_end`` starts and waits for runs until the
+    campaign is over, and raises ``LLMBError`` where a run is refused or the scheduler does not answer, OSError where a
+    file is not readable; ``recorded_runs`` only looks at what is on record, and raises ``RecordError``, ``RecipeError``
+    or ``ConfigError`` for what cannot be read. Both return all runs by the number of their arm, from 1: a list for
+    each, in order of attempt, maybe empty.
     """
 
     def __init__(
@@ -398,8 +398,9 @@ class Conduct:
     def _submit_series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Submit runs as one job that executes them in order, off the nodes known to be bad, and tell the user.
 
-        Returns for each, in that order, its record or why it was refused. Empty: they cannot share an allocation, and
-        none was submitted; the object remembers that, and submits later runs one by one.
+        ``due`` are those of one block, at least one. Returns for each, in that order, its record or why it was refused.
+        Empty: they cannot share an allocation, and none was submitted; the object remembers that, and submits later
+        runs one by one.
 
         Raises:
             LLMBError: nothing can be submitted at all, for any other reason
@@ -450,9 +451,9 @@ class Conduct:
 def start_and_gpu_hours(record: RunRecord) -> tuple[float, float]:
     """Return (start, hours) of an ended run: its beginning as Unix time, and the GPU-hours that it held.
 
-    All GPUs of its nodes count. The start is what the job itself recorded, else when the run was first seen running,
-    else when it was created. 0 hours where the run was cancelled before it started. Without a recorded end, the time of
-    its last state counts.
+    ``record`` is the run's, as it is now. All GPUs of its nodes count. The start is what the job itself recorded, else
+    when the run was first seen running, else when it was created. 0 hours where the run was cancelled before it
+    started. Without a recorded end, the time of its last state counts.
     """
     events, plan = read_events(record.paths.events), record.plan
     began = events.started or record.started

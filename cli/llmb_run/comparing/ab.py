@@ -49,14 +49,14 @@ CONFIDENCE = 0.95
 def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the content of ``result.json`` for a comparison of sides A and B that has stopped.
 
-    Its keys: ``schema`` (1), ``rule`` (its fields), ``a`` and ``b`` (titles, ``A (...)``), ``changes`` (those of B,
-    by dimension), ``answer``, ``why``, ``difference``, ``per_token`` (times are compared per token),
-    ``equal_work``, ``unequal_work`` (a list of settings that differ in work), ``loss``, ``gpu_hours`` and
-    ``blocks`` (as ``_block_as_dict``).
+    ``standing`` is where it is; that it has stopped is not checked. The result's keys: ``schema`` (1), ``rule`` (its
+    fields), ``a`` and ``b`` (titles, ``A (...)``), ``changes`` (those of B, by dimension), ``answer``, ``why``,
+    ``difference``, ``per_token`` (times are compared per token), ``equal_work``, ``unequal_work`` (a list of settings
+    that differ in work), ``loss``, ``gpu_hours`` and ``blocks`` (as ``_block_as_dict``).
 
-    ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``; ``why``
-    says why it failed or stopped without an answer, else it is empty. ``difference`` is as ``_as_dict`` returns it,
-    in per cent of A's time: -6.1 means that B takes 6.1 % less; None where too few runs were compared. ``loss`` has
+    ``answer`` says how B is against A: ``faster``, ``slower``, ``no difference``, ``open`` or ``failed``; ``why`` says
+    why it failed or stopped without an answer, else it is empty. ``difference`` is as ``_as_dict`` returns it, in per
+    cent of A's time: -6.1 means that B takes 6.1 % less; None where too few runs were compared. ``loss`` has
     ``iteration`` and ``relative_difference``, a share: where the loss of any run that counts is furthest from that of
     the first one. It is None where the settings differ in work, or there are no two losses to compare. ``equal_work``
     is false where settings differ in work, or losses by more than ``SAME_LOSS``, and true where losses could not be
@@ -136,8 +136,8 @@ def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
 def status_of(result: Mapping[str, Any]) -> int:
     """Return the exit status for a comparison: 0 answered, 1 a side failed or unequal work, 4 open.
 
-    ``result`` is as ``outcome`` returns it. ``no difference`` is an answer, too. An open answer is 4 also with
-    unequal work.
+    ``result`` is as ``outcome`` returns it; ``answer`` and ``equal_work`` are needed. ``no difference`` is an answer,
+    too. An open answer is 4 also with unequal work.
     """
     if result["answer"] == "failed":
         return 1
@@ -182,7 +182,7 @@ def as_text(result: Mapping[str, Any]) -> str:
 def signed(percent: float) -> str:
     """Return ``percent``, a number of per cent, as text with its sign, one digit and without ``%``: ``+1.5``.
 
-    Never ``-0.0``.
+    The digit is behind the point; 0 is ``+0.0``, never ``-0.0``.
     """
     return formatted(percent / 100, "+.1%")
 
@@ -247,7 +247,8 @@ def ab(
 
     Submits jobs and waits for their end. Without ``changes``, both sides are the same job. A comparison that is
     over under the same ``rule`` is only shown; under another rule it goes on. The data is as ``outcome`` returns it,
-    with the campaign's ``folder``; of a dry run as ``show_plans`` does. The exit status is as ``status_of`` says.
+    with the campaign's ``folder``; of a dry run as ``show_plans`` does. The exit status is as ``status_of`` says, of a
+    dry run 0.
 
     Args:
         base: the job of side A
@@ -356,9 +357,10 @@ def refuse_untimed(plan: JobPlan, title: str) -> None:
 def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
     """Return the request for the same job as that of the run in ``record``, for planning it as it would be today.
 
-    ``recipe`` is that of its workload today. The request has the run's workload, size, dtype, GPUs, image, number of
-    steps and time limit, overridden columns and settings, and variables, those for Slurm (``SBATCH_...``) too. It also
-    sets ``force``, so that planning does not refuse what has run.
+    ``recipe`` is that of its workload today. The request has the run's workload, size, dtype, GPUs, GPU type (not on
+    CPUs), variant, engine, image, number of steps and time limit, overridden columns and settings of Megatron-Bridge,
+    and variables, those for Slurm (``SBATCH_...``) too; what is None of these is not set. It also sets ``force``, so
+    that planning does not refuse what has run. Other options of a request have their defaults.
     """
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables(plan.gpus_per_node) if plan.scheduler else {})
@@ -383,7 +385,8 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     """Print a notice, on stderr, for each value in which ``planned`` is not as the run's plan was.
 
-    ``planned`` is the run's job as planned today. Prints nothing where the two are alike. Predictions are not compared.
+    ``record`` is the run's, ``planned`` its job as planned today. Prints nothing where the two are alike. Predictions
+    are not compared.
     """
     then = fixed_values(msgspec.to_builtins(record.plan))
     now = fixed_values(msgspec.to_builtins(planned))

@@ -23,8 +23,9 @@ HOW = "llmb-run health --fabric --json > FILE writes such a file"
 def are_fabrics(words: list[str]) -> bool:
     """Return whether every word is the path of an existing file that looks like a measurement of a network fabric.
 
-    Those are ``*.json`` (in small letters), by the name alone, and outputs of nccl-tests, by the first bytes. True
-    without words. ``read_fabric`` finds out whether such a file really holds a measurement.
+    Those are ``*.json`` (in small letters), by the name alone, readable or not, and outputs of nccl-tests, by the first
+    bytes, if they can be read. True without words. ``read_fabric`` finds out whether such a file really holds a
+    measurement.
     """
     # os.path says no of a word that is too long for a name, where pathlib raises.
     if not all(map(os.path.isfile, words)):
@@ -37,9 +38,9 @@ def compare_fabric_files(first: str, second: str) -> Result:
 
     Of a file with several measurements the first counts. The data has ``answer`` ("slower" or "faster", of the
     second's bandwidths and speeds, "no difference" or "nothing in common"), ``ratio`` (of the first change; None:
-    there is none), all changes in ``fabric``, and the two files as ``first`` and ``second``; its other keys, those
-    of a comparison of runs, are None or empty. The exit status of the result is 1 where the second is slower, or
-    they have nothing in common, else 0.
+    there is none), all changes in ``fabric``, and the two files as ``first`` and ``second``, each a dict with the path
+    as ``file``; its other keys, those of a comparison of runs, are None or empty. The exit status of the result is 1
+    where the second is slower, or they have nothing in common, else 0.
 
     Raises:
         RequestError: a file cannot be read, is not JSON, or is output of nccl-tests that does not say which GPUs
@@ -84,8 +85,9 @@ def recorded_fabrics(file: Path) -> list[Any]:
     """Return the fabric measurements in a JSON file as plain values, in order, at least one; they are not checked.
 
     The file is what ``health --fabric --json`` printed, a campaign's ``health.json``, which may hold several, or a
-    measurement alone. Of any other JSON the whole content is returned, as the only item unless it is a list with
-    items.
+    measurement alone. What counts is the value below ``data``, and in that the one below ``fabric``, each only where it
+    is there and not empty. If it is a list with items, these are returned, else it is the only item, whatever it is,
+    also an empty list.
 
     Raises:
         RequestError: the file cannot be read, or is not JSON

@@ -52,10 +52,11 @@ NAMED = ("dtype", "variant", "engine", "image")
 class Other:
     """The other side of a slow run's comparison: this site's fastest run of the same work, or a published result.
 
-    ``_best_run`` and ``_published_job`` make it. ``spec`` is the request for its job, ``facts`` what is on record
-    of it, by name (such as ``env NCCL_ALGO``), as text. ``change``: its step time over the slow run's, below 1
-    where it is the faster one. ``run_id``: None for a published result. ``software``: where LLMB cannot plan a job
-    in the software of a published result, (that software, what it is worth or None); else None.
+    ``_best_run`` and ``_published_job`` make it. ``spec`` is the request for its job, ``facts`` what is on record of
+    it, of a published result what its plan tells, by name (such as ``env NCCL_ALGO``), as text. ``change``: its step
+    time over the slow run's, below 1 where it is the faster one. ``run_id``: None for a published result. ``software``:
+    where LLMB cannot plan a job in the software of a published result, (that software, what it is worth or None); else
+    None.
     """
 
     spec: JobSpec
@@ -187,8 +188,9 @@ def _planned_or_none(spec: JobSpec, workspace: Workspace) -> PlannedJob | None:
 def _fact_of(name: str) -> str:
     """Return the name that ``comparison.facts`` uses for the job setting ``name``: of ``NCCL_ALGO`` ``env NCCL_ALGO``.
 
-    A column keeps its name; a setting of Megatron-Bridge gets ``megatron.`` before it. Empty for a setting that is
-    never compared: the workload, and options such as the size.
+    A column keeps its name, as do ``dtype``, ``variant``, ``engine`` and ``image``; a setting of Megatron-Bridge gets
+    ``megatron.`` before it, any other name ``env `` unless ``VARIABLE_OF`` has a fact for it. Empty for a setting that
+    is never compared: the workload, and other options, by their fields, such as the size.
     """
     if name in COLUMNS.values() or name in NAMED:
         return name
@@ -267,13 +269,15 @@ def _short_value(value: str) -> str:
 class Gap(msgspec.Struct, frozen=True):
     """How much slower a run is than this site's best, and what differs between the two. ``find_gap`` makes it.
 
-    ``published``: how its step time compares with its reference, as text; empty without a verdict. ``best``: run id
-    of the fastest other run of the same work. None: this one is the fastest, or has no step time that counts; then
-    ``differences`` are from the published job, or only what its own nodes have shown.
+    ``published``: how its step time compares with its reference, as text, ``+4.0 % against ...`` (above 0: longer);
+    empty without a verdict or a reference. ``best``: run id of the fastest other run of the same work. None: this one
+    is the fastest, or has no step time that counts; then ``differences`` are from the published job, or only what its
+    own nodes have shown.
 
-    ``slower``: how much longer this run's steps take, as a share; negative where they take less time than the
-    published job's. ``change``: the other's step time over this run's. Both are None where nothing was compared.
-    ``unfit``: why this run has no step time to compare; empty: it has one.
+    ``slower``: how much longer this run's steps take, as a share; negative where they take less time than the published
+    job's. ``change``: the other's step time over this run's. Both are None where nothing was compared. ``unfit``: why
+    this run has no step time to compare; empty: it has one. ``differences`` are those worth most time first, as
+    ``find_gap`` sorts them.
     """
 
     published: str
@@ -353,10 +357,11 @@ def _published_text(own: MeasuredRun) -> str:
 class _Sides:
     """The two sides of a slow run's comparison: the run, and the run or published job it is held against.
 
-    Made from the run's ``record``, its job as planned today (``here``, None where it cannot be planned), the
-    ``other`` side and the ``workspace`` to plan in. ``differences``, to be called once, returns a list of what differs
-    between them, empty if nothing on record does, with the command that measures each difference; it plans jobs and
-    starts none, and raises ``LLMBError`` where none can be planned at all, or a recipe's results cannot be read.
+    Its arguments, in this order: the run's ``record``, its job as planned today (``here``, None where it cannot be
+    planned), the ``other`` side and the ``workspace`` to plan in. ``differences``, to be called once, returns a list of
+    what differs between them, empty if nothing on record does, with the command that measures each difference; it plans
+    jobs and starts none, and raises ``LLMBError`` where none can be planned at all, or a recipe's results cannot be
+    read.
     """
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:

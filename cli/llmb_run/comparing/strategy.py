@@ -176,10 +176,10 @@ class RunBlock:
 
 
 def _allocation_id(run: Run) -> str:
-    """Return which allocation a run had: job id and nodes (a host list), with a blank between.
+    """Return which allocation a run had: job id and nodes (a host list), with a blank between, ``4711 n[1-4]``.
 
-    Empty for a run that was submitted by itself. The nodes, empty while they are not known, tell a job that was
-    queued again, and got others, from its first start.
+    Empty for a run that was submitted by itself. The nodes, empty while they are not known, tell a job that was queued
+    again, and got others, from its first start.
     """
     nodes = run.record.manifest.get("job", {}).get("nodes", "")
     return f"{run.record.job_id} {nodes}" if run.record.submission.in_series else ""
@@ -206,14 +206,15 @@ _compared = lru_cache(maxsize=64)(compare_blocks)
 class ComparisonProgress:
     """Where a comparison of two configurations stands, by the runs of its blocks on record.
 
-    ``InTurns.standing`` makes it. ``arms`` are side A and side B; ``blocks`` are in order of their number. It does
-    not change: newer runs need another one. All but ``lacks`` are properties. ``good``, a list, are the blocks that
-    have ended and count; ``broken``, a list, those that have ended and are lost. ``comparison`` is the statistics at
-    the last look, None before the first; ``answer`` how B compares with A by them (``faster``, ``slower``, ``no
-    difference`` or ``open``). ``failure`` says why a side cannot be timed, and ``stopped`` why no more blocks are
-    begun; each is empty where that is not so. ``hours`` are the GPU-hours held by ended runs. ``lacks``, called with
-    the new blocks that are about to be begun, returns whether to begin one more. OSError, from ``comparison`` and what
-    follows from it (``answer``, ``lacks``, ``stopped``): a run's log cannot be read any more.
+    ``InTurns.standing`` makes it. ``arms`` are side A and side B; ``blocks`` are in order of their number; ``rule``
+    says when to stop. The object does not change: newer runs need another one. All but ``lacks`` are properties.
+    ``good``, a list, are the blocks that have ended and count; ``broken``, a list, those that have ended and are lost.
+    ``comparison`` is the statistics at the last look, None before the first; ``answer`` how B compares with A by them
+    (``faster``, ``slower``, ``no difference`` or ``open``). ``failure`` says why a side cannot be timed, and
+    ``stopped`` why no more blocks are begun; each is empty where that is not so. ``hours`` are the GPU-hours held by
+    ended runs. ``lacks``, called with the new blocks that are about to be begun, returns whether to begin one more.
+    OSError, from ``comparison`` and what follows from it (``answer``, ``lacks``, ``stopped``): a run's log cannot be
+    read any more.
     """
 
     arms: Sequence[Arm]
@@ -358,7 +359,8 @@ class InTurns:
     def standing(self, arms: Sequence[Arm], runs: Runs) -> ComparisonProgress:
         """Return where the comparison stands, by the runs on record.
 
-        ``arms`` are sides A and B, in this order. ``runs`` holds those of every arm, by its number from 1.
+        ``arms`` are sides A and B, in this order. ``runs`` holds those of every arm, by its number from 1. The answer
+        has all blocks up to the last one of which a run is on record.
         """
         known = {(arm, run.number): run for arm, run in with_arms(runs)}
         # Each side has two attempts in a block.

@@ -63,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = ""
     """What ``figure`` is held against: ``10.23 s, NVIDIA's result``."""
     todo: str = ""
-    """What to do, in a sentence."""
+    """What to do, in a sentence, which ends in a colon where ``command`` completes it."""
     command: str = ""
     """The command line that does what ``todo`` says."""
     fastest: str = ""
@@ -77,9 +77,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How many runs a report has, and how they ended.
 
-    ``build`` makes it. ``runs``: all. ``failed``: ended without a result, the cancelled, preempted and never
-    submitted ones too. ``unsuccessful``: ended without success: these, and those whose steps did not suffice.
-    ``live``: have not ended.
+    ``build`` makes it. ``runs``: all. ``failed``: ended without a result, the cancelled, preempted and never submitted
+    ones too. ``unsuccessful``: ended without success: these, and those whose steps did not suffice. ``live``: have not
+    ended. These four are numbers of runs.
     """
 
     runs: int
@@ -112,8 +112,8 @@ def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the positions of ``groups``, configurations as JSON by ``GROUP``, the one with the worst verdict first.
 
     Verdicts (``word``) are in the order of ``WORST_FIRST``. Among equal ones, those that were compared with other
-    software come last, and the slowest against its reference first; equals stay in their order. Positions count
-    from 0.
+    software come last, and the slowest against its reference first; equals stay in their order. Positions count from 0.
+    Needed are the keys ``word``, ``difference`` (None: not compared, which counts as 0) and ``indication``.
 
     Raises:
         ValueError: the ``word`` of a group is none of ``WORST_FIRST``
@@ -145,12 +145,12 @@ def conclude(
     The worst configuration decides; a slow node that is not excluded is what to do first.
 
     Args:
-        groups: the configurations, as JSON by ``GROUP``, in any order
+        groups: the configurations, as JSON by ``GROUP``, in any order; that of ``deciding`` must be among them
         counts: how many runs there are, and how they ended
-        hosts: what ran on which nodes, and which of them are slow
+        hosts: all nodes of the runs; the slow ones have ``slower``
         deciding: the worst configuration; None: no run was recorded by LLMB, and the answer is OPEN
-        sweeps: rankings, each with a step time; the one with most configurations is the answer where nothing has a
-            verdict, else an addition to it
+        sweeps: rankings, each with a configuration that has a step time; of several, the one with most configurations
+            is the answer where nothing has a verdict, else an addition to it
     """
     slow = [line for line in hosts if line.slower is not None]
     board = max(sweeps, key=lambda item: len(item.configurations), default=None)
@@ -178,10 +178,11 @@ def conclude(
 def of_campaign(campaign: Mapping[str, Any]) -> Answer:
     """Return the answer of an acceptance campaign for a report: its verdict, and its worst workload's speed.
 
-    ``campaign`` is as ``for_report`` makes it. The worst timed workload is the one whose performance is the least above
-    what is required of it, or the most below; where nothing is required, 0 counts. ``figure`` is its share of the
-    reference's speed, ``reference`` the share that is required. Both are empty without a timed workload; ``reference``
-    also where the worst has no requirement. The word is ``PASS``, ``FAIL``, or ``OPEN`` for any other outcome.
+    ``campaign`` is as ``for_report`` makes it; ``text`` is its headline and why, ``also`` its first remarks, all
+    without parentheses. The worst timed workload is the one whose performance is the least above what is required of
+    it, or the most below; where nothing is required, 0 counts. ``figure`` is its share of the reference's speed,
+    ``reference`` the share that is required. Both are empty without a timed workload; ``reference`` also where the
+    worst has no requirement. The word is ``PASS``, ``FAIL``, or ``OPEN`` for any other outcome.
     """
     words: dict[str, Word] = {"accepted": "PASS", "not accepted": "FAIL"}
     timed = [item for item in campaign["workloads"] if item["performance"] is not None]
@@ -217,8 +218,9 @@ def of_tuning(tuning: Mapping[str, Any]) -> Answer:
 def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return a configuration's name for people: ``llama3.1 70b mbridge fp8 on 64 H100``.
 
-    ``group`` is the configuration as JSON by ``GROUP``. Where several of ``others``, the configuration itself among
-    them, have that name, it is the whole title with the software instead: ``TITLE with SOFTWARE``.
+    ``group`` is the configuration as JSON by ``GROUP``, of which ``title`` and ``software`` are needed. Where several
+    of ``others``, the configuration itself among them, have that name, it is the whole title with the software instead:
+    ``TITLE with SOFTWARE``.
     """
     name = _short_title(group["title"])
     same = [other for other in others if _short_title(other["title"]) == name]
@@ -284,7 +286,8 @@ def _deciding_sentence(
 ) -> str:
     """Return the sentence on the configuration that decides: its speed against the reference, or why there is none.
 
-    ``NAME is 4.1 % slower than NVIDIA's result; up to 3 % slower would pass.`` It ends with a full stop.
+    ``NAME is 4.1 % slower than NVIDIA's result; up to 3 % slower would pass.`` With ``deciding.without`` it ends in ``;
+    without n1 it is 1.2 % slower than that.`` It has a full stop at its end.
 
     Args:
         kind: how it stands, as one of ``WORST_FIRST``
@@ -315,8 +318,8 @@ def _uncompared_sentence(kind: str, group: Mapping[str, Any], counts: Counts) ->
     """Return what to say of a configuration that was compared with nothing: ``has failed: out of memory``.
 
     It goes behind the configuration's name. ``kind``: how it stands, as one of ``WORST_FIRST``; ``group``: the
-    configuration as JSON; ``counts``: how all runs ended, whose commonest cause is taken for its own. The text has
-    no full stop.
+    configuration as JSON, of which ``not_training`` (a list of texts) and ``verdict_text`` are needed; ``counts``: how
+    all runs ended, whose commonest cause is taken for its own. The text has no full stop.
     """
     text, _ = _SAID[kind]
     if kind == "failed" and counts.causes:
@@ -331,8 +334,8 @@ def _uncompared_sentence(kind: str, group: Mapping[str, Any], counts: Counts) ->
 def _reference_owner(group: Mapping[str, Any]) -> str:
     """Return whose result a configuration is compared with, for a sentence: ``NVIDIA's result``.
 
-    It may also be ``this site's baseline`` or ``its reference``, with ``with SOFTWARE`` behind it where that is
-    another than the configuration's. ``group`` is the configuration as JSON, and must have a reference.
+    It may also be ``this site's baseline`` or ``its reference``, with ``with SOFTWARE`` behind it where that is another
+    than the configuration's. ``group`` is the configuration as JSON, and its ``reference`` must not be None.
     """
     reference = group["reference"]
     owner = {"published": "NVIDIA's result", "baseline": "this site's baseline"}.get(reference["kind"], "its reference")
@@ -342,8 +345,8 @@ def _reference_owner(group: Mapping[str, Any]) -> str:
 def _figures_text(group: Mapping[str, Any]) -> tuple[str, str]:
     """Return (step time, reference) as texts: ``5.74 s a step``, stalls included, and ``5.51 s, SOURCE``.
 
-    ``group`` is the configuration as JSON. Either is empty where there is none; where nothing was compared, the
-    step time is without stalls, and the reference is empty.
+    ``group`` is the configuration as JSON; ``difference``, ``step_seconds`` and ``reference`` are needed. Either is
+    empty where there is none; where nothing was compared, the step time is without stalls, and the reference is empty.
     """
     if group["difference"] is None:
         return (f"{_seconds_text(group['step_seconds'])} a step" if group["step_seconds"] else ""), ""
@@ -405,9 +408,10 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
 def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
     """Return further sentences for the first screen of a report, the weightiest first, at most ``_MOST_ALSO``.
 
-    Each has a full stop: ``2 of 9 runs failed, mostly for this reason: CAUSE.`` They are on slow nodes (unless
-    ``deciding`` tells of these), failures, runs without a step time or end, and stalls. ``slow`` are the slow
-    nodes; ``deciding`` is None where no run was recorded. Empty: there are none of these.
+    Each has a full stop and no parentheses: ``2 of 9 runs failed, mostly for this reason: CAUSE.`` They are on slow
+    nodes (unless ``deciding`` tells of these), failures, runs without a step time or end, and stalls. ``counts``: how
+    all runs ended; ``slow`` are the slow nodes; ``deciding`` is None where no run was recorded. Empty: there are none
+    of these.
     """
     sentences = []
     runs = counted(counts.runs, "run")

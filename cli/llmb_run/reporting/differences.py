@@ -24,7 +24,7 @@ class Value(msgspec.Struct, frozen=True):
     """One value of a fact in which runs differ, such as the driver's version, and the runs that have it.
 
     ``differing`` makes it. ``value`` is the value as text, ``-`` where the runs have none. ``count`` runs have it;
-    ``runs`` are the ids of the first ``MOST_NAMED``.
+    ``runs`` are the ids of the first ``MOST_NAMED`` of these, in the order of the report's runs.
     """
 
     value: str
@@ -47,7 +47,7 @@ class Fact(msgspec.Struct, frozen=True):
 class Differing(msgspec.Struct, frozen=True):
     """What the runs of one configuration differ in; ``title`` is such as ``grok1 314b nemo2 bf16 on 256 h100``.
 
-    ``differing`` makes it. There is at least one of ``facts``.
+    ``differing`` makes it. There is at least one of ``facts``; they are in the order in which the runs name them.
     """
 
     title: str
@@ -57,7 +57,8 @@ class Differing(msgspec.Struct, frozen=True):
 def differing(seen: Sequence[SeenRun]) -> list[Differing]:
     """Return for each configuration (by its title) what its runs differ in, in the order of the first runs.
 
-    Configurations whose runs are alike, or that have one run, are left out; empty: all are.
+    ``seen`` are the runs of a report. Configurations whose runs are alike, or that have one run, are left out; empty:
+    all are.
     """
     together: dict[str, list[SeenRun]] = {}
     for run in seen:

@@ -103,9 +103,9 @@ def _read_page_file(name: str) -> str:
 def markdown(report: Report) -> str:
     """Return the report as Markdown text.
 
-    It has answer, facts, fabrics, verdicts, runs with remarks and checkpoints, scaling, history, nodes and differences,
-    in this order. A section without content is left out, but for the table of runs. Campaign, tuning and sweeps have no
-    section. The text ends with a newline.
+    It has the title as its heading, answer, facts, fabrics, verdicts, runs with remarks and checkpoints, scaling,
+    history, nodes and differences, in this order. A section without content is left out, but for the table of runs.
+    Campaign, tuning and sweeps have no section. The text ends with a newline.
     """
     return "\n".join(_markdown_lines(report)) + "\n"
 
@@ -146,7 +146,7 @@ def _markdown_lines(report: Report) -> Iterator[str]:
 def _tflops(row: dict[str, Any]) -> str:
     """Return the TFLOPS per GPU of a run, a row of JSON, as text: ``412.35``; empty where unknown or 0.00.
 
-    The latter is so for a small model on CPUs.
+    The latter is so for a small model on CPUs. ``row`` is the run by ``RUN``; ``tflops_per_gpu`` is needed.
     """
     said = columns.formatted(row["tflops_per_gpu"], ".2f")
     return "" if said == "0.00" else said
@@ -155,7 +155,8 @@ def _tflops(row: dict[str, Any]) -> str:
 def _days(row: dict[str, Any]) -> str:
     """Return the days to train on a trillion tokens at a run's speed, as text with two digits after the point.
 
-    Empty for a smoke test or an unknown speed. ``row`` is the run as JSON.
+    Empty for a smoke test or an unknown speed. ``row`` is the run as JSON by ``RUN``; ``model_size`` and ``days_1t``
+    are needed.
     """
     return "" if row["model_size"] == "smoke" else columns.formatted(row["days_1t"], ".2f")
 
@@ -247,7 +248,8 @@ def _runs_lines(report: Report) -> Iterator[str]:
 def _verdict_cell(found: dict[str, Any]) -> str | None:
     """Return the verdict on a run, or for a run that was not measured its message and cause.
 
-    The latter are joined with a semicolon. None where there is nothing to say. ``found`` is the run as JSON.
+    The latter are joined with a semicolon. None where there is nothing to say. ``found`` is the run as JSON by ``RUN``:
+    needed are ``outcome``, ``verdict_text``, ``message`` and ``cause_text``.
     """
     parts = (found["verdict_text"],) if found["outcome"] == "measured" else (found["message"], found["cause_text"])
     return "; ".join(filter(None, parts)) or None
@@ -397,8 +399,9 @@ def _cases(report: Report) -> Iterator[_Case]:
 def _reference_lines(group: dict[str, Any]) -> list[str]:
     """Return lines on a configuration's step time in seconds, without stalls, and its reference.
 
-    ``1.234 s a steady step, mean of 3 runs; reference 1.25 s (SOURCE; SOFTWARE)``, then the reference's notes.
-    Empty where there is no step time or no reference. ``group`` is the configuration as JSON.
+    ``1.234 s a steady step, mean of 3 runs; reference 1.25 s (SOURCE; SOFTWARE)``, then the reference's notes. Empty
+    where there is no step time or no reference. ``group`` is the configuration as JSON by ``GROUP``; ``reference``,
+    ``step_seconds`` and ``runs`` (how many) are needed.
     """
     known = group["reference"]
     if known is None or group["step_seconds"] is None:

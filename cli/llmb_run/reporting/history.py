@@ -17,8 +17,9 @@ _MOST_RUNS = 1500
 def shown_histories(histories: Sequence[History]) -> list[History]:
     """Return those of ``histories`` that a report draws, in their order, thinned to what there is room for.
 
-    They are those of two runs or more; of more than ``MOST_HISTORIES``, those with most runs, of equals the first. The
-    answer has new histories; those given stay. Empty: there are none.
+    They are those of two runs or more; of more than ``MOST_HISTORIES``, those with most runs, of equals the first.
+    Each gets an equal share of ``_MOST_RUNS`` runs, and keeps its extremes where it has more (``_thin_runs``). The
+    answer has copies; those given stay. Empty: none has two runs.
     """
     several = [item for item in histories if len(item.moments) > 1]
     longest = sorted(several, key=lambda item: -len(item.moments))[:MOST_HISTORIES]

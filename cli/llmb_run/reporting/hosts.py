@@ -18,9 +18,9 @@ from llmb_run.reporting.seen import SeenRun
 class HostLine(msgspec.Struct, frozen=True, kw_only=True):
     """One node in a report, with the runs that it was in and how fast these were. ``host_lines`` makes it.
 
-    ``host`` is its name as runs have it; ``gpus``: its GPUs as text, empty if not known. ``ratio``: a run's step
-    time over the mean of all repeats of its configuration, the median over the repeats with this node, so that 1.02
-    is 2 % slower; None without repeats.
+    ``host`` is its name as runs have it; ``gpus``: its GPUs as its last run has them, such as ``8 H100``, empty if
+    not known. ``ratio``: a run's step time over the mean of all repeats of its configuration, the median over the
+    repeats with this node, so that 1.02 is 2 % slower; None: it was in no run whose repeats could be compared.
 
     ``slower``: for a slow node the mean step time of the repeats with it over that of the repeats without it, less
     1; None: the node is not slow. A node is slow where that is more than chance among so many nodes, and no slower
@@ -30,7 +30,7 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     runs: tuple[str, ...]
-    """The ids of the first runs that the node was in."""
+    """The ids of the first runs that the node was in, at most ``MOST_NAMED``."""
     count: int
     """How many runs the node was in."""
     gpus: str
@@ -38,7 +38,7 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
     problems: int
     """How many of these runs have a problem of this node, or of no node in particular."""
     findings: tuple[str, ...] = ()
-    """The texts of these problems, each once, the first few."""
+    """The texts of these problems, each once, the first ``MOST_NAMED``."""
     slower: float | None = None
     together: tuple[str, ...] = ()
 
@@ -47,7 +47,7 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
     """Return a line for every node that a run has named: slow ones first, the slowest before the others.
 
     Then come those with problems, then the others, each by their ratio, the greatest first; of equals, by name.
-    Empty: no run has named its nodes.
+    Empty: no run has named its nodes. ``seen`` are the runs, as ``seen_runs`` makes them.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -72,8 +72,9 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
 def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLine:
     """Return what is known of the node ``host`` by ``runs``, at least one, all of which it was in.
 
-    ``repeats``: the timed runs on every node, beside the mean of their configuration. Its GPUs are those of the
-    last of ``runs``. Whether the node is slow is left open: ``slower`` stays None.
+    ``repeats``: the timed runs on every node, beside the mean of their configuration; ``ratio`` is None where it
+    has none of this node. Its GPUs are those of the last of ``runs``. Whether the node is slow is left open:
+    ``slower`` stays None.
     """
     known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
     by_run = [_problems(host, run) for run in runs]
@@ -92,7 +93,8 @@ def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLin
 def _problems(host: str, run: SeenRun) -> list[str]:
     """Return the problems of ``run`` that name the node ``host``, and those that name none of the run's nodes.
 
-    In their order. The whole name must stand there.
+    In their order. The name must stand there as a whole word, as the run has it: ``n1.cluster`` does not name
+    ``n1``, and counts as the name of none of the nodes.
     """
     # A name may have a dot in it, or end a sentence.
     named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in run.problems]

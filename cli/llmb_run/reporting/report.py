@@ -75,10 +75,10 @@ _PAGE = {
 class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run in a report.
 
-    ``build`` makes it. ``result`` is the run as ``results --json`` has it, without ``why``. ``name`` is the run id,
-    or the log's name for a log that LLMB did not write; ``title``, of the configuration, is None for such a log,
-    ``software`` where it is unknown. ``hosts`` are the names of its nodes, empty if not known; ``steps`` its steps,
-    thinned out.
+    ``build`` makes it. ``result`` is the run as ``results --json`` has it (``run_columns.as_dict``), without
+    ``why``. ``name`` is the run id, or the log's name for a log that LLMB did not write; ``title``, of the
+    configuration, is None for such a log, ``software`` where it is unknown. ``hosts`` are the names of its nodes,
+    empty if not known; ``steps`` its steps, thinned out.
     """
 
     result: dict[str, Any]
@@ -112,7 +112,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Configurations as JSON; their ``run_ids`` are those of runs that the report shows."""
     runs: tuple[ReportRun, ...]
     sweeps: tuple[dict[str, Any], ...]
-    """What ``results --rank`` says of configurations that differ in more than their scale and precision."""
+    """Rankings (``ranking_as_dict``) of configurations that differ in more than their scale and precision."""
     scaling: tuple[ScalingLine, ...]
     scales: tuple[list[dict[str, Any]], ...]
     """For each of ``scaling``, its rows as JSON."""
@@ -128,11 +128,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     columns: dict[str, list[dict[str, str]]] = msgspec.field(default_factory=lambda: dict(_PAGE))
     """The page's columns of figures: key, heading, unit and how a value is written, for each of its tables."""
     campaign: dict[str, Any] | None = None
-    """The verdicts of the acceptance campaign that the runs are of, where they are one's: ``outcome.for_report``."""
+    """The verdicts of the acceptance campaign that the runs are of (``outcome.for_report``); None: of none."""
     fabrics: tuple[FabricPart, ...] = ()
     """Measurements of the fabric that were given, or that the campaign began with."""
     tuning: dict[str, Any] | None = None
-    """Conclusion, trials and winner of the tuning that the runs are of."""
+    """Keys ``conclusion``, ``found``, ``trials`` and ``winner`` of the result of the tuning that the runs are of.
+
+    None: they are of none.
+    """
 
     @property
     def ok(self) -> bool:
@@ -151,12 +154,12 @@ _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software", "image", "engin
 class _Choice:
     """The configurations and runs that a report shows: the worst configurations, and of each the newest runs.
 
-    Made from all measured runs, which then drop what they hold in memory. ``made`` has all configurations,
-    ``every`` these as JSON, ``order`` their positions, the worst first, ``groups`` those that are shown, the worst
-    first, and ``runs`` the runs that are shown, in the order given. ``shown_groups`` returns those of ``every``
-    that are shown, a tuple, the worst first, with the ids of shown runs only; ``named`` a list of those of given
-    ids whose runs are shown, in their order; ``deciding`` the worst configuration, with what to do about it; None:
-    LLMB recorded none of the runs. Making it and ``deciding`` raise:
+    Made from all measured runs, ``found``, which then drop what they hold in memory. ``made`` has all
+    configurations, ``every`` these as JSON, ``order`` their positions, the worst first, ``groups`` those that are
+    shown, the worst first, and ``runs`` the runs that are shown, in the order given. ``shown_groups`` returns those
+    of ``every`` that are shown, a tuple, the worst first, with the ids of shown runs only; ``named`` a list of
+    those of given ids whose runs are shown, in their order; ``deciding`` the worst configuration, with what to do
+    about it; None: LLMB recorded none of the runs. Making it and ``deciding`` raise:
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -328,7 +331,7 @@ def _count_outcomes(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Co
     """Return how many of the runs ``found`` failed, are live or have no result, and the commonest causes of failure.
 
     The causes, at most ``_MOST_CAUSES``, the commonest first, come from ``seen``, the same runs without logs that
-    LLMB did not write.
+    LLMB did not write; a failed run whose cause is not known adds none.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -349,8 +352,9 @@ def _count_outcomes(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Co
 def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> float | None:
     """Return the mean step time, in seconds with stalls, of those of a configuration's runs that had no slow node.
 
-    None where all of its timed runs, or none, had no slow node. ``seen`` and ``hosts`` are all runs and nodes.
-    ``worst`` is that configuration.
+    None where all of its timed runs, or none, had no slow node. ``worst`` is that configuration. ``seen`` and
+    ``hosts`` are all runs and nodes; a run in ``seen`` belongs to ``worst`` where it holds the same object as its
+    ``members``.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -367,7 +371,7 @@ def _is_sweep(board: Board) -> bool:
     """Return whether the configurations of a ranking are a sweep: they differ in more than recipes document.
 
     Recipes document numbers of GPUs, batch sizes and precisions. One job in two containers is no sweep, nor is a
-    ranking of one configuration.
+    ranking of one configuration. ``board`` is the ranking: its ``names`` are looked at.
     """
     return not {*board.names} <= _DOCUMENTED
 
@@ -424,7 +428,7 @@ def _left_out(**counts: tuple[int, int]) -> dict[str, str]:
     """Return by section of the report a text on how many of how many items it shows.
 
     ``20 of 133 lines. The others: llmb-run COMMAND``. ``counts``: (shown, all) for each section, by the names in
-    ``_REST``. A section that shows all is not in the answer.
+    ``_REST``; another name is a KeyError. A section that shows all is not in the answer.
     """
     found = {}
     for section, (shown, all_of_them) in counts.items():

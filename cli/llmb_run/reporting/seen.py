@@ -24,12 +24,13 @@ _AT_ONCE = 500
 class SeenRun:
     """What a report keeps in memory of a run that LLMB recorded. Two are equal only where they are the same object.
 
-    ``seen_runs`` makes it. Texts and facts that many runs share are held once. ``title`` is the configuration's;
-    ``started`` Unix time; ``day`` the day of the run, which begins at six in the morning, as YYYY-MM-DD; ``hosts``
-    the names of its nodes; ``gpus`` what its nodes reported of theirs, such as ``8 H100``; ``driver``, ``cuda`` and
-    ``nccl`` are versions; ``owner`` is a login name. An empty text: not known. The property ``run_id`` is its id,
-    the property ``observed`` the run as the history of its configuration takes it; None: it has no step time to
-    compare; ``RecordError``, ``RecipeError`` or ``ConfigError`` where its record or configuration cannot be read.
+    ``seen_runs`` makes it. Texts and facts that many runs share are held once. ``plan`` is the run's, and stays
+    when its record is dropped; ``title`` is the configuration's; ``started`` Unix time; ``day`` the day of the run,
+    which begins at six in the morning, as YYYY-MM-DD; ``hosts`` the names of its nodes; ``gpus`` what its nodes
+    reported of theirs, such as ``8 H100``; ``driver``, ``cuda`` and ``nccl`` are versions; ``owner`` is a login
+    name. An empty text: not known. The property ``run_id`` is its id, the property ``observed`` the run as the
+    history of its configuration takes it; None: it has no step time to compare; ``RecordError``, ``RecipeError`` or
+    ``ConfigError`` where its record or configuration cannot be read.
     """
 
     run: MeasuredRun
@@ -123,7 +124,11 @@ def seen_runs(found: Sequence[MeasuredRun]) -> list[SeenRun]:
 def _as_seen_run(item: MeasuredRun, record: RunRecord, words: _SharedTexts) -> SeenRun:
     """Return what the report keeps of the run ``item`` once its ``record`` is dropped.
 
-    ``words`` holds what runs have in common, and is added to. Why the run failed must have been looked for before.
+    ``words`` holds what runs have in common, and is added to. Why the run failed is found out now, for this run
+    alone, unless that was done before. Nothing is dropped here.
+
+    Raises:
+        RecordError: the run's record cannot be read
     """
     scheduler, account = record.plan.scheduler, item.account
     item.memory_gib  # noqa: B018 (while its record is at hand)
@@ -150,8 +155,11 @@ def _as_seen_run(item: MeasuredRun, record: RunRecord, words: _SharedTexts) -> S
 def _cause_text(item: MeasuredRun) -> str:
     """Return why a run failed, in words that are the same for failures of one kind: without rank and node.
 
-    ``item`` is the measured run. A fragment, safe to print. Empty where the run did not fail, nothing is known of the
-    cause, or it was not looked for before.
+    ``item`` is the measured run. A fragment, safe to print. Empty where the run did not fail, or nothing is known
+    of the cause, which is found out now unless that was done before.
+
+    Raises:
+        RecordError: the run's record cannot be read
     """
     if item.why is None:
         return ""

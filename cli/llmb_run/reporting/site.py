@@ -16,10 +16,10 @@ _MOST = 4
 def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[str, str], ...]:
     """Return (name, text) pairs for the head of a report: cluster, GPUs, software, dates and people of its runs.
 
-    The names are ``Cluster``, ``GPUs``, ``Software``, ``Measured`` (the first and the last date, in UTC) and ``By``
-    (the cluster's operator if the configuration names one, else the runs' owners), in this order. The texts are
-    safe to print. A pair about which nothing is known is left out. ``seen`` are the runs; ``workspace``: whose site
-    configuration counts.
+    The names are ``Cluster``, ``GPUs``, ``Software``, ``Measured`` (the first and the last date in UTC,
+    ``2026-11-12 to 2026-11-14``, or the only one) and ``By`` (the cluster's operator if the configuration names
+    one, else the runs' owners), in this order. The texts are safe to print. A pair about which nothing is known is
+    left out. ``seen`` are the runs, maybe none; ``workspace``: whose site configuration counts.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -39,7 +39,7 @@ def _cluster_text(seen: Sequence[SeenRun], workspace: Workspace) -> str:
     """Return the cluster's name, the queues of the runs, and from which hosts they were submitted.
 
     ``NAME, partition batch, submitted from login1``. What is unknown is left out; empty: all of it. ``workspace``:
-    whose site configuration counts.
+    whose site configuration counts. ``seen`` are the runs.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -53,7 +53,8 @@ def _cluster_text(seen: Sequence[SeenRun], workspace: Workspace) -> str:
 def _gpus_text(seen: Sequence[SeenRun]) -> str:
     """Return the GPUs that the runs had, ``4 nodes with 8 H100``, as their nodes reported them, else as planned.
 
-    All nodes of all runs count together, each once. Different ones are joined with semicolons. Empty without runs.
+    All nodes of all runs count together, each once. Different ones are joined with semicolons. Empty without runs;
+    ``seen`` are the runs.
     """
     nodes: dict[str, set[str]] = {}
     planned: list[str] = []
@@ -72,7 +73,7 @@ def _software_line(seen: Sequence[SeenRun]) -> str:
     """Return one line with the software that the runs trained with, then the versions of driver, CUDA and NCCL.
 
     ``SOFTWARE; driver 580.65, CUDA 13.0, NCCL 2.28``, without a line break. What is unknown is left out; different
-    versions are listed. Empty: nothing is known.
+    versions are listed. Empty: nothing is known of the runs ``seen``.
     """
     versions = {
         "driver": joined_values(run.driver for run in seen),

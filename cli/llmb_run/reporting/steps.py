@@ -18,10 +18,10 @@ _QUANTILES = (0.05, 0.5, 0.95)
 class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of a run for a report's page, as lists of equal length but for ``quantiles``. ``steps_of`` makes it.
 
-    ``index`` (the iteration's number), ``seconds`` and ``loss`` have an item for each step, rounded to ``_DIGITS``
-    significant digits. The lists may be thinned out; ``total`` is how many steps the log has. ``loss`` is None
-    where the log has no finite one. ``quantiles`` are step times in seconds, of all steps after warm-up: 5 %, the
-    median, 95 %; empty without such steps.
+    ``index`` (the iteration's number as the log has it: NeMo's first is 0), ``seconds`` and ``loss`` have an item
+    for each step, rounded to ``_DIGITS`` significant digits. The lists may be thinned out; ``total`` is how many
+    steps the log has. ``loss`` is None where the log has no finite one. ``quantiles`` are step times in seconds, of
+    all steps after warm-up: 5 %, the median, 95 %; empty without such steps.
     """
 
     total: int

@@ -47,7 +47,8 @@ class Archive:
     """An archive of runs that was written to ``path``, with what is in it. ``write_archive`` makes it.
 
     ``runs`` is their number, ``bytes`` the file's size. ``hashes``: SHA-256, as hexadecimal digits, by path in the
-    archive. ``masked``: paths of files in which a secret was masked. Paths begin with the archive's top folder,
+    archive. ``masked``: paths of files in which a secret was masked; files that were made for the archive, such as
+    ``archive.json`` and JSON of NCCL's dumps, are never among them. Paths begin with the archive's top folder,
     which has the archive's name without ending.
     """
 
@@ -65,9 +66,9 @@ class Archive:
 def check_archive(path: Path, *, overwrite: bool) -> None:
     """Raise if ``path`` cannot be the name of a new archive.
 
-    So it is if it ends neither in ``.tar.zst`` nor in ``.tar.gz`` (in small letters), if a file is there already,
-    or if its folder is missing. ``overwrite``: a file that is there may be replaced. Writes nothing, and does not
-    check permissions.
+    So it is if it ends neither in ``.tar.zst`` nor in ``.tar.gz`` (in small letters), if something is there
+    already, or if its folder is missing. ``overwrite``: what is there may be replaced, and is not looked at; a
+    folder passes, too. Writes nothing, and does not check permissions.
 
     Raises:
         RequestError: no archive can have that name
@@ -94,15 +95,16 @@ def write_archive(
     """Write the run folders ``folders`` into a compressed tar archive at ``path``, and return what is in it.
 
     A half-written archive is never seen under ``path``, and nothing is left behind after an error. The same files
-    make the same archive, to the byte. Checkpoints and links are left out.
+    make the same archive, to the byte. Checkpoints, links, compiled Python and lock files are left out.
 
     Args:
         path: ends in ``.tar.zst`` or ``.tar.gz``
-        folders: may be none; each is packed under its own name, so no two may be equal
+        folders: may be none; each is packed under its own name, so no two names may be equal, which is not checked
         summary: plain values for ``archive.json``, without NaN (ValueError); secrets in them are masked
         profiles: also reports of Nsight Systems
         unmasked: also files that are no text, in which secrets cannot be masked
-        secrets: texts to mask as ``****``, beside the secrets in this environment
+        secrets: texts to mask as ``****``, beside the secrets in this environment; those of fewer than 8 characters are
+            not masked
         overwrite: replace a file that is there
         more: further files by name, a path below the archive's top folder, in which the caller has masked what is
             secret; None: none
@@ -146,8 +148,8 @@ class _Packer:
 
     ``mask`` masks their secrets. ``unmasked``: also files that are no text, in which secrets cannot be masked. Call
     ``add_run`` for each run's folder, ``add_bytes`` for further files (whose content the caller has masked), and
-    ``close`` last, which adds the summary, masked, and the hashes; all return nothing, and raise ``OSError`` where a
-    file cannot be read or written. The tar itself stays open.
+    ``close`` last, which adds the summary, masked, and the hashes; all return nothing, and raise ``OSError`` where
+    a file cannot be read or written, ``close`` ``ValueError`` for NaN in the summary. The tar itself stays open.
     """
 
     def __init__(self, tar: tarfile.TarFile, archive: Archive, mask: Mask, *, unmasked: bool) -> None:
@@ -160,7 +162,8 @@ class _Packer:
     def add_run(self, folder: Path, *, profiles: bool) -> None:
         """Pack the files of a run's folder, with secrets masked; dumps of NCCL's flight recorder become JSON.
 
-        Hidden files are packed, too. ``profiles``: also reports of Nsight Systems. Checkpoints and links are left out.
+        A dump that cannot be read as one is packed like any file. Hidden files are packed, too. ``profiles``: also
+        reports of Nsight Systems. Checkpoints and links are left out.
 
         Raises:
             OSError: a file cannot be read, or the archive not written
@@ -175,10 +178,12 @@ class _Packer:
     def close(self, summary: Any) -> None:
         """Add ``archive.json``, with the runs' ``summary`` masked, and ``SHA256SUMS``, which ``sha256sum -c`` reads.
 
-        The latter has the hashes of all other files. Nothing may be packed after it. The tar stays open.
+        ``summary`` is plain values, as JSON has them. ``SHA256SUMS`` has the hashes of all other files. Nothing may
+        be packed after it. The tar stays open.
 
         Raises:
             OSError: the archive cannot be written
+            ValueError: ``summary`` contains NaN or an infinity
         """
         archive, below = self._archive, len(self._top) + 1
         about = {"schema": 1, "llmb": __version__, "newest": archive.newest, "runs": self._mask.value(summary)}
@@ -380,8 +385,8 @@ def _masked_assignment(found: re.Match[bytes]) -> bytes:
 def stored_secrets(install: Path) -> list[str]:
     """Return the tokens and keys that the installer keeps in an installation, sorted, each once; empty without any.
 
-    They are the last words of the lines of two files below ``.llmb``; a file that is missing or not readable counts
-    as empty.
+    They are the last words of the lines of two files below ``.llmb`` in the installation's folder ``install``; a
+    file that is missing or not readable counts as empty.
     """
     found = set()
     for name in ("hf_token", "enroot/.credentials"):

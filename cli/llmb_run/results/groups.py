@@ -57,7 +57,8 @@ class Group:
     Properties: ``outcomes`` counts what became of ``members``, by outcome (``failed``); ``word`` is how the
     configuration stands, one of ``WORST_FIRST`` (``no reference``). ``mean`` is that of ``seconds``, None without
     any; ``spread`` their standard deviation as a share of the mean, None below two. ``shown_seconds`` is the mean
-    in seconds with stalls, as compared with the reference; None where no run has a step time. None of them fails.
+    in seconds with stalls that the verdict compared, without a comparison that of ``runs``; None where no run has a
+    step time. None of them fails.
     """
 
     key: str
@@ -91,7 +92,7 @@ class Group:
 
     @cached_property
     def shown_seconds(self) -> float | None:
-        """The configuration's mean step time in seconds, stalls included, as compared with the reference.
+        """The configuration's mean step time in seconds, stalls included, that the verdict compared with the reference.
 
         Without a comparison, the mean of the judged runs, stalls included. None where no run has a step time.
         """
@@ -344,9 +345,10 @@ class Board:
     names: tuple[str, ...]
     configurations: tuple[RankedConfiguration, ...]
     command: str
-    """The command line that starts the fastest configuration; empty where none has a time."""
+    """The command line that starts the fastest configuration; empty where none has a time, or its workload is gone."""
     window: Window | None = None
-    """The iterations that were measured, where these are not the documented ones; else None."""
+    """The iterations that were measured, where these are not the documented ones, of several the earliest; else None.
+    """
 
     @property
     def live(self) -> bool:
@@ -424,9 +426,9 @@ def rank_groups(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
 def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
     """Return lists of the groups whose runs may be ranked together, in the order of their first ones.
 
-    Those of one list have the same workload, model, layers, sequence length and routing of experts, whatever the batch
-    size; jobs that call a function of Megatron-Bridge's (``JobPlan.function``) have the same variant, too. Each list
-    has at least one group, in the order given.
+    Those of one list have the same workload, model, layers, sequence length and routing of experts, whatever the
+    batch size; jobs that call a function of Megatron-Bridge's (``JobPlan.function``) have the same variant, too.
+    Each list has at least one group, in the order given. ``groups`` are not changed, and none is left out.
 
     Raises:
         RecordError: the record of a group's first run is gone, or cannot be read
@@ -507,8 +509,8 @@ def _as_contender(item: Group, values: tuple[str, ...]) -> Contender | None:
     """Return a group as a contender of a ranking, with the step times of all its runs that have one that counts.
 
     Its ``of`` is a ``RankedConfiguration`` without a place, with ``values``, and with a copy of the group whose
-    figures are over these runs: other than for a verdict, which looks after fixed numbers of runs, all of them count.
-    None where no run has such a step time.
+    figures are over these runs: other than for a verdict, which looks after fixed numbers of runs, all of them
+    count. None where no run has such a step time. ``item`` stays.
 
     Raises:
         RecordError: the record of the first run is gone, or cannot be read
@@ -613,9 +615,10 @@ def ranking_text(found: Sequence[Board], width: int) -> str:
     """Return the rankings as text: of each a sentence with its fastest configuration, a table, and the command for it.
 
     Rankings are separated by an empty line. Tables are at most ``width`` characters wide: columns that matter least
-    are left out, then lines are cut. Sentences are wrapped at ``width``; the command, ``its command: llmb-run ...``,
-    stays one line, and is left out where no configuration has a time. The rule of ranking comes last. Without any
-    ranking, a sentence that says so. The text ends with a newline.
+    are left out, then lines are cut. Sentences are wrapped at ``width``; the command,
+    ``its command: llmb-run ...``, stays one line, and is left out where no configuration has a time, or its
+    workload is gone. The rule of ranking comes last. Without any ranking, a sentence that says so. The text ends
+    with a newline.
 
     Raises:
         RecordError: the record of a run cannot be read
@@ -640,8 +643,9 @@ def _ranking_sentence(board: Board) -> str:
     """Return a ranking as a sentence without a full stop: how many configurations, the fastest, its step time, ties.
 
     Such as ``3 configurations, fastest: tp=2, 9.876 s a step; 2 tie for first place``, or ``..., none has a time``;
-    a fastest one without settings to name is ``as documented``. The ranking's title is not in it. It names the
-    iterations that were measured where these are not the documented ones.
+    a fastest one without settings to name is ``as documented``. The ranking's title is not in it. Where the
+    measured iterations are not the documented ones, they come last:
+    ``; over iterations 11-20, which all runs have``.
     """
     many = counted(len(board.configurations), "configuration")
     placed = [item for item in board.configurations if item.place is not None]
@@ -664,8 +668,9 @@ def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
     Each has ``title``, ``window`` (with ``first`` and ``last``; None: the documented one), ``differing`` (names of
     settings), ``lines`` (its configurations, the fastest first, those without a time last) and ``command`` (None:
     there is none). A line has ``values``, a dictionary by the names in ``differing`` (``-``: it lacks that
-    setting), and the figures by the keys of those of ``Board.columns`` that JSON has; a figure that it lacks is
-    None.
+    setting), and the figures ``place``, ``runs`` (with a step time), ``step_seconds``, ``interval``, ``spread``,
+    ``tokens_per_second_per_gpu``, ``behind``, ``behind_low``, ``behind_high``, ``memory_gib``, ``outcome`` and
+    ``run_ids``; one that it lacks is None.
 
     Raises:
         RecordError: the record of a run cannot be read

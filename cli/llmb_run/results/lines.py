@@ -179,10 +179,10 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 
 
 def software_said(item: Group) -> str:
-    """Return the software in which a group's runs trained, container and engine as one text.
+    """Return the software in which a group's runs trained, as text: ``nemo:26.08``, the name of an image, or versions.
 
-    While all of them are queued or run, ``software not known yet``. It is that of the group's first run
-    (``Group.software``).
+    It is that of the group's first run (``Group.software``), never empty. ``software not known yet`` where all runs
+    of the group are queued or running.
     """
     nothing_yet = item.live == len(item.members)
     return "software not known yet" if nothing_yet and not item.runs else item.software
@@ -203,8 +203,8 @@ def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[st
 def shared_by(names: Sequence[str]) -> str:
     """Return what all names begin with: the text before the first comma (model, dtype, GPUs), else the first word.
 
-    The first word, the recipe, only where the former is not the same in all. Empty where there is one name at most, or
-    nothing is shared.
+    The first word, the recipe, only where the former is not the same in all. ``names`` are as ``names_of`` makes
+    them. Empty where there is one name at most, or nothing is shared.
     """
     for end in (", ", " "):
         heads = {name.partition(end)[0] for name in names}
@@ -248,8 +248,8 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
 def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
     """Return the words behind ``llmb-run`` of the command that keeps later jobs off slow nodes for ``_DAYS`` days.
 
-    They are ``exclude``, ``add``, the names of ``nodes`` joined with commas, ``--days``, the number, ``--reason`` and
-    ``reason``, not quoted for a shell. ``reason`` is what the list of excluded nodes will show.
+    They are ``exclude``, ``add``, the names of ``nodes``, at least one, joined with commas, ``--days``, the number,
+    ``--reason`` and ``reason``, not quoted for a shell. ``reason`` is what the list of excluded nodes will show.
     """
     return ("exclude", "add", ",".join(nodes), "--days", str(_DAYS), "--reason", reason)
 

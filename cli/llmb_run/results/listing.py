@@ -111,7 +111,8 @@ _RANK = ("results", "--rank")
 def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return words of a command that name ``runs``: their sweeps (``sweep-3f2a9c1e``), or their ids.
 
-    Sweeps are named, sorted and each once, if each run is of one, else the first ``_MOST_IDS`` ids. Empty without runs.
+    Sweeps are named, sorted and each once, if each run is of one, else the first ``_MOST_IDS`` ids. A log without a
+    record has no sweep. Empty without runs.
     """
     beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
     names = sorted(map(name_of_round, beginnings))
@@ -191,9 +192,9 @@ def _step_for_open(item: Group, verdict: Verdict) -> Step:
 def _make_reference(item: Group, why: str) -> Step:
     """Return the step that makes a baseline of a group's runs, or that first runs more of them.
 
-    The latter where the judged runs, at least one, are fewer than ``ENOUGH``. ``why``: the reason, for people, a
-    clause without a full stop. If all of them are in a baseline already, the step is to run ``ENOUGH`` more to
-    compare with it.
+    ``item`` is the group. It runs more where the judged runs, at least one, are fewer than ``ENOUGH``; at most
+    ``_MOST_IDS`` runs are made a baseline. ``why``: the reason, for people, a clause without a full stop. If all of
+    them are in a baseline already, the step is to run ``ENOUGH`` more to compare with it.
     """
     of_baselines = chain.from_iterable(baseline.runs for baseline in item.members[0].baselines)
     known = {run.run_id for run in of_baselines}
@@ -254,9 +255,9 @@ class Parts:
 def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
     """Return what plain ``results`` prints: conclusion, a line for each configuration, weightiest notes, next step.
 
-    Between notes and next step come the tables that ``parts`` ask for, the repeats of a configuration side by side.
-    ``found`` are all runs. Made for the terminal's width. The text ends with a newline. Reads logs and records, and
-    finds out why failed runs failed.
+    Between notes and next step come the tables that ``parts`` ask for, the repeats of a configuration side by side,
+    and how many runs they leave out, if any. ``found`` are all runs. Made for the terminal's width. The text ends
+    with a newline. Reads logs and records, and finds out why failed runs failed.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
@@ -411,9 +412,10 @@ _DISPENSABLE = (
 def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict[int, str]:
     """Return what each listed run differs in from most others of its group: ``driver 580.95; on n12``.
 
-    The keys are the runs' ``id()``. The facts are those of ``comparison.facts``, the first few. Only listed runs are
-    compared. Empty text: nothing. Logs without a record, and a run that is the only one listed of its group, are left
-    out. ``groups`` are those of the listed runs.
+    The keys are the runs' ``id()``. The facts are those of ``comparison.facts``, the first ``_MOST_NAMED`` and how
+    many more. Only listed runs are compared. Empty text: nothing. Logs without a record, and a run that is the only
+    one listed of its group, are left out. ``groups`` are those of the listed runs, with the same objects as
+    ``members``.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read

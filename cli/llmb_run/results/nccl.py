@@ -103,10 +103,10 @@ def answer(test: NcclTest) -> str:
     """Return the first line on a test of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and why.
 
     Such as ``ok: all_reduce on 2 nodes, 16 GPUs: 480.0 GB/s bus bandwidth at 8 GiB; no wrong values``; it has no
-    newline and no full stop. What the output does not say is ``an unnamed collective`` or
-    ``an unknown number of GPUs``. A test has failed with wrong values, without figures or with problems; it is
-    incomplete where the output has no end. The bandwidth, that of the largest size, is left out where no size has
-    any.
+    newline and no full stop, and ends in ``values not checked`` where the test did not look for wrong ones. What
+    the output does not say is ``an unnamed collective`` or ``an unknown number of GPUs``. A test has failed with
+    wrong values, without figures or with problems; it is incomplete where the output has no end. The bandwidth,
+    that of the largest size, is left out where no size has any.
     """
     what = test.collective or "an unnamed collective"
     nodes = f"{counted(len(test.nodes), 'node')}, " if test.nodes else ""
@@ -193,7 +193,8 @@ def _size_text(count: int) -> str:
 def _published_here(test: NcclTest) -> Sequence[PublishedBandwidth]:
     """Return the bandwidths that others have published of such a test, the fastest first.
 
-    They are of the same collective and GPUs on as many nodes. Empty where nothing was published.
+    They are of the same collective and GPUs, as many of them, on as many nodes. Empty where nothing was published,
+    and where the test's GPU is unknown.
 
     Raises:
         RecipeError: LLMB's own list of published bandwidths cannot be read

@@ -33,12 +33,13 @@ def notes_on(
 ) -> list[Note]:
     """Return everything to know of the runs ``found`` as notes, the weightiest first, each text once.
 
-    Those of a configuration are in the order of ``lines``, where they weigh the same. Empty: there is nothing to know.
-    Finds out why the failed ones of ``looked_at`` failed.
+    Those of a configuration are in the order of ``lines``, where they weigh the same. Empty: there is nothing to
+    know. Finds out why the failed ones of ``looked_at`` failed.
 
     Args:
-        lines: the configurations of the runs, and the logs among them
-        looked_at: those runs of which logs and records are read
+        lines: the configurations of the runs, and the logs among them, as ``lines_of`` makes them of ``found``
+        looked_at: those runs of which logs and records are read; the same objects as in ``lines``, others get no notes
+            on their outcomes
         found: all runs; what their references are is noted, too
         excluded: names of nodes that jobs are kept off already, on which notes have less weight
 
@@ -120,9 +121,10 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
 def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable[Note]:
     """Yield a note for each outcome and reason of runs without a step time: how many runs, of what, and why.
 
-    Such as ``2 of 5 runs of NAME failed (ID, ID): out of memory``; at most two ids are named. In the order in which the
-    runs of ``lines`` first have that outcome and reason. Runs that are queued or run have no note. ``known``: the
-    ``id()`` of the runs to look at; others are left out. Why a failed run failed is found out if that is not known yet.
+    Such as ``2 of 5 runs of NAME failed (ID, ID): out of memory``, or of several configurations
+    ``3 runs of 2 configurations ...``; at most two ids are named, others counted. In the order in which the runs of
+    ``lines`` first have that outcome and reason. Runs that are queued or run have no note. ``known``: the ``id()``
+    of the runs to look at; others are left out. Why a failed run failed is found out if that is not known yet.
 
     Raises:
         RecordError: the record of a run cannot be read

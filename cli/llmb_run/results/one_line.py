@@ -11,8 +11,9 @@ def result_line(measured: MeasuredRun) -> str:
     """Return a run's result as one line: step time in seconds, tokens per second, MFU where known, and the verdict.
 
     Such as ``9.876 s a step, 1,234,567 tokens/s, MFU 41.20 %; pass ...``; the tokens are those of all its GPUs. The
-    verdict is left out where there is none. For a run without figures the line is its outcome, and the status' reason
-    where there is one: ``failed: ...``. It has no newline.
+    verdict is left out where there is none, and begins with ``not compared: `` where it judges nothing. For a run
+    without figures the line is its outcome, and the status' reason where there is one: ``failed: ...``. It has no
+    newline.
 
     Raises:
         RecordError: the run's record cannot be read

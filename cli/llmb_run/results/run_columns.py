@@ -48,7 +48,7 @@ def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun],
     """
 
     def worth_it(run: MeasuredRun) -> str:
-        """Return the cell that ``text``, of ``_worth_a_word``, makes of ``run``; empty for TFLOPS that say nothing."""
+        """Return the cell that ``text``, of ``_worth_a_word``, makes of ``run``; empty below ``LEAST_TFLOPS``."""
         cell = text(run)
         return cell if cell and float(cell) >= LEAST_TFLOPS else ""
 
@@ -293,7 +293,8 @@ def _iso_date(when: float) -> str | None:
 def _published_json(result: PublishedResult) -> dict[str, Any]:
     """Return a published result as JSON values: ``step_seconds``, each of ``FIGURES`` by name, and ``source``.
 
-    Figures are corrected where the document is wrong. None: not published.
+    The figures in ``FIGURES`` are corrected where the document is wrong, the step time is as printed; None: not
+    published. ``source`` is document and line, ``grok1.md:41``.
     """
     figures: dict[str, float | None] = {name: result.value(name) for name in FIGURES}
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
@@ -441,8 +442,9 @@ def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
 def remarks_of(found: dict[str, Any]) -> list[str]:
     """Return sentences that a reader must know of a run: on its log, its steps and its nodes.
 
-    They are in this order. Empty: nothing. ``found`` is the run as ``as_dict`` makes it, with ``notices``,
-    ``remarks`` and ``findings``. Of what the nodes recorded, only problems count.
+    They are in this order. Empty: nothing. ``found`` is the run as ``as_dict`` makes it, with ``notices`` and
+    ``remarks`` (texts) and ``findings`` (dictionaries with ``text`` and ``severity``); a missing key is a KeyError.
+    Of the findings only those with the severity ``problem`` count.
     """
     problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
     return [*found["notices"], *found["remarks"], *problems]

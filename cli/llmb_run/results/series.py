@@ -25,10 +25,10 @@ _LONGEST_VALUE = 40
 def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
     """Return how step times change with the number of GPUs: lines for each kind of job among the successful runs.
 
-    Jobs of one kind differ in scale, layout and batch size alone; of one kind there may be weak lines (the same batch
-    for each GPU) and then strong ones (the same whole batch). Kinds are in the order of their first runs. Empty where
-    no kind of job ran at two numbers of GPUs. Logs that LLMB did not write, and runs whose recipe is gone, are left
-    out.
+    Jobs of one kind differ in scale, layout and batch size alone; of one kind there may be weak lines (the same
+    batch for each GPU) and then strong ones (the same whole batch). Kinds are in the order of their first runs.
+    Empty where no kind of job ran at two numbers of GPUs. Logs that LLMB did not write, and runs whose recipe is
+    gone, are left out. ``workspace`` knows the recipes.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -76,8 +76,8 @@ def shift_text(shift: Shift) -> str:
     """Return a lasting change of step times as text: ``slower by 4.1 ± 0.6 % since 12 November 2026: ...``.
 
     The text, a fragment without a full stop, also has the days between which the change came, where these are not
-    one, and after the colon the first few things that changed on record then (``driver 580.82 to 580.95``), else
-    ``nothing on record changed``. Dates are in UTC.
+    one, and after the colon the first three things that changed on record then (``driver 580.82 to 580.95``) and
+    how many more, else ``nothing on record changed``. Dates are in UTC.
     """
     way = "slower" if shift.ratio > 1 else "faster"
     size = f"{100 * abs(shift.ratio - 1):.1f} ± {percent((shift.high - shift.low) / 2)}"
@@ -180,8 +180,8 @@ def scales_of(line: ScalingLine) -> list[Scale]:
 def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
     """Return the table of ``results --scaling``: a row for each number of GPUs on each line, in the order of ``lines``.
 
-    Its ``name`` is ``scaling``, its columns are ``SCALING``, its JSON values are ``lines`` themselves; without
-    lines its table is a sentence that says so.
+    Its ``name`` is ``scaling``, its columns are ``SCALING``, its JSON values the fields of ``lines``, a dictionary
+    for each line, not for each row; without lines its table is a sentence that says so.
     """
     rows = list(chain.from_iterable(scales_of(line) for line in lines))
     empty = "no configuration has successful runs at two or more GPU counts"
@@ -246,9 +246,11 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
 def history_view(lines: Sequence[History]) -> View[HistoryRow]:
     """Return the table of ``results --history``: a row for each run, by configuration, the oldest run first.
 
-    Configurations are in the order of ``lines``; the columns are ``HISTORY``, the JSON values ``lines`` themselves.
-    Its conclusions are, for each configuration, a line on each lasting change of step times, or one that there is
-    none, or too few days to tell. Its ``name`` is ``history``; without lines its table is a sentence that says so.
+    Configurations are in the order of ``lines``; the columns are ``HISTORY``, the JSON values the fields of
+    ``lines``, a dictionary for each. Its conclusions are, for each configuration, a line on each lasting change of
+    step times (``TITLE: slower by ...``, see ``shift_text``), or one that there is none, or too few days to tell
+    (``TITLE: 5 runs on 2 days, too few: ...``). Its ``name`` is ``history``; without lines its table is a sentence
+    that says so.
     """
     rows, conclusions = [], []
     for line in lines:

@@ -14,11 +14,12 @@ from llmb_run.results.groups import Group, group_runs, of_the_same_work
 
 
 def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
-    """Return ``found`` in the same order, with runs that are too short measured anew.
+    """Return ``found`` in the same order, with runs that are too short measured anew, as new objects.
 
     That is done where no run of the same work (``of_the_same_work``) is longer, over the second half of the steps
     that all its short runs have. Short runs beside others that were measured stay as they are: they are tries, and
     would change what is ranked. All other runs, and logs, come back as they are, and ``found`` itself stays.
+    ``workspace`` is that in which they are measured again.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read

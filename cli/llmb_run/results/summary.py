@@ -86,10 +86,10 @@ _DISPENSABLE = ("software", "reference", "interval", "difference")
 class Summary:
     """The first part of what ``results`` prints: a conclusion, a line for each configuration, and notes.
 
-    ``found`` are all runs, ``groups`` their configurations (``group_runs``); ``looked_at`` those runs whose logs
-    and records are read for notes, the newest. ``width`` is in characters. ``install``: the installation, whose
-    list of excluded nodes counts; None: there is none. What it finds out is kept: later changes on disk do not
-    show.
+    ``found`` are all runs, ``groups`` their configurations (``group_runs``); ``looked_at`` those of ``found``, the
+    same objects, whose logs and records are read for notes, the newest. ``width`` is in characters. ``install``:
+    the installation, whose list of excluded nodes counts; None: there is none. What it finds out is kept: later
+    changes on disk do not show.
 
     Properties: ``lines`` is a list of the configurations, the most urgent first, then of the logs; ``notes`` all
     notes, the weightiest first; ``names`` the configurations' full names, in the order of ``groups``; ``shared``

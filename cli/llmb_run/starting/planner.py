@@ -119,7 +119,8 @@ def combined_specs(
     Args:
         base: what all have in common; it stays as it is
         workspace: knows the recipes and the cluster
-        dimensions: lists of values, as text, by dimension, ``workload`` and ``scale`` among them
+        dimensions: lists of values, as text, by dimension as ``dimension`` calls it, also ``workload`` and ``scale``;
+            those with several values are in ``varied`` of the answer, as those of ``zipped`` are
         zipped: groups of dimensions that change together, with equally many values
         min_scale: the fewest GPUs of the documented scales to take; None: no bound
         max_scale: the most; both bounds are included
@@ -182,9 +183,10 @@ def check_spread(repeats: int, apart: bool) -> None:
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
     """Return ``plan`` once for each of ``repeats`` more runs, to begin on ``days`` days, as evenly as can be.
 
-    They are in order of their days, which begin at six in the morning where the run of ``record`` was submitted.
-    The first day is today; or tomorrow, where that run was today's. Runs of today have ``plan`` itself, which may
-    begin at once; those of later days have copies that begin so many days from this hour.
+    Both numbers are at least 1. They are in order of their days, which begin at six in the morning where the run of
+    ``record``, the one that is repeated, was submitted. The first day is today; or tomorrow, where that run was
+    today's. Runs of today have ``plan`` itself, which may begin at once; those of later days have copies that begin
+    so many days from this hour. Starts nothing.
 
     Raises:
         RequestError: the plan's jobs start at once, or its scheduler does not let jobs wait
@@ -247,7 +249,7 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
 
     ``given`` has at least one value for each dimension that it has; without workloads, the one of ``base`` counts.
     The answer always has ``workload``, as its first key; all else is as given. Upper and lower case of sizes and
-    dtypes are the same. One that only some of several workloads have passes.
+    dtypes are the same. One that only some of several workloads have passes. ``workspace`` knows the recipes.
 
     Raises:
         RequestError: a workload, size or dtype is in no recipe that is asked for, or there is no workload
@@ -280,9 +282,9 @@ def _requested_scales(
     """Return the numbers of GPUs, as texts, for the combination ``spec``.
 
     They are ``scales`` as given, in their order, or for ``all`` or with a bound the documented numbers within the
-    bounds, which are included, the smallest first; a bound of None is none. Where none are documented, or nothing is
-    asked, it is the one scale that ``spec`` has, None where it has none: planning says what is wrong. Empty: none is
-    within the bounds.
+    bounds, which are included, the smallest first; ``min_scale`` and ``max_scale`` are None where there is no
+    bound. ``workspace`` knows the recipes. Where none are documented, or nothing is asked, it is the one scale that
+    ``spec`` has, None where it has none: planning says what is wrong. Empty: none is within the bounds.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -301,6 +303,8 @@ def _requested_scales(
 
 def _planning_input(spec: JobSpec, workspace: Workspace) -> PlanningInput:
     """Return what there is to plan ``spec`` with, whatever its scale: recipe, functions, cluster, request, machine.
+
+    ``workspace`` knows the recipes and the cluster.
 
     Raises:
         RequestError: there is no such workload, or the request is wrong

@@ -29,11 +29,12 @@ class JobSpec:
     ``job_spec`` and ``combined_specs`` make it; it is never changed, only copied. Two specs are equal where they
     ask for the same job, repeat and day, and both or neither for a dry run, wherever they come from.
 
-    ``with_settings`` returns a copy with other settings over its own, where None takes one away. ``digest`` returns
-    16 hexadecimal digits, equal for equal settings, Slurm options and repeat and equal ``more``. Properties:
-    ``workload`` is its name as given, empty where none is; ``options`` are the variables of ``launch.sh`` that
-    options and columns set, ``environment`` all other variables, both as values by name, maybe none; ``title`` is
-    the job for messages (``grok1 314b fp8 128 GPUs tp=2``), ``combination`` the dimensions that vary,
+    ``with_settings`` returns a copy with other settings over its own, sorted by name, where None takes one away.
+    ``digest`` returns 16 hexadecimal digits, equal for equal settings, Slurm options and repeat and equal ``more``
+    (texts, numbers or tuples of such). Properties: ``workload`` is its name as given, empty where none is;
+    ``options`` are the variables of ``launch.sh`` that options and columns set, ``environment`` all other
+    variables, both as values by name, maybe none; ``title`` is the job for messages, begun by ``where`` and a colon
+    if there is one (``tasks.yaml:12: grok1 314b fp8 128 GPUs tp=2``), ``combination`` the dimensions that vary,
     ``tp=2 mbs=1``, empty without any. None of them raises anything.
     """
 
@@ -100,7 +101,8 @@ class JobSpec:
     def title(self) -> str:
         """The job for messages: ``tasks.yaml:12: grok1 314b fp8 128 GPUs tp=2``.
 
-        That is where it is asked for, workload, size, dtype, scale, and what varies; what is not given is left out.
+        That is where it is asked for (``where`` and a colon), workload, size, dtype, scale, and the other
+        dimensions that vary; what is not given is left out. Empty where nothing is given.
         """
         scale = self.settings.get("scale")
         named = ("workload", "size", "dtype")
@@ -150,8 +152,8 @@ def job_spec(
 ) -> JobSpec:
     """Return the request for one job, made of the options of ``options.job_settings`` and further ``fields``.
 
-    Empty fields, None and False, say nothing. Without a workload the request is to be completed with
-    ``with_settings``. Names are checked, and values only as far as they can be without a recipe.
+    Empty fields, None and False, say nothing; True is the setting ``true``. Without a workload the request is to be
+    completed with ``with_settings``. Names are checked, and values only as far as they can be without a recipe.
 
     Args:
         env: ``NAME=VALUE`` for variables of the job
@@ -163,7 +165,7 @@ def job_spec(
         reservation: its name; None: not given
         dry_run: whether the job is to be shown only
         fields: values of options that have a field of their own (``FIELDS``) and ``workload``, by name, such as
-            ``size``; names are not checked
+            ``size``; these names are not checked, and their values may hold commas
 
     Raises:
         RequestError: an option has a wrong value
@@ -200,7 +202,7 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class Refused:
-    """A job request that cannot be planned, with the error that says why.
+    """A job request ``spec`` that cannot be planned, with the error that says why.
 
     ``plan_each`` makes it, and ``without_equal_plans`` of a job that is asked for twice.
     """
@@ -322,7 +324,8 @@ def names_for(spec: JobSpec) -> FieldNames:
 def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
     """Plan one job, and print in notices what planning chose; start nothing.
 
-    In a dry run without GPUs, the GPU type that is chosen for the first job is kept in ``workspace`` for the next ones.
+    In a dry run without GPUs, the GPU type that is chosen for the first job is kept in ``workspace`` for the next
+    ones. ``workspace`` knows the recipes and the cluster.
 
     Raises:
         RequestError: there can be no such job, or no installation is named; the message names options
@@ -343,7 +346,8 @@ def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
 def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool = False) -> RequestedJobs:
     """Plan all of ``specs``, and return them planned or refused; of two that are the same job, both are planned.
 
-    ``dry_run`` replaces what the specs say of it. Starts nothing; prints notices.
+    ``dry_run`` replaces what the specs say of it. Starts nothing; prints notices. ``workspace`` knows the recipes
+    and the cluster.
 
     Raises:
         RequestError: no installation is named, or ``LLMB_WORKLOAD`` names one folder for several workloads
@@ -359,8 +363,8 @@ def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool 
 def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[PlannedJob | Refused]:
     """Yield for every job request its planned job, or why it is refused, in order.
 
-    Each is planned when it is asked for, and notices are printed then. Repeats that follow each other share one plan.
-    Errors come while the answer is read.
+    Each is planned when it is asked for, and notices are printed then. Repeats that follow each other share one
+    plan. Errors come while the answer is read. ``workspace`` knows the recipes and the cluster.
 
     Raises:
         RequestError: no installation is named, or ``LLMB_WORKLOAD`` names one folder for several workloads

@@ -84,11 +84,11 @@ _TOLD = ("workload", "size", "dtype", "scale", "tp", "pp", "cp", "ep", "vp", "mb
 def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
     """Return what a dry run prints: the batch script of one job, a table of several, or plans as JSON.
 
-    Prints notices on the plans; starts and writes nothing. ``planned`` is not empty; ``chain``: how many jobs in a
-    row each of them stands for. JSON of the plan instead of the script of one job where the request has
-    ``DRY_RUN=json``. The data of the result is a function, which tells it from the result of jobs that were
-    started; it, and the text of a script, also a function, raise RequestError where a path of a plan cannot be
-    expressed in a script.
+    Prints notices on the plans; starts and writes nothing. The exit status is 0. ``planned`` is not empty;
+    ``chain``: how many jobs in a row each of them stands for. JSON of the plan instead of the script of one job
+    where the request has ``DRY_RUN=json``. The data of the result is a function, which tells it from the result of
+    jobs that were started; it, and the text of a script, also a function, raise RequestError where a path of a plan
+    cannot be expressed in a script.
 
     Raises:
         RequestError: the jobs cannot be chained
@@ -139,7 +139,7 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
 
     It ends with a newline. Repeats are one row where they share one plan object, as ``plan_each`` makes them. A
     value that a job lacks is ``-``. ``chain``: jobs in a row of each run; above 1, the table counts jobs instead of
-    runs.
+    runs. ``planned`` are the jobs, at least one.
     """
     right = ("jobs" if chain > 1 else "runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in planned)
@@ -169,10 +169,10 @@ def say_doubts(plans: Iterable[JobPlan]) -> None:
 
 
 def announce(record: RunRecord, differing: str = "") -> None:
-    """Print on stderr run id and log of a run that starts at once and is followed; nothing of a queued one.
+    """Print on stderr run id and log of a run that starts at once; nothing of one that goes through a queue.
 
-    It is one line, ``ID  DIFFERING  LOG``. ``differing``: the settings that tell the run from the others of the
-    command; empty: none do.
+    It is one line, ``ID  DIFFERING  LOG``, whether the run is followed or not. ``differing``: the settings that
+    tell the run from the others of the command; empty: none do, and it is left out.
     """
     if not record.plan.traits.queued:
         words = (record.paths.run_id, differing, str(record.paths.log))
@@ -246,9 +246,11 @@ def start(
 ) -> Result:
     """Start all jobs that are asked for, or show what a dry run would start; return what the command prints.
 
-    It is a dry run if the request of any job says so. ``command`` is the command's name. ``task_file``: the path of
-    the file that asks for the jobs; empty: a command line does. Jobs that are skipped are told in notices; of jobs
-    that were started, the result's data has these lines in ``skipped``, beside what ``report_started`` says.
+    It is a dry run if the request of any job says so: then nothing is started, and the result is that of
+    ``show_plans``. ``command`` is the command's name. ``task_file``: the path of the file that asks for the jobs;
+    empty: a command line does. Jobs that are skipped are told in notices; of jobs that were started, the result's
+    data has these lines in ``skipped``, beside what ``report_started`` says. ``workspace``: whose installation they
+    run in.
 
     Raises:
         RequestError: jobs cannot be planned, and ``options`` do not say to skip them
@@ -293,8 +295,8 @@ def check_dry_run(planned: Sequence[PlannedJob], workspace: Workspace, options: 
     """Refuse in a dry run what a real run would refuse, as far as this machine can tell.
 
     Looked up is the run or job to wait for (``--after``), unless there is no installation here. Of jobs that are
-    planned for this machine, the checkpoint to load and the space for checkpoints to save are checked. Of ``options``
-    only ``after`` counts; ``planned`` is not empty.
+    planned for this machine, the checkpoint to load and the space for checkpoints to save are checked. Of
+    ``options`` only ``after`` counts; ``planned`` is not empty. ``workspace`` is the command's.
 
     Raises:
         LLMBError: a real run would be refused
@@ -326,8 +328,8 @@ def start_planned(
         planned: the jobs, at least one
         workspace: whose installation they run in
         options: how they are started
-        task_file: the file that asks for them; empty: none does. Jobs of it that are on record are not started
-            again, unless ``options.again``.
+        task_file: the path of the file that asks for them, which is not read; empty: none does. Jobs of it that are
+            on record are not started again, unless ``options.again``.
         swept: all that a sweep asks for, of which ``planned`` are those that can run; empty: it is no sweep
 
     Raises:
@@ -358,7 +360,8 @@ def start_planned(
 def start_one(job: JobToSubmit) -> Result:
     """Start one job, and return what the command prints; where there is no queue, first follow the run to its end.
 
-    With ``detach`` in its options, the run is not followed.
+    With ``detach`` in its options, the run is not followed. The exit status of the result is 0: what goes wrong is
+    raised.
 
     Raises:
         LLMBError: the job was refused, its run failed while it was followed, or nobody knows whether it exists
@@ -382,7 +385,8 @@ def start_round(
     The same command goes on with a round that was interrupted: what is on record is not started again, unless
     ``options.again``. Waits while another process works on the same round. The state of the round is kept in a
     file. Its name is ``round`` in the data of the result, unless it is ``lasting``. Where only some jobs could be
-    started, the result has the errors of the others, and its hint says to run the command again.
+    started, the result has the errors of the others and the greatest of their exit statuses, and its hint says to
+    run the command again.
 
     Args:
         command: the name of the command
@@ -426,7 +430,8 @@ def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], wor
     """Return ``jobs`` of a round, in order, kept off the nodes that the round's runs so far have shown bad.
 
     They are copies, or the jobs themselves where no node is bad. Prints these nodes in notices. ``earlier`` are the
-    folders of those runs, whose records are brought up to date, also on disk.
+    folders of those runs, whose records are brought up to date, also on disk. ``workspace``: whose list of nodes
+    put back into use counts.
 
     Raises:
         EnvironmentLacks: too few nodes are left
@@ -442,7 +447,7 @@ def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], wor
 
 
 def _numbered_names(names: Sequence[str]) -> list[str]:
-    """Return each name, in order, with its count from 1 in the list up to there: ``a.1``, ``b.1``, ``a.2``.
+    """Return each name, in order, with a dot and how often it has come so far behind it: ``a.1``, ``b.1``, ``a.2``.
 
     So all are different.
     """
@@ -475,8 +480,9 @@ def _as_they_are_now(
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
     """Submit all jobs, as chains where ``options`` ask for them; return (title, record or error) of each, in order.
 
-    The title is the job's ``experiment_name``. A chain gives as many entries as it has links; chains of a plan that
-    the scheduler refused are not tried.
+    The title is the job's ``experiment_name``. A chain gives as many entries as it has links; links that were not
+    submitted have the scheduler's error. Chains of a plan that the scheduler refused are not tried, and have the
+    same error.
 
     Raises:
         LLMBError: nothing can be submitted at all; or a chain fails otherwise than by the scheduler, whatever was
@@ -510,11 +516,11 @@ def require_health(
 ) -> list[Health]:
     """Check the nodes that jobs may get, before these are submitted, and exclude those that fail.
 
-    Returns one result for each set of nodes that ``plans`` ask for, in their order; empty without plans. Nodes that
-    fail are put on the installation's list of excluded ones for ``DAYS`` days, also where an error follows; notices
-    say so. Too few healthy nodes are a notice: others may be busy. ``under_load`` is called with executor, needs and
-    names of nodes in place of ``check_nodes``, and measures the nodes' network fabric, too. ``workspace`` is that of
-    the jobs.
+    Returns one result for each set of nodes that ``plans`` ask for (node list, queue and excluded nodes), in the
+    order of their first plans; empty without plans. Nodes that fail are put on the installation's list of excluded
+    ones for ``DAYS`` days, also where an error follows; notices say so. Too few healthy nodes are a notice: others
+    may be busy. ``under_load`` is called with executor, needs and names of nodes in place of ``check_nodes``, and
+    measures the nodes' network fabric, too. ``workspace`` is that of the jobs.
 
     Raises:
         CheckFailed: a node that a job asks for fails, or no node is left (code ``unhealthy-nodes``); the fabric as a

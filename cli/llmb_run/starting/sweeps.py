@@ -33,7 +33,7 @@ def without_equal_plans(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[
 
     A combination that is the same job as an earlier one is refused, too (code ``same-job``, with the earlier
     combination in the message); repeats of one combination, whose ``spec.varied`` are equal, are not. That a
-    setting was asked for which the recipe has anyway makes no other job.
+    setting was asked for which the recipe has anyway makes no other job. ``outcomes``: what ``plan_each`` yields.
     """
     planned, refused = list[PlannedJob](), list[Refused]()
     known: dict[str, PlannedJob] = {}

@@ -75,7 +75,7 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
 
     A header line (``pretrain_llama3.1_405b:``) names the workload of the tasks below it. Empty: it has no tasks.
     ``text`` is the file's content, ``where`` its name, for messages; each request has it, with the line, in its
-    ``where``.
+    ``where``. ``workspace`` knows the recipes.
 
     Raises:
         ConfigError: a line is wrong, ``cluster_config.yaml`` or a recipe's catalogue is, or there is no
@@ -115,7 +115,7 @@ def _header_spec(name: str, size: str | None, at: str, workspace: Workspace) -> 
 
     ``name`` is the header's, without its colon: ``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and
     its size 405b, in any case; a size may hold ``_`` itself. ``size`` is what the header says apart from the name;
-    None: nothing. A header without a size leaves it to the recipe.
+    None: nothing. A header without a size leaves it to the recipe. ``workspace`` knows the recipes.
 
     Raises:
         ConfigError: there is no such workload or size, or ``cluster_config.yaml`` or a recipe is wrong; the message
@@ -143,8 +143,9 @@ def _words_of_part(part: str) -> list[str]:
 def _task_specs(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
     """Return the job requests of one task line of the short form, ``(fp8, [128, 256], 3)``: dtypes, scales, repeats.
 
-    At least one, in the order of ``combined_specs``. A fourth part, ``true`` or ``false`` in any case, says whether to
-    profile. Repeats go from 1 to ``MAX_REPEATS``. ``base`` has the header's workload and size.
+    At least one, in the order of ``combined_specs``. A fourth part, ``true`` or ``false`` in any case, says whether
+    to profile. Repeats go from 1 to ``MAX_REPEATS``. ``base`` has the header's workload and size. ``workspace``
+    knows the recipes.
 
     Raises:
         ConfigError: the line is no task, or asks for something impossible; the message has ``at``, file and line
@@ -195,9 +196,9 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     or an empty mapping: not said on this level. ``gpu_type``, ``variant``, ``engine`` and ``image`` may have
     several values, which make a job for each, but not in an override. ``env``, ``set`` (columns) and ``megatron``
     hold a value, or several, by name; ``slurm`` holds options for Slurm by name; None: the option is a flag.
-    ``preflight`` is what to do with jobs that may not fit. ``read_content`` decodes it, and refuses unknown keys,
-    wrong types and empty values; whether values are known ones is checked later, by ``specs_of_task`` and by
-    planning.
+    ``profile`` and ``force`` are switches, of which False takes back a True of an earlier level. ``preflight`` is
+    what to do with jobs that may not fit. ``read_content`` decodes it, and refuses unknown keys, wrong types and
+    empty values; whether values are known ones is checked later, by ``specs_of_task`` and by planning.
     """
 
     profile: bool | None = None
@@ -219,8 +220,9 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Settings in a YAML task file for some of a task's jobs: those that meet every condition of ``when``.
 
     A condition is a dimension with its wanted values, of which the job's request has one; a dimension that the
-    request leaves to the recipe fits none. ``use`` has single values alone; ``specs_of_task`` refuses lists, and an
-    override that fits no job. ``read_content`` decodes it with its task, and refuses unknown keys and empty values.
+    request leaves to the recipe fits none. ``use`` has single values alone; ``specs_of_task`` refuses lists, a name
+    in ``when`` that is no dimension, and an override that fits no job. ``read_content`` decodes it with its task,
+    and refuses unknown keys and empty values.
     """
 
     when: SettingValues
@@ -247,9 +249,10 @@ class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One task of a YAML task file: workloads, and the values of settings that their jobs combine.
 
-    It has the fields of ``Sweep``, too. The dimensions in ``zip`` change together, so they have equally many values.
-    All ``overrides`` that fit a job apply to it, in order: of two that set the same, the last wins. Decoding refuses
-    unknown keys; names and values are checked by ``specs_of_task``.
+    It has the fields of ``Sweep``, too. ``workload`` is one name or several, each combined with all else. The
+    dimensions in ``zip`` change together, so they have equally many values. All ``overrides`` that fit a job apply
+    to it, in order: of two that set the same, the last wins. Decoding refuses unknown keys; names and values are
+    checked by ``specs_of_task``.
     """
 
     workload: Words
@@ -294,8 +297,8 @@ def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
 def _empty_values(value: Any, path: str) -> Iterator[str]:
     """Yield the paths, from ``path`` on, at which ``value`` is None, a blank text, or an empty list or mapping.
 
-    In the file's order, each as ``$.tasks[3].zip``. Not within ``env`` and ``slurm``: a variable may be empty, and an
-    option of Slurm be a flag.
+    In the file's order, each as ``$.tasks[3].zip``. Not within ``env`` and ``slurm``, which must not be empty
+    themselves: a variable may be empty, and an option of Slurm be a flag.
     """
     if value is None or value in ([], {}) or (isinstance(value, str) and not value.strip()):
         yield path
@@ -313,7 +316,8 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
 
     Values of the task win over ``defaults``, and those of its overrides, in order, over both; a task with a scale
     or bounds of its own takes neither from the defaults. ``path`` (``$.tasks[3]``) and ``at``, which makes file and
-    line of a path, tell messages where the task stands; the requests' ``where`` stays empty.
+    line of a path, tell messages where the task stands; the requests' ``where`` stays empty. ``workspace`` knows
+    the recipes.
 
     Raises:
         ConfigError: something in the task or the defaults is wrong, an override fits no job, or there is no
@@ -359,7 +363,8 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
 def _value_texts(value: Any) -> list[str]:
     """Return the texts of a value as a user writes them: one for each item of a tuple, else one.
 
-    An empty tuple gives an empty list; a list counts as a single value.
+    They are as ``option_text`` writes them: ``true``, ``NA`` for None, a list as one text in brackets. An empty
+    tuple gives an empty list.
     """
     return [option_text(item) for item in (value if isinstance(value, tuple) else (value,))]
 
@@ -367,8 +372,8 @@ def _value_texts(value: Any) -> list[str]:
 def _meets_condition(spec: JobSpec, when: SettingValues) -> bool:
     """Return whether a job has one of the wanted values in every dimension of ``when``, an override's condition.
 
-    The request counts, as the file writes it: False for a dimension that it leaves to the recipe. True for an empty
-    ``when``.
+    The settings of the request ``spec`` count, as the file writes them: False for a dimension that it leaves to the
+    recipe. True for an empty ``when``.
 
     Raises:
         RequestError: a name in ``when`` is no dimension
@@ -415,7 +420,7 @@ def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
     """Return the request for every job in a task file of either form, YAML or the short one, in order; at least one.
 
     It is the short form where one of the first two lines with content begins with ``(``. Each request has file and
-    line in its ``where``. Starts and plans nothing.
+    line in its ``where``. ``workspace`` knows the recipes. Starts and plans nothing.
 
     Raises:
         ConfigError: the file cannot be read, something in it is wrong, it has no task, or its jobs cannot be

@@ -23,17 +23,18 @@ from llmb_run.tuning.strategy import Tuning, TuningState, ended_in_order, is_ful
 def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
     """Return what a tuning that is over has found, as JSON values: winner, proof, candidates, runs.
 
-    ``id`` is the campaign's, ``kept`` what it began with, ``tuning`` its strategy, ``runs`` those of every arm by
-    its number. The keys: ``schema``, ``campaign`` (the id) and ``base`` (title, command). ``winner`` (title,
-    changes, command, ids of its whole runs) is the leading configuration, the base if nothing is faster; ``found``
-    whether whole runs prove it, and ``gain`` with ``gain_low`` and ``gain_high`` by how much
-    (``_gain_and_bounds``). ``in_trials`` is by which share its steps are shorter than the base's by the trials, 0
-    for the base. ``proof`` compares the whole runs, None without any. ``ended`` says why the tuning did
-    (``_end_reason``), ``conclusion`` all of it in a sentence, ``next`` what to do (empty: nothing). ``space`` is
-    that of ``preview``; ``tried`` counts the candidates with a run; ``short_of_budget``: the budget was too small
-    to go on. ``arms``, ``crashed`` and ``trials`` are lists of rows on configurations and runs (``_arm_rows``,
-    ``crashed_candidates``, ``_trial_rows``); ``baseline`` is None here. Times are in seconds, costs
-    (``spent_hours``, ``budget``, None: no limit) in GPU-hours, gains and ratios are shares.
+    ``id`` is the campaign's, ``kept`` what it began with, ``tuning`` its strategy, with the same configurations in
+    the same order, the base first; ``runs`` those of every arm by its number, 1 for the base. The keys: ``schema``,
+    ``campaign`` (the id) and ``base`` (title, command). ``winner`` (title, changes, command, ids of its whole runs)
+    is the leading configuration, the base if nothing is faster; ``found`` whether whole runs prove it, and ``gain``
+    with ``gain_low`` and ``gain_high`` by how much (``_gain_and_bounds``). ``in_trials`` is by which share its
+    steps are shorter than the base's by the trials, 0 for the base. ``proof`` compares the whole runs, None without
+    any. ``ended`` says why the tuning did (``_end_reason``), ``conclusion`` all of it in a sentence, ``next`` what
+    to do (empty: nothing). ``space`` is that of ``preview``; ``tried`` counts the candidates with a run;
+    ``short_of_budget``: the budget was too small to go on. ``arms``, ``crashed`` and ``trials`` are lists of rows
+    on configurations and runs (``_arm_rows``, ``crashed_candidates``, ``_trial_rows``); ``baseline`` is None here.
+    Times are in seconds, costs (``spent_hours``, ``budget``, None: no limit) in GPU-hours, gains and ratios are
+    shares.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -157,7 +158,8 @@ def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
     """Return why the candidate at position ``at`` was given up, a fragment, with the failure of its last failed run.
 
     There is such a run. ``why`` is the reason that the search gives; it is in the text where the candidate crashed.
-    Position 0 is the base. ``runs``: those of every arm by its number, which is the position plus 1.
+    Position 0 is the base. ``tuning`` is the strategy. ``runs``: those of every arm by its number, which is the
+    position plus 1.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -318,9 +320,9 @@ ARM: tuple[Column[dict[str, Any]], ...] = (
 def as_text(result: dict[str, Any]) -> str:
     """Return the result of a tuning for people: a table of the candidates, the conclusion, and the winner's command.
 
-    ``result`` is that of ``outcome``, with ``baseline`` where one was set. There is a line for each fast candidate
-    that crashed, and one on the baseline; the command is there only if whole runs prove the winner. The text ends with
-    a newline.
+    ``result`` is that of ``outcome``, with ``baseline`` where one was set; that of an earlier release may lack
+    ``crashed``. There is a line for each of ``crashed``, and one on the baseline; the command is there only if
+    whole runs prove the winner. The text ends with a newline.
     """
     lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
     lines += [_crash_line(row) for row in result.get("crashed", [])]

@@ -82,16 +82,17 @@ class Standing:
 
 
 def _short_times(runs: Sequence[Trial]) -> list[float]:
-    """Return the logarithms of the step times of those short trials that have one, in their order."""
+    """Return the natural logarithms of the step times of those short trials that have one, in their order."""
     return [trial.log for trial in runs if trial.outcome == "timed" and not trial.full]
 
 
 def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
     """Return where a tuning's search stands after ``runs``.
 
-    These are the trials of the base, then of each candidate, in the order in which they started; one without trials
-    has an empty sequence. The step times of whole runs do not count here, but their failures do. ``seed`` decides
-    the order within the rounds: equal arguments give an equal answer. Reads and changes nothing.
+    These are the trials of the base, which must be there, then of each candidate, in the order in which they
+    started; one without trials has an empty sequence. The step times of whole runs do not count here, but their
+    failures do. ``seed`` decides the order within the rounds: equal arguments give an equal answer. Reads and
+    changes nothing.
     """
     times = [_short_times(known) for known in runs]
     why_out = {at: _elimination_reason(known) for at, known in enumerate(runs) if at}

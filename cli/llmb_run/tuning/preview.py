@@ -46,8 +46,8 @@ class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
     """Return what a tuning is going to do, as JSON values: candidates, refusals, number of runs.
 
-    Nothing is started. ``trial_steps``: training steps of a trial. ``budget``: in GPU-hours, infinite where there
-    is none, which is None in the answer.
+    Nothing is started. ``space`` has the base and the candidates. ``trial_steps``: training steps of a trial.
+    ``budget``: in GPU-hours, infinite where there is none, which is None in the answer.
 
     The keys: ``base`` (title), ``values`` (lists by setting), ``combinations``, ``looked_at`` and ``candidates``
     (numbers of them, the base not counted), ``may_not_fit`` (how many candidates are predicted not to fit the

@@ -46,11 +46,11 @@ from llmb_run.tuning.strategy import Tuning
 class TuneRequest:
     """What a user asked of ``llmb-run tune``: from which job, which values are tried, and at what cost.
 
-    ``spec`` is that job, the base. ``values`` are those to try, texts by setting (``tp`` or a name with dots), in
-    place of found ones; ``only``: no other setting varies. ``budget``: in GPU-hours, infinite without one.
-    ``trial_steps``: training steps of a trial. ``set_baseline``: make the winner's runs this site's reference at
-    the end. ``about``, a property, is a text that is equal for requests for the same tuning, whatever the budget
-    and ``set_baseline``. Nothing is checked here.
+    ``spec`` is that job, the base. ``values`` are those to try, texts by setting as ``dimension`` calls it (``tp``,
+    or a name with dots), in place of found ones; ``only``: no other setting varies. ``budget``: in GPU-hours,
+    infinite without one. ``trial_steps``: training steps of a trial. ``set_baseline``: make the winner's runs this
+    site's reference at the end. ``about``, a property, is a text that is equal for requests for the same tuning,
+    whatever the budget and ``set_baseline``. Nothing is checked here.
     """
 
     spec: JobSpec
@@ -74,13 +74,15 @@ class TuneRequest:
 def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
     """Begin a tuning, continue it, or show one that is over, and return what the command prints.
 
-    Jobs are submitted and followed to their end, for hours or days; a report is written into the tuning's folder. One
-    that is over goes on where its budget was too small and is larger now.
+    Jobs are submitted and followed to their end, for hours or days; a report is written into the tuning's folder.
+    One that is over goes on where its budget was too small and is larger now, or where a baseline is wanted and not
+    set yet.
 
-    ``again``: begin a new tuning beside one on disk. ``folder``: where campaigns are kept; None: ``campaigns`` of the
-    installation. ``dry_run``: start nothing, and say what would be tried; so does a request that is one. The data is
-    the result of ``outcome`` with its ``folder``, or of a dry run ``dry_run`` (true) and ``space`` (that of
-    ``preview``). The exit status is 1 where the base itself does not run, else 0.
+    ``wanted`` is what the user asks for. ``again``: begin a new tuning beside one on disk. ``folder``: where
+    campaigns are kept, made if missing; None: ``campaigns`` of the installation. ``dry_run``: start nothing, and
+    say what would be tried; so does a request that is one. The data is the result of ``outcome`` with its
+    ``folder``, or of a dry run ``dry_run`` (true) and ``space`` (that of ``preview``). The exit status is 1 where
+    the base itself does not run, else 0, also of a dry run.
 
     Raises:
         LLMBError: the tuning cannot be planned, begun or continued
@@ -98,7 +100,8 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
         """Begin or continue the tuning in ``campaign`` unless it is over, and return its result, that of ``outcome``.
 
         What to tune, ``base`` and ``wanted``, is from ``tune``. Where a baseline is wanted, it is set, and
-        ``baseline`` in the result is its key; None there: none is wanted, or nothing proved faster.
+        ``baseline`` in the result is its key; None there: nothing proved faster. Where none is wanted, ``baseline``
+        stays as the result on disk has it; it is None in a new one.
 
         Raises:
             LLMBError: the tuning cannot be begun or continued, or the baseline not set
@@ -142,6 +145,8 @@ def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
     """Return whether a tuning with a ``result``, that of ``outcome``, is to go on with a larger budget.
 
     It ended for want of GPU-hours, and ``wanted`` allows more than it had. The result may be an earlier release's.
+    Of it ``schema``, ``budget`` (None: no limit) and ``short_of_budget`` are looked at, of an earlier one ``ended``
+    in place of the last.
     """
     # Earlier releases told it by this word alone.
     short = result["short_of_budget"] if result["schema"] >= SCHEMA else result["ended"] == "budget"
@@ -174,8 +179,9 @@ def _refuse_unprovable(base: PlannedJob, wanted: TuneRequest) -> None:
 def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, workspace: Workspace) -> FrozenSpace:
     """Return what the tuning began with, after checking that it is still the same.
 
-    A tuning that has not begun, begins here: its inputs are written into its folder. Prints in notices what is going
-    to be done. ``base`` is the base as it is planned now, ``wanted`` what the user asks for now.
+    A tuning that has not begun, begins here: its inputs are written into its folder. Prints in notices what is
+    going to be done. ``campaign`` has its folder; ``workspace`` plans the candidates. ``base`` is the base as it is
+    planned now, ``wanted`` what the user asks for now.
 
     Raises:
         RequestError: its inputs were changed since, an earlier release began it, or there is nothing to choose from
@@ -225,7 +231,7 @@ def _refuse_earlier(campaign: Campaign) -> None:
 def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
     """Return what the tuning starts from, to be kept in its folder: its configurations and ``preview``.
 
-    They are those of ``space``. Writes nothing. ``wanted`` is what the user asked for.
+    They are those of ``space``. Writes nothing into ``campaign``. ``wanted`` is what the user asked for.
 
     Raises:
         EnvironmentLacks: a recipe, the image's receipt or the training code cannot be read
@@ -242,9 +248,9 @@ def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> Froz
 def _run_search(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
     """Carry out the tuning to its end, write its report as ``report.html`` into its folder, and return the result.
 
-    ``kept`` is what it began with; of ``wanted`` the budget and the trials' steps count. Submits jobs and waits for
-    them, for hours or days; runs on record are taken over. The result, that of ``outcome``, is not written here,
-    and has no baseline.
+    ``campaign`` has its folder, ``kept`` is what it began with; of ``wanted`` the budget and the trials' steps
+    count. Submits jobs and waits for them, for hours or days; runs on record are taken over. The result, that of
+    ``outcome``, is not written here, and has no baseline.
 
     Raises:
         LLMBError: a run was refused, the scheduler does not answer, or a record or the report cannot be read or

@@ -25,9 +25,10 @@ TENSORS = "comm_overlap.tp_comm_overlap"
 def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the framework's settings that are worth searching in a tuning, by name, each with its values as text.
 
-    Values are common ones, the base's, and those of the documented ``rows``, in this order, each once. A value may set
-    further settings behind a semicolon, as ``one_by_one`` takes it. Empty for a job without a catalogue's function, and
-    on a CPU. Whether values go together, planning finds out.
+    Values are common ones, the base's, and those of the documented ``rows``, in this order, each once. A value may
+    set further settings behind a semicolon, as ``one_by_one`` takes it. The settings of experts are there only
+    where the model has experts, recomputation only where the base recomputes no whole layers. Empty for a job
+    without a catalogue's function, and on a CPU. Whether values go together, planning finds out.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -53,9 +54,10 @@ def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]
 
 
 def base_values(base: PlannedJob) -> dict[str, str]:
-    """Return the base's own values of the settings that a tuning searches, by the setting's name, as text.
+    """Return the base's own value of each setting that a tuning searches, by the setting's name, as text.
 
-    They have the form of ``found_settings``. Empty for a job without a function.
+    They have the form of ``found_settings``, and are there for each setting that suits the model, also where that
+    leaves it out. Empty for a job without a catalogue's function.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -65,10 +67,11 @@ def base_values(base: PlannedJob) -> dict[str, str]:
 
 
 def row_values(base: PlannedJob, row: Row) -> dict[str, str]:
-    """Return a documented row's values of the settings that a tuning searches, by the setting's name, as text.
+    """Return a documented row's own value of each setting that a tuning searches, by the setting's name, as text.
 
-    They have the form of ``found_settings``. Empty for a row without a function. ``base`` is the tuning's, whose
-    recipe has the row.
+    They have the form of ``found_settings``, and are there for each setting that suits the model, also where that
+    leaves it out. Empty for a row without a function, and where the recipe has no catalogue. ``base`` is the
+    tuning's, whose recipe has the row; its own values do not matter.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the function
@@ -113,7 +116,8 @@ def _catalogue_function(base: PlannedJob, row: Row | None = None) -> Function | 
 def _searched_values(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of the settings that a tuning searches, as text, for a function with the layout ``columns``.
 
-    They are in the form of ``found_settings``, by name. ``settings`` are changes of the function's own.
+    They are in the form of ``found_settings``, by name, one for each setting that suits the model: those of experts
+    only where it has experts. ``settings`` are changes of the function's own.
     """
     known = own_settings(function, columns) | dict(settings)
     backend = setting_text(known.get(_BACKEND))
@@ -132,11 +136,12 @@ def _searched_values(function: Function, columns: Columns[int], settings: Mappin
 def one_by_one(changes: Mapping[str, str]) -> dict[str, str]:
     """Return ``changes`` with one setting in each: a value that sets several becomes several entries.
 
-    Such a value is joined by semicolons. ``selective;NAME=VALUE`` sets the entry's own setting and the setting NAME.
-    Where one is set twice, the later counts. An entry whose name is not a setting's (a column's, say) stays as it is.
+    Such a value is joined by semicolons. ``selective;NAME=VALUE`` sets the entry's own setting and the setting
+    NAME. Where two entries set one, the later counts. An entry whose name is not a setting's (a column's, say)
+    stays as it is.
 
     Raises:
-        RequestError: a part of such a value is not ``NAME=VALUE``
+        RequestError: a part of such a value is not ``NAME=VALUE``, or one value sets the same setting twice
     """
     found: dict[str, str] = {}
     for name, value in changes.items():

@@ -66,7 +66,7 @@ class Space:
         values: the values of each setting, texts by name
         arms: the base first, then the candidates
         refused: what cannot be planned, or is the same job as an earlier one
-        impossible: how many divide nothing, and were not even planned
+        impossible: how many combinations divide GPUs, sequence or batch into no whole parts, and were not even planned
         combinations: how many there are, beside the base
         drawn: how many of these were looked at, in an order drawn by chance where there are many
     """
@@ -111,7 +111,7 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     ``given``: values of settings, texts and at least one each, in place of those that are found, by names as
     ``dimension`` has them; ``only``: nothing else varies. Of found settings at most ``_FURTHEST`` change at once,
     but for documented rows, which come first. Of more than ``MOST`` combinations it is a sample, the same for the
-    same values. Plans jobs, and starts none.
+    same values. Plans jobs with ``workspace``, and starts none.
 
     Raises:
         RequestError: code ``nothing-to-tune``: nothing can be run beside the base

@@ -131,10 +131,10 @@ class Tuning:
 
     Short trials narrow the candidates down to a leader, then whole runs compare the leader with the base. ``due``
     returns a list of the runs to start or cancel now (empty: wait, or it is over), ``state`` how far the tuning has
-    come, and ``trials`` the outcomes of all ended runs, a list for each configuration, the base first, in the order
-    of their starts; each raises OSError where a log that it needs cannot be read any more. It keeps nothing between
-    calls. ``runs`` of its methods are those of every arm, by the arm's number: 1 is the base, and each arm has a
-    list, maybe an empty one.
+    come, and ``trials`` the outcomes of all ended runs, a list for each of ``arms``, in their order (empty where
+    none has ended), each in the order of their starts; each method raises OSError where a log that it needs cannot
+    be read any more. It keeps nothing between calls. ``runs`` of its methods are those of every arm, by the arm's
+    number: 1 is the base, and each arm has a list, maybe an empty one.
 
     Args:
         arms: the base, then its candidates
@@ -215,11 +215,12 @@ class Tuning:
         return replace(state, proof=proof, short=short or _wants_more(proof))
 
     def trials(self, runs: Runs) -> list[list[Trial]]:
-        """Return the tuning's trials that have ended: a list for each configuration, the base first.
+        """Return the tuning's trials that have ended: a list for each of ``arms``, in their order, the base first.
 
-        Each list is in the order of starts. Whole runs count as trials, too. A run that a machine's fault or the user
-        ended is in the list as ``no answer``; from the third fault of a configuration on, each counts as a crash of
-        it, ``failed``. A run that the user cancelled is no fault.
+        Each list is in the order of starts, and empty where no run of that arm has ended. Whole runs count as
+        trials, too. A run that a machine's fault or the user ended is in the list as ``no answer``; from the third
+        fault of a configuration on, each counts as a crash of it, ``failed``. A run that the user cancelled is no
+        fault.
 
         Raises:
             OSError: a log is to be read again for its losses, and cannot be

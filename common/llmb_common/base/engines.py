@@ -139,5 +139,9 @@ def release_order(release: str) -> tuple[int, ...]:
 
 
 def same_release(one: str | None, other: str | None) -> bool:
-    """Return whether both releases of a container are known, not None, and the same; ``25.09`` equals ``25.09.00``."""
+    """Return whether both releases of a container are known, not None, and the same; ``25.09`` equals ``25.09.00``.
+
+    Only their first three numbers are compared: all else in the texts is ignored, and two texts without a number
+    are the same.
+    """
     return one is not None and other is not None and release_order(one) == release_order(other)

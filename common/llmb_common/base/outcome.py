@@ -160,9 +160,10 @@ def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False
 
     ``work`` prints what it has to say itself. An LLMBError, an OSError (exit status 3) or an interruption (130:
     Ctrl-C, SIGTERM, SIGHUP) is printed on stderr and, with ``as_json``, also as the JSON envelope of ``command``
-    with ``notices`` on stdout. A reader that has gone gives status 1 and no message. Where standard output was
-    closed from the start, ``work`` is not run: an error, status 3. Meanwhile standard output and error escape what
-    a terminal might act on and what their encoding lacks. Errors of the program itself, such as a KeyError, pass.
+    with ``notices``, read only then, on stdout. A reader that has gone gives status 1 and no message. Where
+    standard output was closed from the start, ``work`` is not run: an error, status 3. Meanwhile standard output
+    and error escape what a terminal might act on and what their encoding lacks. Errors of the program itself, such
+    as a KeyError, pass.
     """
     work = _with_streams(work)
     with printable_output():
@@ -183,11 +184,11 @@ def run_to_status(
 ) -> int:
     """Run ``work`` and return its exit status, or that of its error: 130 for Ctrl-C, SIGTERM and SIGHUP.
 
-    An LLMBError, an OSError (exit status 3) or such an interruption is printed on stderr and, with ``as_json``, also as
-    the envelope of ``command`` with ``notices`` on stdout. ``os_remedy`` is what to do about a file that cannot be read
-    or written, ``again`` about an interruption (empty: nothing). A reader that has gone (``head``, ``less``) gives
-    status 1 and no message. Where standard output was closed from the start, ``work`` is not run: an error, status 3.
-    Errors of the program itself, such as a KeyError, pass.
+    An LLMBError, an OSError (exit status 3) or such an interruption is printed on stderr and, with ``as_json``,
+    also as the envelope of ``command`` with ``notices``, read only then, on stdout. ``os_remedy`` is what to do
+    about a file that cannot be read or written, ``again`` about an interruption (empty: nothing). A reader that has
+    gone (``head``, ``less``) gives status 1 and no message. Where standard output was closed from the start,
+    ``work`` is not run: an error, status 3. Errors of the program itself, such as a KeyError, pass.
     """
     error: LLMBError
     work = _with_streams(work)

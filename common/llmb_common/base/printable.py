@@ -184,9 +184,9 @@ def csv_cell(value: object) -> object:
 class _Printable:
     """A text stream that escapes what a terminal might act on and passes everything on to another stream.
 
-    Made from that stream, which is its ``unfiltered``. Tabs and line breaks stay; whatever else is asked of it, that
-    stream does. ``write`` returns the length of its text as given, ``writelines`` nothing; both raise OSError where
-    the stream cannot be written.
+    Made from that stream, which is its ``unfiltered``. Tabs and line breaks stay, and no line break is added;
+    whatever else is asked of it, that stream does. ``write`` returns the length of its text as given,
+    ``writelines`` nothing; both raise OSError where the stream cannot be written.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -195,7 +195,7 @@ class _Printable:
     def write(self, text: str) -> int:
         """Write ``text`` to the stream below, non-printable characters escaped; return its length.
 
-        Tabs and line breaks stay. The length is that of ``text`` as given.
+        Tabs and line breaks stay, and none is added. The length is that of ``text`` as given.
 
         Raises:
             OSError: the stream cannot be written, for nobody reads it or its disk is full
@@ -204,7 +204,9 @@ class _Printable:
         return len(text)
 
     def writelines(self, lines: Iterator[str]) -> None:
-        """Write each of ``lines`` to the stream below with its non-printable characters escaped.
+        """Write each of ``lines`` to the stream below with its non-printable characters escaped; return nothing.
+
+        Tabs and line breaks stay, and none is added behind a line.
 
         Raises:
             OSError: the stream cannot be written
@@ -219,13 +221,15 @@ class _Printable:
 class _ErrorTolerant(_Printable):
     """Standard error with non-printable characters escaped, which goes silent for good when it cannot be written.
 
-    So a full disk there does not end a command's work: ``write`` does not raise, and returns the length of its text.
+    So a full disk there does not end a command's work: ``write`` does not raise, and returns the length of its text
+    as given. Tabs and line breaks stay.
     """
 
     def write(self, text: str) -> int:
-        """Write ``text`` with its non-printable characters escaped; return the length of ``text``.
+        """Write ``text`` with its non-printable characters escaped; return the length of ``text`` as given.
 
-        Where writing fails, this and all later output is dropped without an error.
+        Tabs and line breaks stay, and none is added. Where writing fails, this and all later output is dropped
+        without an error.
         """
         try:
             return super().write(text)

@@ -32,15 +32,15 @@ _SLURM_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
 class Answer(NamedTuple):
     """What one program that was run has printed, and how it ended. ``run_program`` makes it.
 
-    ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer.
-    ``problem`` then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or
-    ``too-long`` (it was ended because it printed too much); else ``problem`` and ``why`` are empty. What was
-    printed before it was ended is kept, empty if nothing was.
+    So does ``Conversation.complaint``. ``status`` is its exit status (negative: the signal that ended it), or None
+    where there is no answer. ``problem`` then is ``no-program`` (it could not be started), ``no-answer`` (it was ended
+    after its time) or ``too-long`` (it was ended because it printed too much); else ``problem`` and ``why`` are empty.
+    What was printed before it was ended is kept, empty if nothing was.
 
-    Properties: ``ok`` tells whether the status is 0, ``output`` and ``errors`` are the two streams as text, bytes
-    that are not UTF-8 replaced, and ``complaint`` is one line of at most 300 characters on what went wrong:
-    ``why``, else the first line of standard error or else of standard output, else ``exit status N``. None of them
-    raises.
+    Properties: ``ok`` tells whether the status is 0, ``output`` and ``errors`` are the two streams as text, bytes that
+    are not UTF-8 replaced, and ``complaint``, for a program that failed, is one line of at most 300 characters on what
+    went wrong: ``why``, else the first line of standard error or else of standard output, else ``exit status N``. None
+    of them raises.
     """
 
     status: int | None
@@ -84,10 +84,11 @@ def run_program(
 ) -> Answer:
     """Run the program ``argv`` without input, wait for its end and return its output and exit status.
 
-    Never raises for what goes wrong with the program: the ``Answer`` says it. The program runs in a session of its own
-    and is ended, with everything in that session, after ``seconds``, after more than ``most`` bytes on one of its two
-    streams, and when the caller is interrupted, whose exception, such as KeyboardInterrupt, then passes. ``env`` is its
-    whole environment, in whose PATH the program is looked for; None: ``clean_environment()``.
+    Never raises for what goes wrong with the program: the ``Answer`` says it. It has ended when its two streams have,
+    too: a process that it leaves behind with one of them open is waited for. The program runs in a session of its own
+    and is ended, with everything in that session, after ``seconds``, after more than ``most`` bytes on one of its
+    streams, and when the caller is interrupted, whose exception, such as KeyboardInterrupt, then passes. ``env`` is
+    its whole environment, in whose PATH the program is looked for; None: ``clean_environment()``.
     """
     environment = clean_environment() if env is None else dict(env)
     # A signal that arrives before the program's end is provided for would leave it running, with nobody who knows it. A
@@ -96,9 +97,9 @@ def run_program(
         arrived = starting.enter_context(noted_signals())
 
         def restore_signals() -> None:
-            """Put the former signal handlers back, and send this process the signals that have arrived meanwhile.
+            """Put the former signal handlers back, and send this process each signal that has arrived meanwhile.
 
-            What a handler raises for one of them, such as KeyboardInterrupt, passes.
+            What a handler raises for one of them, such as KeyboardInterrupt, passes to the caller.
             """
             starting.close()
             for number in arrived:
@@ -126,10 +127,10 @@ def _collect_output(
     """Return what the started program ``name`` prints and how it ends.
 
     After ``seconds``, after more than ``most`` bytes on a stream, and when the caller is interrupted, its whole
-    session is ended, so that nothing of it is left; what it had printed is kept, and ``why`` quotes the first line of
-    its standard error where it was late. ``begin`` is called first: it gives signals their usual effect again, now
-    that one ends the program, too. What an interruption raises passes. ``process`` is the program's, with pipes for
-    its output.
+    session is ended, so that nothing of it is left; what it had printed is kept, and ``why``, which begins with
+    ``name``, quotes the first line of its standard error where it was late. ``begin`` is called first: it gives
+    signals their usual effect again, now that one ends the program, too. What an interruption raises passes.
+    ``process`` is the program's: it leads a session of its own, and has pipes for its output.
     """
     with process:
         assert process.stdout is not None
@@ -155,11 +156,11 @@ def _collect_output(
 
 
 def _start_failure(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
-    """Return why ``program`` could not be started, to be printed: a phrase such as ``No such file or directory``.
+    """Return why ``program``, a name or a path, could not be started, to be printed, as ``No such file or directory``.
 
-    It is a text, or ``error`` itself where that has none of the system's. It corrects one answer of the system:
-    where PATH has a folder that we may not enter, the system says "Permission denied" of every program that is in
-    no other folder. ``env`` is the environment that has that PATH.
+    It is a text, or ``error`` itself where that has none of the system's. It corrects one answer of the system: where
+    PATH has a folder that we may not enter, the system says "Permission denied" of every program that is in no other
+    folder. ``env`` is the environment that has that PATH.
     """
     if not isinstance(error, PermissionError) or os.sep in program:
         return (isinstance(error, OSError) and error.strerror) or error

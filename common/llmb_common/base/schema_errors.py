@@ -39,9 +39,10 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
     """Return (path, message, remedy): msgspec's message ``text`` about a wrong value in a file, as a user needs it.
 
     ``data`` is what the file holds and ``kind`` the type that it should have. The path is that of the wrong value,
-    such as ``$.rows[3].gpu``, or of the unknown key; where a key is missing, that of the mapping that lacks it. The
-    message names the key (``rows[3].gpu``); it and the remedy are without a period, and the remedy is empty where
-    there is no advice. The value itself is left out of the message if its key is the name of a secret.
+    such as ``$.rows[3].gpu`` (``$``: the whole file), or of the unknown key; where a key is missing or itself
+    malformed, that of the mapping. The message names the key (``rows[3].gpu``); it and the remedy are without a
+    period, and the remedy is empty where there is no advice. The value itself is left out of the message if its key is
+    the name of a secret.
     """
     problem, _, path = text.partition(" - at `")
     # Of a wrong key msgspec writes "at `key` in `$.path`", of a wrong value "at `$.path`".
@@ -92,8 +93,8 @@ _TYPES = {"array": list, "bool": bool, "float": float, "int": int, "null": type(
 def _found_in(path: str, data: Any, actual: str) -> str:
     """Return ``path`` with the actual key in place of ``[...]``, which msgspec writes for any value of a mapping.
 
-    It is the first key in ``data`` whose value has the wrong type ``actual``, a name of msgspec's such as ``str``.
-    ``path`` unchanged where it has no ``[...]`` at its end, or no value fits.
+    It is the first key in ``data`` whose value has the wrong type ``actual``, a name of msgspec's such as ``str``;
+    empty, as any unknown name, fits none. ``path`` unchanged where it has no ``[...]`` at its end, or no value fits.
     """
     before, dots, after = path.partition("[...]")
     values = _value_at(before, data)
@@ -129,7 +130,10 @@ def _short_value(value: Any) -> str:
 
 
 def _path_steps(path: str) -> Iterator[str]:
-    """Yield the keys and indices in a path as msgspec writes it: ``rows``, ``[3]`` and ``gpu`` of ``$.rows[3].gpu``."""
+    """Yield the keys and indices in a path as msgspec writes it: ``rows``, ``[3]`` and ``gpu`` of ``$.rows[3].gpu``.
+
+    The ``$`` is left out, and ``[...]`` comes as it is. Nothing for the path ``$``.
+    """
     for found in _STEP.finditer(path):
         yield found[1] or f"[{found[2]}]"
 
@@ -177,7 +181,8 @@ def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
 def _union_members(kind: Any) -> Iterator[Any]:
     """Yield the types that the union ``kind`` allows, also in unions within it, but not None; else ``kind`` itself.
 
-    It must come from ``get_type_hints``, which takes off annotations.
+    In their order; nothing where ``kind`` is None's own type. It must come from ``get_type_hints``, which takes off
+    annotations.
     """
     if typing.get_origin(kind) in (Union, types.UnionType):
         for option in typing.get_args(kind):
@@ -189,7 +194,9 @@ def _union_members(kind: Any) -> Iterator[Any]:
 def _field_names(kind: type[Any]) -> Iterator[str]:
     """Yield the names of all fields of the struct ``kind`` and of the structs in it at any depth, as files write them.
 
-    They are what a misspelt key can have meant. In no particular order; a name can come more than once.
+    They are what a misspelt key can have meant. In no particular order; a name can come more than once, but structs
+    that contain themselves do no harm. ``kind`` may also be another type, such as a list of structs; nothing where
+    there is no struct in it.
     """
     import msgspec
 

@@ -76,7 +76,10 @@ def end_session(leader: int, patience: float, reap: Callable[[], object] = lambd
 
 
 def _other_processes(session: int) -> set[int]:
-    """Return the ids of the processes of ``session`` that have not ended, without this process."""
+    """Return the ids of the processes of ``session`` that have not ended, without this process.
+
+    ``session`` is the id of the session's leader, which need not live. Empty where there are none.
+    """
     found: set[int] = set()
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - half the time, with thousands of processes
         with contextlib.suppress(OSError):

@@ -110,7 +110,8 @@ def f_tail(f: float, above: float, below: float) -> float:
 def summed_degrees(one: float, one_degrees: float, other: float, other_degrees: float) -> float:
     """Return the degrees of freedom of the sum of the variances ``one`` and ``other`` (Satterthwaite).
 
-    Each variance comes with its own degrees of freedom, which must be positive. 0 where both variances are 0.
+    ``one_degrees`` and ``other_degrees`` are their own degrees of freedom, which must be positive. 0 where both
+    variances are 0.
     """
     return (one + other) ** 2 / max(one**2 / one_degrees + other**2 / other_degrees, 1e-300)
 

@@ -70,11 +70,14 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     class Loader(known):  # type: ignore[misc]
         """A YAML loader that leaves open what type an untagged value has; ``_scalar_value`` decides it later.
 
-        ``resolve`` gives all of them the same tag.
+        PyYAML makes it from the text. ``resolve`` returns the same tag for all of them, whatever it is called with.
         """
 
         def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
-            """Return the same tag, ``_UNTAGGED``, for every value without a tag, so that PyYAML guesses no types."""
+            """Return the same tag, ``_UNTAGGED``, for every value without a tag, so that PyYAML guesses no types.
+
+            PyYAML calls it with the class of the node, its text and how it is quoted, none of which counts.
+            """
             return _UNTAGGED
 
     brackets = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text))  # also in quotes and comments
@@ -286,7 +289,10 @@ def value_on_line(text: str, key: str) -> Any:
 
 
 def _duplicate_key_error(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
-    """Return, without raising it, the ``error`` that ``key`` stands at ``location`` and already on line ``first``."""
+    """Return, without raising it, the ``error`` that ``key`` stands at ``location`` and already on line ``first``.
+
+    ``location`` is a text such as ``FILE:12``; ``first`` counts from 1, and is of the same file.
+    """
     return error(f"{location}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
 
 

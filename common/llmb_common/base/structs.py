@@ -58,9 +58,9 @@ def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
 def misfit_text(error: Exception, kind: Any, value: Any) -> str:
     """Return why ``value`` is not a ``kind``: ``plan.gpus is text ('many'), but a whole number is expected``.
 
-    A clause without a remedy, which names the wrong value by its path in ``value``. ``error`` is what msgspec raised;
-    the text of any other error is returned as it is. ``value`` is the plain data, or the JSON text as bytes; a text
-    that is no JSON just leaves the wrong value out.
+    A clause without a period and without a remedy, which names the wrong value by its path in ``value``. ``error`` is
+    what msgspec raised for the two; of any error but its ValidationError, the error's own text is returned as it is.
+    ``value`` is the plain data, or the JSON text as bytes; a text that is no JSON just leaves the wrong value out.
     """
     import msgspec
 
@@ -100,7 +100,7 @@ def json_text(value: Any) -> bytes:
     Keys keep their order. As ``files.write_json`` writes it, but several times faster: json's C encoder cannot indent.
 
     Raises:
-        ValueError: ``value`` contains NaN or an infinity
+        ValueError: ``value`` contains NaN or an infinity, or text that UTF-8 cannot encode (UnicodeEncodeError)
     """
     import msgspec
 
@@ -116,12 +116,13 @@ T = TypeVar("T")
 def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
     """Return the items of type ``kind`` in the list ``name`` of the JSON file ``file``, in its order.
 
-    Empty where there is no file. ``name`` is a key of the file's object, whose key ``schema`` must be the version of
-    such files. No lock is needed. ``what`` is what messages call such a file, as "a list of nodes" in "is not a list of
-    nodes".
+    Empty where there is no file. ``name`` is a key of the file's object, which must be there, as must its key
+    ``schema`` with the version of such files; further keys are ignored. No lock is needed. ``what`` is what messages
+    call such a file, as "a list of nodes" in "is not a list of nodes".
 
     Raises:
-        RecordError: the file cannot be read, is damaged, or is of another version of LLMB
+        RecordError: the file cannot be read, is not JSON, lacks ``name`` or ``schema``, has an item that is no
+            ``kind``, or is of another version of LLMB
     """
     import msgspec
 
@@ -180,9 +181,9 @@ _PATIENCE_SECONDS = 20.0
 def locked(file: Path) -> Iterator[None]:
     """Return a context that holds the lock of ``file``, for which it waits up to 20 seconds.
 
-    The lock is a file beside it, ``.NAME.lock``, which stays: ``file`` itself is replaced with each change, and need
-    not exist. Within the context the same lock cannot be taken again, not even by this process. On a file system
-    without locks nothing is locked.
+    The lock is a file beside it, ``.NAME.lock``, created if it is missing, and stays: ``file`` itself is replaced with
+    each change, and need not exist, unlike its folder. Within the context the same lock cannot be taken again, not
+    even by this process. On a file system without locks nothing is locked.
 
     Raises:
         RecordError: the lock file cannot be opened, or another process holds the lock for too long

@@ -24,10 +24,11 @@ class Conversation:
 
     ``talk`` makes it. After ``send(line)``, which only queues a line, given without its line break, call
     ``receive(seconds)`` again and again, which alone reads and writes: it returns a list of the new whole lines,
-    without line breaks, as soon as there is one, or an empty one after ``seconds`` or at the output's end. ``over``
-    is True once the program's output has ended. ``complaint``, a property, is an ``Answer`` with what it wrote to
-    standard error so far; its ``status`` is None while the program runs. Nothing is raised where the program has
-    ended. For one thread at a time.
+    without line breaks, as soon as there is one, or an empty one after ``seconds`` or at the output's end. ``over`` is
+    True once a ``receive`` has seen the end of the program's output. ``complaint``, a property, is an ``Answer`` with
+    what it wrote to standard error so far, as far as ``receive`` has read it, and without standard output; its
+    ``status`` is None while the program runs, and its ``problem`` is ``no-answer`` until ``over``, then empty. Nothing
+    is raised where the program has ended. For one thread at a time.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -116,7 +117,10 @@ class Conversation:
         return [line.decode(errors="replace") for line in lines]
 
     def _hear_errors_out(self) -> None:
-        """Read what the program still writes to standard error after its output has ended, for up to two seconds."""
+        """Read what the program still writes to standard error after its output has ended, for up to two seconds.
+
+        It is kept for ``complaint``. Returns earlier where that stream ends.
+        """
         deadline = time.monotonic() + _PATIENCE
         with selectors.DefaultSelector() as selector:
             if not self._from_errors.closed:
@@ -151,12 +155,12 @@ class Conversation:
 def talk(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[Conversation]:
     """Return a context in which the program ``argv`` runs and can be talked to, as a ``Conversation``.
 
-    At its end, also by an error, the program's input is closed; if it has not ended two seconds later, it and all that
-    is left of its session are ended. It runs in a session of its own. ``env`` is its whole environment; None:
-    ``clean_environment()``.
+    At its end, also by an error, the program's input is closed; if it has not ended two seconds later, it is ended, as
+    is in any case all that is left of its session. It runs in a session of its own. ``env`` is its whole environment;
+    None: ``clean_environment()``.
 
     Raises:
-        OSError: the program cannot be started
+        OSError: the program cannot be started (on entering the context)
     """
     process = subprocess.Popen(
         argv,

@@ -167,9 +167,10 @@ def span_seconds(text: str) -> int | None:
 
 
 def limit_seconds(time_limit: str) -> int:
-    """Return the time limit of a plan or of a recipe's row in seconds: a form of ``span_seconds``, checked before.
+    """Return the time limit of a plan or of a recipe's row in seconds.
 
-    Any other text is a mistake in the program (AssertionError).
+    ``time_limit`` is a form of ``span_seconds``, checked before. Any other text is a mistake in the program
+    (AssertionError).
     """
     seconds = span_seconds(time_limit)
     assert seconds is not None, "both are valid"
@@ -194,17 +195,18 @@ SLURM_NAME_REMEDY = "use letters, digits and _ . : @ + / = - only, without blank
 def is_slurm_name(text: str) -> bool:
     """Return whether ``text`` can be the name of a Slurm account or partition, or of several separated by commas.
 
-    Only its characters are looked at: letters, digits and ``_``, after the first one also ``.,:@+/=-``, so no blank and
-    none that a shell interprets. Whether Slurm knows the name is not asked; False of an empty text.
+    Only its characters are looked at: letters (of any alphabet), digits and ``_``, after the first one also
+    ``.,:@+/=-``, so no blank and none that a shell interprets. Whether Slurm knows the name is not asked; False of an
+    empty text.
     """
     # Several partitions are separated by commas. Anything a shell would interpret is not allowed.
     return re.fullmatch(r"\w[\w.,:@+/=-]*", text) is not None
 
 
 def is_node_name(text: str) -> bool:
-    """Return whether ``text`` can be the name of one node: letters, digits, ``.``, ``_`` and ``-``, at most 253.
+    """Return whether ``text`` can be the name of one node: 1 to 253 letters, digits, ``.``, ``_`` and ``-``.
 
-    The first is a letter or a digit.
+    They are of ASCII, and the first is a letter or a digit.
     """
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", text) is not None
 
@@ -235,10 +237,10 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
 def job_variable_problem(name: str, value: str) -> str:
     """Return why ``name=value`` may not be set in a job's environment, as a clause that begins with the name.
 
-    Such as ``LLMB_RUN_DIR is set by the job script``; empty where it may. Refused are what is no variable's name,
-    Bash's own variables and values of more than one line; secrets, for they would be written into scripts; variables
-    that the job script sets; and all lower-case names, which it uses for itself (except ``http_proxy`` and others that
-    end so).
+    Such as ``LLMB_RUN_DIR is set by the job script``; empty where it may, also with an empty value. Refused are what
+    is no variable's name, Bash's own variables and values of more than one line; secrets, for they would be written
+    into scripts; variables that the job script sets; and all lower-case names, which it uses for itself (except
+    ``http_proxy`` and others that end so).
     """
     if not is_variable_name(name):
         return f"{name!r} is not a variable name"
@@ -258,9 +260,9 @@ def mount_problem(path: str, runtime: str) -> str:
 
     A verb phrase to put behind the path: ``contains white space, which Enroot does not accept in mounts``. Commas,
     colons, line breaks and what a shell interprets in double quotes are refused for both, blanks for ``enroot`` only;
-    nothing need exist there. Both runtimes write an fstab. Pyxis (0.24, pyxis_slurmstepd.c) does so with ``echo "SOURCE
-    TARGET FLAGS"`` in a script that Enroot sources, so bash interprets the path. Enroot (4.1.2, runtime.sh) refuses
-    white space, and its static build does not decode escapes for it.
+    nothing need exist there. Any other ``runtime`` counts as ``pyxis``. Both write an fstab. Pyxis (0.24,
+    pyxis_slurmstepd.c) does so with ``echo "SOURCE TARGET FLAGS"`` in a script that Enroot sources, so bash interprets
+    the path. Enroot (4.1.2, runtime.sh) refuses white space, and its static build does not decode escapes for it.
     """
     if "," in path or ":" in path:
         return "contains a comma or a colon, which container mounts cannot express"

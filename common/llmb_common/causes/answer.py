@@ -16,12 +16,12 @@ UNKNOWN = "unknown"
 
 
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):
-    """One line about a failed run, from its logs, the scheduler or the record, and who printed it.
+    """One line of a failed run's logs that tells of the failure, and who printed it.
 
-    Made with a ``Diagnosis``. ``line`` is its text, safe to print, and ``file`` the path of the log it stands in;
-    empty where the scheduler or the run's record says it. ``number`` is that of the line, from 1; None: not
-    counted. ``ranks`` (sorted, 64 at most; empty: not known) printed it, on ``node``. ``node``, ``gpu`` and
-    ``time`` are None where not known.
+    Made with a ``Diagnosis``, for the first line of each kind in a log. ``line`` is its text, safe to print, and
+    ``file`` the path of the log it stands in. ``number`` is that of the line, from 1; None: not counted. ``ranks``
+    (sorted, 64 at most; empty: not known) printed lines of this kind, the first of them on ``node``. ``node``, ``gpu``
+    and ``time`` are None where not known.
     """
 
     signature: str
@@ -39,7 +39,7 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     time: str | None = None
     """The time of the line, as printed."""
     count: int = 1
-    """How many such lines there are."""
+    """How many lines of this kind the log has."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
     """What to do about it, as an imperative without a period."""
     role: Literal["root"] = "root"
+    """Always ``root``, as ``Symptom.role`` calls what began a failure."""
     rank: int | None = None
     ranks: tuple[int, ...] = ()
     """All ranks that it is of, as far as known, sorted; 64 at most."""
@@ -82,7 +83,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     None: it names none, or the fault is not the network's.
     """
     keep_out: bool = False
-    """Whether the line speaks for keeping jobs off ``node``: it is about that node's own hardware, daemon or files."""
+    """Whether it speaks for keeping jobs off ``node``: the line is about that node's own hardware, daemon or files.
+
+    So does a hang of several ranks, all on that node.
+    """
     interrupted: bool = False
     """Whether a signal, preemption or the time limit came first: what fails then is no node's fault."""
 
@@ -182,7 +186,8 @@ class Counts(msgspec.Struct, frozen=True):
 
     ``count_causes`` makes it. ``keep_out`` is a host list (``n[01-03]``) of nodes to keep jobs off; empty where
     nothing speaks for one. All others are empty without failures. ``as_dict`` returns a dictionary for JSON with
-    ``causes`` (from ``kinds``), ``nodes`` and ``keep_out``, without ``advice``.
+    ``causes`` (from ``kinds``, each a dictionary of ``kind``, ``what``, ``count`` and ``nodes``), ``nodes`` and
+    ``keep_out``, without ``advice``.
     """
 
     kinds: tuple[CauseCount, ...]
@@ -196,7 +201,8 @@ class Counts(msgspec.Struct, frozen=True):
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as plain values for JSON: ``causes`` (from ``kinds``), ``nodes`` and ``keep_out``.
 
-        The advice is left out.
+        Each cause is a dictionary of ``kind``, ``what``, ``count`` and ``nodes``. All three keys are always there; the
+        advice is left out.
         """
         return {"causes": msgspec.to_builtins(self.kinds), "nodes": self.nodes, "keep_out": self.keep_out}
 

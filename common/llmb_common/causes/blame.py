@@ -60,8 +60,8 @@ _TOLD_TO_END = re.compile(r"Terminated|exit code 143\b")
 def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
     """Return the names of the nodes whose tasks, by srun's word in the logs, ended without being told to.
 
-    Killed ones are among them, and never None. Empty where srun has said nothing. For a log line that names no node:
-    it may be of any of them. ``readings`` are all logs of the run.
+    Those with killed tasks are among them, and None never is. Empty where srun has said nothing. It is for a log line
+    that names no node: the line may be of any of them. ``readings`` are all logs of the run.
     """
     ends = [item for item in complaints_in(readings) if item.signature.role in ("ended", "killed")]
     alone = [item for item in ends if not _TOLD_TO_END.search(item.line.text)]
@@ -124,7 +124,8 @@ _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)
 def peer_of(item: Complaint) -> str | None:
     """Return the other end of a failed link, from the log line that names it, such as ``10.0.0.7``; else None.
 
-    It is a host name or an address, as the line has it, but without a port in angle brackets.
+    It is a host name or an address, as the line has it behind ``connect to`` or ``peer``, with a port behind a colon,
+    but without one in angle brackets. The signature of ``item`` is not looked at.
     """
     found = _PEER.search(item.line.text)
     return found[1] if found else None

@@ -34,8 +34,8 @@ _NO_SIZE = str((1 << 64) - 1)
 class BegunCollective(NamedTuple):
     """One collective operation, such as an all-reduce, that one rank has begun.
 
-    ``group`` is the name of its process group (empty: not known), ``sequence`` its number among the operations of the
-    group. Made by whoever reads dumps or logs.
+    ``group`` is the name of its process group (empty: not known; it ends with ``PAIR`` where one rank sends to
+    another), ``sequence`` its number among the operations of the group, from 1. Made by whoever reads dumps or logs.
     """
 
     group: str
@@ -81,9 +81,9 @@ class Begun:
 def missing_ranks(known: Begun, how: str) -> Missing | None:
     """Return the ranks of a hanging job that others wait for and that wait for nobody themselves.
 
-    None where there are none, or more than half of as many as have told something. ``where`` is the collective that
-    most of them are late for, of equals the first found. ``how`` says where ``known`` comes from, for
-    ``Missing.how``. ``known`` stays as it is.
+    None where there are none, or where they are more than half as many as the ranks in ``known.entries``, which have
+    told something. ``where`` is the collective that most of them are late for, of equals the first found. ``how`` says
+    where ``known`` comes from, for ``Missing.how``. ``known`` stays as it is.
     """
     blamed: dict[int, list[tuple[str, int, str]]] = {}
     waiting: set[int] = set()
@@ -163,8 +163,8 @@ class TimedOutCollectives:
     def note(self, line: LogLine) -> None:
         """Take in what a log line says of a collective that its rank waits in or has completed.
 
-        Lines come in the order of the log; of one operation of a rank the first line counts. Other lines, and lines
-        whose rank is not known, change nothing.
+        Lines come in the order of the log; of one operation of a rank the first ``line`` counts. Other lines, and
+        lines whose rank is not known, change nothing.
         """
         found = _GROUP.search(line.text)
         group = (found[2] or found[1]) if found else ""

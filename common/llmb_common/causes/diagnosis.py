@@ -86,10 +86,10 @@ class Outcome(NamedTuple):
 def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     """Return why a run ended badly, or is believed to have, from its logs, rank files, node records and events.
 
-    Only what its last start left counts, and nothing is written; whether it ended badly is not asked. The diagnosis has
-    no cause where these do not tell; files that are missing or damaged count as empty. ``not_finite`` is the sentence
-    that says at which iteration a figure was not a number, which then counts as how the job ended; empty where none
-    was.
+    ``record`` is the run's, taken as it is. Only what its last start left counts, and nothing is written; whether it
+    ended badly is not asked. The diagnosis has no cause where these do not tell; files that are missing or damaged
+    count as empty. ``not_finite`` is the sentence that says at which iteration a figure was not a number, which then
+    counts as how the job ended; empty where none was.
     """
     paths, plan = record.paths, record.plan
     events = read_events(paths.events)
@@ -116,9 +116,10 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
 def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
     """Return why the run behind ``logs`` ended badly, where LLMB did not make them.
 
-    The caller puts the ranks' own log first. Rank files and flight recorder dumps in the folder of the first log are
-    read too. Whether the run ended badly is not asked. A log that cannot be read counts as empty; without a cause in
-    them, or without logs, the diagnosis has none.
+    The caller puts the ranks' own log first. Rank files and flight recorder dumps are read too, from the folders
+    ``ranks`` and ``flight`` beside the first log, if they are there. Whether the run ended badly is not asked, and
+    nothing is written. A log that cannot be read counts as empty; without a cause in them, or without logs, the
+    diagnosis has none.
     """
     folder = logs[0].parent if logs else None
     ranks = read_ranks(folder) if folder else []
@@ -143,11 +144,11 @@ _OF_ANYBODY = ("segfault", "host-memory", "file-system")
 
 
 def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
-    """Yield what the kernel of each node complained of, one reading a node, from the copies in the run's folder.
+    """Yield what the kernel of each node complained of, one reading a node, from the copies in the run's ``folder``.
 
     In the order of the nodes' names, of the first ``_MOST_KERNEL_LOGS`` nodes. Only what concerns the job is kept:
-    GPUs always; a process that crashed or was killed, and a file system that did not answer, only where the process
-    is one of the ranks in ``places``. Nothing where there are no copies.
+    GPUs always; a process that crashed or was killed, and a file system that did not answer, only where the process is
+    one of the ranks in ``places``. Each complaint has the node's name as host. Nothing where there are no copies.
     """
     for file in sorted((folder / FOLDER).glob("*.kernel.log"))[:_MOST_KERNEL_LOGS]:
         reading = read_complaints(file)
@@ -269,7 +270,8 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
 def _is_caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
     """Return whether the traceback ``item`` was only logged, for its rank has raised another exception after it.
 
-    False for any line that no logger printed (without ``logged``). ``roots`` are all lines that may be causes.
+    That is one that nobody caught, further below in the same log. False for any line that no logger printed (without
+    ``logged``). ``roots`` are all lines that may be causes.
     """
     return item.logged and any(
         other.raised and not other.logged and other.line.rank == item.line.rank and other.offset > item.offset
@@ -377,7 +379,7 @@ def _cause_of_complaint(item: Complaint, readings: Sequence[Reading], places: Pl
     """Return the failure's cause that the chosen log line ``item`` stands for, with its rank, node and GPU.
 
     Each is None where neither the line nor ``places`` tells. It also says whether the line speaks for keeping jobs off
-    the node. ``readings`` are all logs.
+    the node. ``readings`` are all logs, that of the line among them; they are not changed.
     """
     found, kind = item.signature, item.signature.id
     reading = _reading_of(item, readings)
@@ -424,7 +426,8 @@ def _place_from_torchrun(item: Complaint, reading: Reading, places: Places) -> t
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
     """Return (rank, node) of the task that ended first by itself, by the word of what started it (srun, torchrun).
 
-    In the order of the logs; lines that say "Terminated" are left out. Each is None where nothing tells.
+    Only the first such line counts, in the order of the logs; those that say "Terminated" are left out. Each is None
+    where neither that line nor ``places`` tells, and both are where there is no such line.
     """
     says = (
         item

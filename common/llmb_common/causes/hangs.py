@@ -257,9 +257,10 @@ class RankFile:
 def read_ranks(run_folder: Path) -> list[RankFile]:
     """Return what the ranks of the run's last start wrote about themselves, sorted by rank.
 
-    Read from the files ``ranks/NUMBER.txt`` of the run's folder, of the first 65,536 by name. The last start is that of
-    the greatest (job id, restart). Ranks that have written nothing since then are missing, whatever they wrote in
-    earlier starts; links and damaged or unreadable rank files are left out. Empty where there are none.
+    Read from the files ``ranks/NUMBER.txt`` in ``run_folder``, the run's, of the first 65,536 by name. The last start
+    is that of the greatest (job id, restart). Ranks that have written nothing since then are missing, whatever they
+    wrote in earlier starts; links and damaged or unreadable rank files are left out. Empty where there are none, or no
+    folder.
     """
     try:
         files = sorted((run_folder / FOLDER).glob("[0-9]*.txt"))[:_MOST_FILES]

@@ -95,9 +95,10 @@ def _lost_links(log: KernelLog) -> Counter[str]:
 
 
 def _count_by_device(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
-    """Return how many lines of a node's kernel log match ``pattern``, by the device that its first group names.
+    """Return how many lines of a node's kernel ``log`` match ``pattern``, by the device that its first group names.
 
-    Each line counts once. Devices without a line are left out; empty where no line matches.
+    That group must take part in each match. Each line counts once. Devices without a line are left out; empty where no
+    line matches.
     """
     found = (pattern.search(text) for _, text in log.lines)
     return Counter(match[1] for match in found if match)

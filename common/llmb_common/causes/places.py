@@ -102,8 +102,8 @@ class Places:
     def add_nodes(self, found: Nodes) -> None:
         """Take over the first rank of each node and the PCIe addresses of its GPUs from the nodes' own records.
 
-        The GPU with index I on a node is that of the node's first rank plus I. They replace what was known of these
-        nodes.
+        The GPU with index I on a node is that of the node's first rank plus I; GPUs without an address are left out.
+        They replace what was known of these nodes.
         """
         for node in found.nodes:
             self.first[node.host] = node.rank

@@ -142,6 +142,7 @@ class Reading:
     """
 
     log: Path
+    """The path of the log."""
     complaints: list[Complaint] = field(default_factory=list)
     overtaken: list[Complaint] = field(default_factory=list)
     """Tracebacks with more than one iteration after them: the cause only of a rank that is known to have ended."""
@@ -440,9 +441,9 @@ def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
 
 
 def line_number_of(item: Complaint) -> int | None:
-    """Return the number of a complaint's line in its log, from 1; None where the log cannot be opened or read any more.
+    """Return the number of the line ``item`` in its log, from 1; None where the log cannot be opened or read any more.
 
-    A log that has been shortened since is counted to its end.
+    The log is read again for it. One that has been shortened since is counted to its end.
     """
     number, left = 1, item.offset
     try:

@@ -173,9 +173,9 @@ _OF_NUMBERS: dict[str, Role] = {"context": "noise", "teardown": "teardown", "cas
 def _signature_of_number(found: FailureSignature, text: str) -> FailureSignature:
     """Return a copy of ``found``, the signature of Xids or SXids, for the error number that ``text`` names.
 
-    ``found`` itself where it names none. The id becomes ``xid-NUMBER`` or ``sxid-NUMBER``. A known Xid gets its
-    meaning, cause, role, fault, certainty, ``keep_out`` and remedy; one that the table does not know is only possibly
-    a cause. An SXid gets role, meaning and remedy.
+    ``found`` itself where it names none. The ``id`` becomes ``xid-NUMBER`` or ``sxid-NUMBER``, and ``what`` has the
+    number. A known Xid gets its meaning, cause, role, fault, certainty, ``keep_out`` and remedy; one that the table
+    does not know is only possibly a cause, and otherwise as ``found``. An SXid gets role, meaning and remedy.
     """
     match = _XID.search(text)
     if match is None:

@@ -100,15 +100,16 @@ class Container(msgspec.Struct, frozen=True):
 class Held(Protocol):
     """Nodes that are held for this command, on which it can run programs until they are given back.
 
-    ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this process
-    is part of. The property ``nodes`` has their names, each once; ``addresses``, a property, maps each name to the
-    address by which other nodes reach it (a node that the scheduler no longer knows is missing), and may raise
+    ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this
+    process is part of. The property ``nodes`` has their names, each once; ``addresses``, a property, maps each name to
+    the address by which other nodes reach it (a node that the scheduler no longer knows is missing), and may raise
     ``SchedulerError``; the property ``port`` is the first of 4096 TCP ports for programs on them that talk to each
-    other. ``run`` runs the program ``argv``, the words of its command line, on ``nodes`` (names; empty: on all), for at
-    most ``seconds``, and returns one ``Answer`` for all of them, never raising. ``talk`` returns a context with a
-    ``Conversation``, for a program that takes orders; it raises OSError where that cannot be started. ``inside`` is the
-    container, None: without one. ``unreached`` returns the names of the nodes on which a program was not started, in no
-    particular order, empty where nothing tells.
+    other. ``run`` runs the program ``argv``, the words of its command line, once on each of ``nodes`` (names of held
+    ones; empty: on all), for at most ``seconds``, and returns one ``Answer`` for all of them, with status 0 only where
+    all succeed, never raising. ``talk`` returns a context with a ``Conversation`` with the program on these nodes,
+    which takes orders; it raises OSError, on entering, where that cannot be started. ``inside`` is the container,
+    None: without one. ``unreached`` returns the names of the nodes on which the program of an ``Answer`` was not
+    started, in no particular order, empty where nothing tells.
     """
 
     @property
@@ -145,11 +146,12 @@ class Held(Protocol):
     ) -> AbstractContextManager[Conversation]:
         """Return a context in which ``argv`` runs on ``nodes`` (empty: on all that are held) and can be talked to.
 
-        What is sent reaches the program on all of these nodes, and what they print comes together, line by line, in any
-        order of nodes. In the container ``inside``, or without one (None). The programs are ended with the context.
+        What is sent reaches the program on all of these nodes, and what they print comes together, line by line, in
+        any order of nodes. In the container ``inside``, or without one (None). The programs are ended with the
+        context.
 
         Raises:
-            OSError: the program cannot be started
+            OSError: the program cannot be started (on entering the context)
         """
 
     def unreached(self, answer: Answer) -> Sequence[str]:
@@ -207,15 +209,17 @@ class Executor(JobScript):
     """One way of running jobs (Slurm, or this machine alone): checks, starts, observes and ends them.
 
     ``executor_for`` makes it. It keeps no state; records on disk do. For a plan, ``check`` raises where this machine
-    lacks what the job needs, ``doubts`` returns sentences on what may go wrong, ``options`` the scheduler's further
-    options, as words. ``start`` and ``start_series`` submit runs on record as SUBMITTING and return their records,
-    saved; ``series_conflict`` returns why runs cannot share one job (empty: they can). ``poll`` returns by run id what
-    has become of runs, ``cancel`` by run id the record of each run that surely ended, or the error why it was not
-    ended. ``failed_nodes`` returns the names of unfit nodes, ``nodes_now`` by node why a job cannot have it (empty: it
-    can), ``topology`` by node its switch. ``hold`` returns a context with nodes to run programs on, ``own_nodes`` those
-    of this process's job. Errors are of ``LLMBError``, or OSError where files cannot be read or programs not started;
-    ``poll``, ``doubts`` and ``topology`` raise none. The default methods are for a way without a scheduler: those that
-    need one raise ``RequestError``, ``start_series`` ``NotImplementedError``.
+    lacks what the job needs (``EnvironmentLacks``, ``ConfigError``), ``doubts`` returns sentences on what may go
+    wrong, ``options`` the scheduler's further options, as words. ``start`` and ``start_series`` submit runs on record
+    as SUBMITTING and return their records, saved (``SchedulerError``: there is no job, ``AnswerLost``: nobody knows);
+    ``series_conflict`` returns why runs cannot share one job (empty: they can). ``poll`` returns by run id what has
+    become of runs, ``cancel`` by run id the record of each run that surely ended, or the error why it was not ended;
+    runs that may still end are missing there. ``failed_nodes`` returns the names of unfit nodes of a host list (empty:
+    of all), ``nodes_now`` by node why a job cannot have it (empty: it can), ``topology`` by node its switch. ``hold``
+    returns a context with nodes to run programs on, ``own_nodes`` those of this process's job. All errors are of
+    ``LLMBError``, or OSError where files cannot be read or programs not started; ``poll``, ``doubts`` and ``topology``
+    raise none. The default methods are for a way without a scheduler: those that need one raise ``RequestError``,
+    ``start_series`` ``NotImplementedError``.
     """
 
     @abstractmethod
@@ -290,7 +294,7 @@ class Executor(JobScript):
 
     @abstractmethod
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        """Return what has become of runs, a finding for each by run id; their records are not changed.
+        """Return what has become of the runs of ``records``, a finding for each by run id; the records are not changed.
 
         The finding has no ``state`` where there is nothing new. Nothing is raised where the scheduler does not answer:
         the finding's ``unknown`` then says why.

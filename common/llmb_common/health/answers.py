@@ -37,9 +37,9 @@ class _Value(msgspec.Struct):
 class _Result(msgspec.Struct):
     """What became of one call to the program on a node: a value, an error, or that the call hung.
 
-    One of ``value``, ``error`` and ``hung`` is there; ``died`` goes with an error, ``state`` and ``stuck`` with
-    ``hung``. What does not apply is unset or empty. Decoded to check an answer's form: values of other types are
-    refused, unknown keys are no fault.
+    One of ``value``, ``error`` and ``hung`` is there, which is not checked; ``died`` goes with an error, ``state`` and
+    ``stuck`` with ``hung``. What does not apply is unset or empty. Decoded to check an answer's form: values of other
+    types are refused, unknown keys are no fault.
     """
 
     value: _Value | msgspec.UnsetType = msgspec.UNSET

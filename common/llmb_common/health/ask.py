@@ -142,9 +142,10 @@ def parse_frames(output: str) -> dict[str, Any]:
 
 
 def _unpack_frame(text: str) -> dict[str, Any] | None:
-    """Return the answer that a node's program has packed into ``text``, a dict; None for a text that it has not.
+    """Return the answer that a node's program has packed into ``text``, a dict; None for any other or damaged text.
 
-    Of what it unpacks to, at most 32 MiB are read, so that a hostile answer cannot fill the memory.
+    Of what it unpacks to, at most 32 MiB are read, so that a hostile answer cannot fill the memory; None for a larger
+    one.
     """
     try:
         packed = base64.b64decode(text, validate=True)
@@ -358,12 +359,12 @@ def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
 def exclude_unfit(install: Path, unfit: Mapping[str, str], days: float = DAYS) -> None:
     """Put nodes on the installation's list of excluded nodes for ``days`` days, or parts of days, from now on.
 
-    ``install`` is the installation. ``unfit`` says by node what it fails of, on one line, which becomes the reason,
-    after ``health:``; a node that is on the list already gets the new one. Nothing is done where it is empty. They are
-    put there one after the other: after an error those before it are on it.
+    ``install`` is the installation. ``unfit`` says by the name of a node what it fails of, on one line, which becomes
+    the reason, after ``health:``; a node that is on the list already gets the new reason and end. Nothing is done
+    where it is empty. They are put there one after the other: after an error those before it are on it.
 
     Raises:
-        RequestError: ``days`` is not above 0 and at most 3650, or a reason is not one printable line
+        RequestError: ``days`` is not above 0 and at most 3650, a reason is not one printable line, or a name is none
         RecordError: the list cannot be read or written, or is locked for 20 s
         OSError: the list cannot be locked for another reason
     """

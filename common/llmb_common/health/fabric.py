@@ -96,9 +96,9 @@ def with_fabric(
     """Return a copy of ``found``, the health of held nodes, with what those that did not fail give under load.
 
     ``install`` is the installation, with the site's settings and baselines. ``needs`` is what jobs need of a node,
-    with the image to work in. The verdicts are judged anew with what is found. ``found`` itself where all nodes failed
-    or are silent. ``topology`` is the switch or block of each node by its name, as far as known. With ``sizes`` all
-    nodes together also reduce buffers of several sizes.
+    with the image to work in. Nodes whose status is ``ok`` or ``warn`` are put to work; the verdicts are judged anew
+    with what is found. ``found`` itself where there are no such nodes. ``topology`` is the switch or block of each
+    node by its name, as far as known. With ``sizes`` all nodes together also reduce buffers of several sizes.
 
     Raises:
         ConfigError: the site's configuration cannot be read
@@ -137,9 +137,9 @@ class _FabricRun:
     """One measurement of a cluster's fabric, from single GPUs to all nodes together.
 
     Made from the workers that measure, what jobs need, the switch of each node by name (as far as known), and what the
-    site expects. ``run`` measures, once, and returns None; then ``measurement`` has the results, and ``loads`` what
-    was seen of GPUs under load, by node. ``run`` raises ``SchedulerError`` where the measuring program has ended on
-    all nodes.
+    site expects. ``run`` measures, once, and returns None (``sizes``: whether all nodes together also reduce buffers
+    of several sizes); then ``measurement`` has the results, and ``loads`` what was seen of GPUs under load, by node.
+    ``run`` raises ``SchedulerError`` where the measuring program has ended on all nodes.
     """
 
     def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
@@ -294,8 +294,8 @@ def fabric_remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Itera
 def _facts_under_load(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:
     """Return a copy of a node's facts with what was seen of its GPUs under load, and of its network in NCCL's log.
 
-    ``looks`` are as its program sends them; if they cannot be read, there are none. ``lines`` are those of NCCL's log;
-    empty: ``nccl`` is None.
+    ``looks`` are as its program sends them; if they cannot be read, there are none. They become ``samples``, and the
+    first of them ``load``, an empty one without any. ``lines`` are those of NCCL's log; empty: ``nccl`` is None.
     """
     try:
         load = from_plain(list(looks), tuple[Snapshot, ...])

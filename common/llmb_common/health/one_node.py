@@ -162,7 +162,8 @@ def _probe_container(held: Held, container: Container, trial: str) -> ContainerP
 def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
     """Return the values in lines ``NAME=VALUE``, by name, in their order; a name may come more than once.
 
-    Without blanks around either; the first ``=`` counts. Lines without ``=``, or with nothing behind it, are left out.
+    Without blanks around either; the first ``=`` counts. Lines without ``=``, or with nothing at all behind it, are
+    left out; blanks alone are an empty value.
     """
     values: dict[str, list[str]] = {}
     for line in lines:

@@ -23,11 +23,12 @@ from llmb_common.results.slow_nodes import NodeRun, Witness, witnesses
 
 
 def after_training(verdict: FabricVerdict, runs: Sequence[NodeRun]) -> FabricVerdict:
-    """Return the verdict on a fabric with what training runs say of each node that it only warns of.
+    """Return a copy of the verdict on a fabric with what training runs say of each node that it only warns of.
 
     Such a node fails if runs with it are slower than runs without by more than chance, and no other node was in all of
-    them, too. ``runs`` may be of any nodes; nothing is measured here, and ``verdict`` is not changed. It is returned
-    as it is where it warns of no single node.
+    them, too; else its finding stays a warning. Either gets the runs' word as ``training``; all other findings stay.
+    ``runs`` may be of any nodes; nothing is measured here, and ``verdict`` is not changed. It is returned as it is
+    where it warns of no single node.
     """
     suspects = verdict.suspects
     if not suspects:
@@ -71,8 +72,10 @@ def _words(witness: Witness) -> str:
 def with_training(found: Health, runs: Sequence[NodeRun]) -> Health:
     """Return the health of nodes with what training runs say of those that the fabric's verdict only warns of.
 
-    Their verdicts are judged anew; ``found`` is not changed. It is returned as it is where no fabric was measured, or
-    it warns of no single node.
+    It is a copy in which the fabric's verdict is that of ``after_training``: a node that was warned of may fail now,
+    none gets better. The verdicts on these nodes are judged anew with the findings' new texts and levels; ``found`` is
+    not changed. It is returned as it is where no fabric was measured, or its verdict warns of no single node. ``runs``
+    may be of any nodes; without any no level changes.
     """
     if found.fabric is None or not found.fabric.verdict.suspects:
         return found

@@ -27,9 +27,10 @@ _ORDER = ("fail", "warn", "unknown")
 class NodeVerdict(msgspec.Struct, frozen=True):
     """The verdict of a health check on one node: its status, and the remarks that led to it, the worst first.
 
-    ``judge`` makes it, and ``with_remarks`` and ``without_remarks`` make new ones of it. The property ``reason`` is why
-    the node is not to be used: the first three of its failures, else of all remarks, joined by ``; `` and cut to 300
-    characters; empty where there are none.
+    ``judge`` makes it, and ``with_remarks`` and ``without_remarks`` make new ones of it. ``node`` is the node's name;
+    ``remarks``, empty for none, are printable, at most 300 characters each. The property ``reason`` is why the node is
+    not to be used: the first three of its failures, else of all remarks, joined by ``; `` and cut to 300 characters;
+    empty where there are none.
     """
 
     node: str
@@ -50,7 +51,8 @@ class NodeVerdict(msgspec.Struct, frozen=True):
 class Fabric(msgspec.Struct, frozen=True):
     """What was measured of the fabric between nodes under load, and the verdict on it.
 
-    ``with_fabric`` makes it.
+    ``with_fabric`` makes it. ``measurement`` has the figures of GPUs, nodes and groups of nodes, and ``verdict`` the
+    judgement on them; ``with_training`` makes a copy whose verdict has what training runs say.
     """
 
     measurement: FabricMeasurement
@@ -113,11 +115,11 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
 
 
 def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
-    """Return the health verdicts in their order, those of nodes in ``taken`` judged anew without the remarks there.
+    """Return the health ``verdicts`` in their order, those of nodes in ``taken`` judged anew without the remarks there.
 
-    Remarks are compared as a whole, in the form in which they are shown; those that a node does not have are ignored. A
-    node that is left without any is ``ok``; a silent one that is judged anew is no longer silent. Verdicts of other
-    nodes are returned as they are.
+    Remarks are compared as a whole, in the form in which they are shown; those that a node does not have are ignored.
+    A node that is left without any is ``ok``; a silent one that is judged anew is no longer silent. Verdicts of other
+    nodes, and of those with no remarks in ``taken``, are returned as they are.
     """
     kept = []
     for item in verdicts:
@@ -142,9 +144,10 @@ def _verdict(node: str, node_answers: Mapping[str, NodeFacts | None], found: Seq
 
 
 def _worst_verdict(node: str, found: Iterable[Remark]) -> NodeVerdict:
-    """Return the health verdict on a node by its worst remark; ``ok`` where there is none to fail or warn.
+    """Return the health verdict on ``node`` by the worst of the remarks ``found``; ``ok`` where none fails or warns.
 
-    The remarks in it are made printable and sorted, the worst first.
+    The remarks in it are made printable and sorted, the worst first; those of level ``unknown`` stay, too, as the
+    last.
     """
     shown = [_shown(remark) for remark in found]
     shown.sort(key=lambda remark: _ORDER.index(remark.level))

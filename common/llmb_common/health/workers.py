@@ -63,12 +63,13 @@ class Workers:
     """The nodes on which the measuring program runs, and takes orders, one after the other.
 
     ``start_workers`` makes it and returns it ready; it takes orders only within that context. ``measure_gpus`` returns
-    the nodes' answers by name, ``all_reduce`` for each group a list of measurements, one for each of the sizes in
-    bytes, ``all_reduce_by_rail`` one list of all rails' measurements; a measurement has an error where a rank gave no
-    time. They, and ``require_step``, raise ``SchedulerError`` once the program has ended on all nodes. Nodes that fail
-    to answer are in ``lost`` from then on, with the reason by name, and no longer in the property ``nodes``, a list of
-    names in the order given. ``logs`` has lines of NCCL's log, by node. ``wait_until_ready`` is for ``start_workers``
-    alone.
+    the nodes' answers by name, dicts with ``alone`` (by GPU, its index as text) and ``load``; ``all_reduce`` for each
+    group a list of measurements, one for each of the sizes in bytes, both in their order; ``all_reduce_by_rail`` one
+    list of measurements, for each group all its rails; a measurement has an error where a rank gave no time. They, and
+    ``require_step``, which checks only that, raise ``SchedulerError`` once the program has ended on all nodes. Nodes
+    that fail to answer are in ``lost`` from then on, with the reason by name, and no longer in the property ``nodes``,
+    a list of names in the order given. ``logs`` has lines of NCCL's log, by node. ``wait_until_ready`` is for
+    ``start_workers`` alone.
     """
 
     def __init__(self, conversation: Conversation, needs: Needs, nodes: Sequence[str], port: int) -> None:
@@ -128,9 +129,10 @@ class Workers:
     def _on_free_ports(self, groups: Groups, measure: Callable[[Groups], Measured]) -> Measured:
         """Return what ``measure`` gives for the groups of nodes; those whose port was taken are measured once more.
 
-        ``measure`` is called with groups, and returns their measurements in that order; the second time with those
-        alone whose port was taken and none of whose nodes is lost. What it gives then counts. That another program has
-        the port says nothing of the nodes.
+        ``measure`` is called with groups, and returns a list of measurements for each, in that order; the second time
+        with those alone whose port was taken and none of whose nodes is lost. What it gives then counts, even if the
+        port was taken again. The result is in the order of ``groups``. That another program has the port says nothing
+        of the nodes.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -168,9 +170,10 @@ class Workers:
     def all_reduce_by_rail(self, groups: Groups, size: int, seconds: float) -> list[GroupMeasurement]:
         """Measure all-reduces among the GPUs with the same index on each node of a group: one for each index (rail).
 
-        All at once, for disjoint groups and a buffer of ``size`` bytes, for at most ``seconds``. Return one list of
-        measurements, for each group all its rails, in their order; with an error where a rank gave no time. Groups of
-        which another program has a port are measured once more. Nodes that do not answer are noted in ``lost``.
+        All at once, for disjoint ``groups``, lists of node names, and a buffer of ``size`` bytes, for at most
+        ``seconds``. Return one list of measurements, for each group all its rails, in their order; with an error where
+        a rank gave no time. Groups of which another program has a port are measured once more. Nodes that do not
+        answer are noted in ``lost``.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -179,10 +182,10 @@ class Workers:
         return list(chain.from_iterable(measured))
 
     def _by_rail(self, groups: Groups, size: int, seconds: float) -> Measured:
-        """Measure all-reduces of each rail in groups of nodes, once; return for each group one measurement a rail.
+        """Measure all-reduces of each rail in ``groups`` of nodes, once; return for each group one measurement a rail.
 
-        A rail is the GPUs with the same index on each node. ``size`` is that of the buffer in bytes, and it takes at
-        most ``seconds``.
+        The groups are disjoint lists of node names; they and the rails come in their order. A rail is the GPUs with
+        the same index on each node. ``size`` is that of the buffer in bytes, and it takes at most ``seconds``.
 
         Raises:
             SchedulerError: the measuring program has ended on all nodes
@@ -207,10 +210,11 @@ class Workers:
         return first
 
     def _send_order(self, order: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
-        """Give the nodes an order, values for JSON without a number; return the answers by node.
+        """Give the nodes an order, values for JSON; return the answers by node.
 
-        All nodes get it; ``nodes`` are those whose answers are waited for, about ``seconds`` long. Those that cannot
-        carry it out, or do not answer in time, are noted in ``lost`` and left out.
+        All nodes get ``order``, with a number that is added here; ``nodes`` are those whose answers are waited for,
+        about ``seconds`` long. Those that cannot carry it out, or do not answer in time, are noted in ``lost`` and
+        left out.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -298,7 +302,8 @@ def _why_silent(number: int) -> str:
 def _nccl_lines(answer: Mapping[str, Any], rank: int | None = None) -> Iterator[str]:
     """Yield the lines of NCCL's log in a node's answer, of all its ranks or only of its rank ``rank`` (None: of all).
 
-    Ranks count from 0 on each node. Nothing where the answer has no such lines.
+    Rank by rank in the order of ``answer``, which has passed ``readable``; ranks count from 0 on each node. Nothing
+    where the answer has no such lines.
     """
     for name, result in answer.get("ranks", {}).items():
         if rank is not None and name != str(rank):
@@ -314,8 +319,8 @@ def _group_measurements(
 
     ``group`` has the nodes' names, and ``answers`` their answers by name, in which nodes may be missing. On each node
     the ranks with these ``indexes`` took part. The time is the median of all ranks. If any rank gave no time, each
-    measurement has an error instead, such as ``n1 rank 3: it is stopped``, and says which ranks hung, counted from 0
-    within the group.
+    measurement has an error instead, such as ``n1 rank 3: it is stopped``, and ``hung_ranks``, those that hold up the
+    others; both count ranks from 0 within the group, node after node.
     """
     count = len(indexes)
     results: list[dict[str, Any] | None] = []
@@ -352,7 +357,9 @@ def _of_rail(group: Sequence[str], rail: int, size: int, answers: Mapping[str, M
 def _rank_seconds(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[float]:
     """Return the seconds that a rank took for each of ``sizes``; empty where it gave no time, or not for all.
 
-    ``result`` is what its node said of it, as JSON has it; None: nothing.
+    ``result`` is what its node said of it, in the form of ``_Result`` as JSON has it; None: nothing. Its list
+    ``seconds`` counts only where it has as many times as there are ``sizes``; it is returned as it is, and its times
+    are in the order of ``sizes``.
     """
     value = (result or {}).get("value") or {}
     seconds: Sequence[float] = value.get("seconds", ())

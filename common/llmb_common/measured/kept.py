@@ -311,8 +311,9 @@ def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
     """Return a text that changes with all that decides what ``code``, a hash of code, reads of a run.
 
     That is its log and its files in ``folder`` (``job.json``, ``run.json`` and ``events.jsonl``), each by inode, size
-    and time of change, and its recorded state. ``folder`` and ``log`` are paths. Empty where one of the files changed
-    within the last two seconds: it could change again without a trace. A missing file counts as such.
+    and time of change, and its recorded state, of which only ``state.state`` and ``state.detail`` count. ``folder``
+    and ``log`` are paths. Empty where one of the files changed within the last two seconds: it could change again
+    without a trace. A missing file counts as such.
     """
     now = time.time_ns()
     parts = [code, state.state, state.detail]

@@ -42,11 +42,12 @@ def measure(
     """Return every run in ``runs``, folders or rows of the index, with what was measured of it, in their order.
 
     ``workspace`` has the installation, its recipes and baselines. A folder stands for all runs in it at any depth,
-    sorted by path, and may also be a log. Measured are the iterations that its document measures, or those of
-    ``window``. Each run comes once: a copy of a run is left out. Of a row of the index nothing is read if the run has
-    not changed and there is no ``window``; what is read is kept in the index. ``known`` are up-to-date records by
-    folder (None: none); of other live runs the scheduler is asked, and their records are updated. A log that LLMB did
-    not write is measured by itself. Copies and records that cannot be read are told by notices, and nothing is raised
+    sorted by path, and may also be a log; one that does not exist counts as a log that cannot be read. Measured are
+    the iterations that its document measures, or those of ``window``. Each run comes once: a copy of a run is left
+    out. Of a row of the index nothing is read if the run has not changed and there is no ``window``; what is read
+    is kept in the index. ``known`` are up-to-date records by run folder, spelled as it is found from ``runs``
+    (None: none); of other live runs the scheduler is asked, and their records are updated. A log that LLMB did not
+    write is measured by itself. Copies and records that cannot be read are told by notices, and nothing is raised
     for them. Empty where folders have no runs.
 
     Raises:
@@ -89,10 +90,10 @@ def measure(
 
 
 def _measured_run(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
-    """Return the ``MeasuredRun`` of a log that was read, or is kept in the index.
+    """Return the ``MeasuredRun`` of a log that was read, or is kept in the index; nothing is read here.
 
     ``judge`` is what the command's runs are held against. ``row`` is the run's row in the index; None: LLMB did not
-    make the log. ``more`` are further fields of it, by name.
+    make the log. ``more`` are further fields of it, by name, such as ``found`` and ``known``.
     """
     return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
 
@@ -100,13 +101,16 @@ def _measured_run(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -
 def _slow_search_note(folder: Path) -> Callable[[], None]:
     """Return a function without arguments to call after each folder of a search for runs.
 
-    Once the search has taken two seconds, it prints a message on standard error, a single time, that ``folder`` is
-    searched.
+    Once two seconds have passed since this call, it prints a message on standard error, a single time, that
+    ``folder`` is searched.
     """
     due = time.monotonic() + SILENT_SECONDS
 
     def folder_searched() -> None:
-        """Print a message, once, if the search for runs in the enclosing function's ``folder`` has taken long."""
+        """Print a message, once, if more than two seconds have passed since the enclosing function was called.
+
+        It is on standard error, and says that ``folder``, the enclosing function's argument, is searched for runs.
+        """
         nonlocal due
         if time.monotonic() > due:
             due = math.inf
@@ -158,9 +162,10 @@ def _without_copies(
 ) -> list[RunFiles | MeasuredRun]:
     """Return the items of ``found`` with each run once: a copy of a run's folder is no repeat of the run.
 
-    ``workspace`` has the installation. ``records`` are those of the folders in ``found``. Of folders with the same run
-    id one in the installation counts, else the first; a notice tells of each copy. Rows of runs that are read now,
-    too, are left out. The order stays.
+    ``workspace`` has the installation. ``records`` are those of the folders in ``found``, by folder. Of folders
+    with the same run id one in the installation counts, else the first; a notice tells of each copy. Rows whose
+    folder has an entry in ``records`` are left out, too, as that run is read now. Several logs in one folder stay
+    several items. The order stays.
     """
     together: dict[str, list[str]] = {}
     for item in found:
@@ -203,8 +208,8 @@ def _read_one(
 
     Args:
         files: its log, and the folder it lies in
-        records: the record of each run folder
-        logs: how many logs lie in each run folder
+        records: the record of each run folder; a folder that it lacks has none
+        logs: how many logs lie in each run folder; it must have that of ``files``, which may be None
         window: the iterations to measure; None: as documented
         kept: what the index keeps of logs
         judge: what runs are compared with

@@ -92,12 +92,14 @@ _INCOMPLETE: dict[str, Outcome] = {
 class Judge:
     """What the runs of one command are held against: recipes, baselines and the site's past runs.
 
-    Made from the command's workspace, whose ``baselines`` it reads at once; ``past`` is empty until ``measure`` sets
-    it. ``recipe`` returns that of a run (None: LLMB did not make the run, or no recipe has its workload any more),
-    ``reference`` what its speed is compared with (None: nothing), and ``work`` the TFLOP that one GPU does in a step as
-    planned (None: not known). They raise ``RecipeError`` or ``ConfigError`` where recipes or the site's configuration
-    cannot be read, the last two also ``RecordError``, where the run's record cannot, and ``reference`` OSError, where
-    its log is gone. Repeats share a reference, so that it is found once for each kind of run.
+    Made from the command's ``workspace``, whose ``baselines`` it reads at once, a list (empty, with a notice, where
+    they cannot be read); ``past`` (``PastRuns``) is empty until ``measure`` sets it. ``recipe`` returns the
+    ``Recipe`` of a run (None: LLMB did not make the run, or, with a notice, no recipe has its workload any more),
+    ``reference`` the ``Reference`` that its speed is compared with (None: nothing), and ``work`` the TFLOP that one
+    GPU does in a step as planned (None: not known). They raise ``RecipeError`` or ``ConfigError`` where recipes or
+    the site's configuration cannot be read, the last two also ``RecordError``, where the run's record cannot, and
+    ``reference`` OSError, where its log is gone. Repeats share a reference, so that it is found once for each kind
+    of run.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -183,20 +185,30 @@ def _baselines(workspace: Workspace) -> list[Baseline]:
 class MeasuredRun:
     """One run, or one log that LLMB did not make, with what was measured of it.
 
-    ``measure`` makes it; two are equal only if they are the same object. All names but ``forget`` and ``earlier`` are
-    properties, found out when first asked for; ``forget`` drops from memory what can be read again. Of a log that LLMB
-    did not make ``record`` is None, ``run_id`` and ``software`` empty, ``created`` (Unix seconds) 0. ``status`` says
-    what became of the run, ``outcome`` that in a word or two for tables, ``failed`` whether it ended without a result,
-    ``why`` why (None: it did not fail). ``good`` is its step time if that may be compared, else None, ``unfit`` why not
-    (empty: it may); ``step_seconds`` is the mean step in seconds (None: not measured). ``verdict`` is None where the
-    recipe is gone, ``figures`` also without a step time, ``reference`` where it is compared with nothing.
-    ``not_training``, ``remarks`` and ``problems`` are sentences (empty: nothing is wrong), ``why_not_training`` the
-    first as one text, ``findings`` what its nodes say against it. ``memory_gib`` and ``memory_reserved_gib`` are peaks
-    in GiB (None: not known). ``baselines`` are all of the installation, ``past`` the site's past step times. ``files``,
-    ``timing``, ``style``, ``steps``, ``account`` and ``extras`` are never None. ``earlier`` returns how its repeats
-    scatter, without the runs whose ids it is given. What needs the record raises ``RecordError``; ``good``, ``outcome``
-    and all that judges the run also ``RecipeError`` and ``ConfigError``; and ``verdict``, ``reference``, ``figures``
-    and ``remarks`` OSError as well, where the log is gone.
+    ``measure`` makes it; two are equal only if they are the same object. All names but two are properties, found
+    out when first asked for: the method ``forget`` drops from memory what can be read again, and ``earlier``
+    returns how its repeats scatter (``Squares``), without the runs whose ids it is given.
+
+    Texts are ``run_id`` and ``software`` (empty of a log that LLMB did not make), ``outcome`` (a word or two for
+    tables, such as ``measured`` or ``failed``), ``unfit`` (why ``good`` is None; empty: it is not) and
+    ``why_not_training``. The latter joins the sentences of ``not_training``, a tuple as ``remarks`` is, while
+    ``problems`` is a list; none has a period, and all are empty where nothing is wrong. ``findings`` is a tuple of
+    what its nodes say against it (``NodeFinding``). Numbers are ``created`` (Unix seconds; 0 of a log that LLMB did
+    not make), ``step_seconds`` (the mean step), ``memory_gib`` and ``memory_reserved_gib`` (peaks in GiB), the last
+    three None where they are not known; ``failed`` is a bool, whether it ended without a result. Never None are
+    ``files`` (``RunFiles``), ``timing`` (``RunTiming``), ``style`` (``Style``), ``status`` (``Status``: what became
+    of it), ``steps`` (``MeasuredSteps``), ``account`` (``NodeSummary``), ``extras`` (``Extras``), ``baselines``
+    (every ``Baseline`` of the installation) and ``past`` (``PastRuns``: the site's past step times). These may be
+    None: ``record`` (``RunRecord``), of a log that LLMB did not make; ``good`` (``StepTime``), where it may not be
+    compared; ``why`` (``Diagnosis``), where it did not fail; ``verdict`` (``Verdict``), where the recipe is gone;
+    ``figures`` (``Figures``), also without a step time; ``reference`` (``Reference``), where it is compared with
+    nothing.
+
+    ``record``, ``style``, ``account``, ``extras``, ``findings``, ``problems``, ``why`` and the two peaks raise
+    ``RecordError`` where the run's record cannot be read; ``good``, ``unfit``, ``outcome``, ``failed``,
+    ``not_training`` and ``why_not_training`` also ``RecipeError`` and ``ConfigError``; ``verdict``, ``reference``,
+    ``figures`` and ``remarks`` OSError as well, where the log is gone. The others raise nothing, but iterations of
+    ``timing``, when they are asked for, OSError.
     """
 
     summary: LogSummary
@@ -214,7 +226,9 @@ class MeasuredRun:
     repeats tell.
     """
     packed: RunTiming | bytes = b""
-    """What its log says of each iteration, as it was read or as the index has it."""
+    """What its log says of each iteration, as it was read or as the index has it; empty: the log is read when it is
+    asked for.
+    """
     known: RunRecord | None = None
     """The record, where it was read; None: it is read when asked for."""
     found: RunFiles | None = None
@@ -224,7 +238,7 @@ class MeasuredRun:
     def files(self) -> RunFiles:
         """The run's folder and log, with the name that it has in tables.
 
-        Folder or log are None where there is none.
+        Folder or log are None where there is none; without both, the name is empty.
         """
         if self.found is not None or self.row is None:
             return self.found or RunFiles("", None, None)
@@ -278,12 +292,18 @@ class MeasuredRun:
 
     @property
     def status(self) -> Status:
-        """What became of the run, by its log and its record: whether it succeeded, and if not, why."""
+        """What became of the run, by its log and its record: whether it succeeded, and if not, why.
+
+        Its ``state`` is one word, such as ``Success``, ``Failed`` or ``Running``.
+        """
         return self.summary.status
 
     @property
     def steps(self) -> MeasuredSteps:
-        """The run's step time, and what else its measured iterations say."""
+        """The run's step time, and what else its measured iterations say.
+
+        Its ``time`` is None where the log does not have the whole measured window.
+        """
         return self.summary.steps
 
     @property
@@ -325,9 +345,10 @@ class MeasuredRun:
 
     @property
     def unfit(self) -> str:
-        """Why the run has no step time that counts (``good``), as a clause; empty where it has one.
+        """Why the run has no step time that counts (``good``), as a clause without a period; empty where it has one.
 
-        It did not succeed, did not train the planned work, or has not reached the end of the window.
+        It did not succeed (its status's message, else its state), did not train the planned work
+        (``not training: ...``), or has not reached the end of the window (``the window is incomplete``).
 
         Raises:
             RecordError: the run's record cannot be read
@@ -385,7 +406,11 @@ class MeasuredRun:
 
     @property
     def software(self) -> str:
-        """The run's container and engine, as one text; empty for a log that LLMB did not make."""
+        """The software that the run trained with, as one text; empty for a log that LLMB did not make.
+
+        It is the container's name, ``nemo:26.02.01``, or outside containers the packages' versions, with what tells
+        its image from others of that name (``image``) behind it.
+        """
         return f"{self.configuration.partition(' ')[2]}{self.image}"
 
     def earlier(self, judged: Sequence[str]) -> Squares:
@@ -587,8 +612,9 @@ _READ_AGAIN = ("files", "record", "timing", "verdict", "figures", "account", "ex
 def explain(runs: Sequence[MeasuredRun]) -> None:
     """Find out why those of ``runs`` that failed did, all at once, and keep it in them (``why``) and in the index.
 
-    Runs that know already are left out; a run that did not fail, is still live, or is a log that LLMB did not make
-    gets None. Where it raises, none gets anything.
+    A run that ended badly after its last step counts as failed. Runs that know already are left out; a run that did
+    not fail, is still live, or is a log that LLMB did not make gets None. Where it raises, none gets anything. All
+    runs must be of one installation.
 
     Raises:
         RecordError: the record of a failed run cannot be read
@@ -633,9 +659,9 @@ def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
 def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
     """Return the lines below a table of runs on what its verdicts are held against, and how to read them.
 
-    One for each reference, which begins with "reference ", in the order of runs, then their corrections and
-    indications, then one on how to read; each line once, without a period or line break. Empty where no run is
-    compared with anything.
+    One for each reference of ``items``, the table's runs, which begins with "reference ", in their order, then the
+    references' corrections and indications, then one on how to read; each line once, without a period or line
+    break. Empty where no run is compared with anything.
 
     Raises:
         RecordError: the record of a run cannot be read

@@ -40,7 +40,8 @@ def unreadable(fleet: Fleet) -> Iterator[Found]:
 def missing_nodes(fleet: Fleet) -> Iterator[Found]:
     """Yield one finding, how many nodes left a record (``3 of 4``), where the job was planned on more; else nothing.
 
-    It is of no node in particular: its host is empty. Damaged records count as left.
+    It is of no node in particular: its host is empty. Damaged records count as left. Planned are
+    ``fleet.needs.nodes``.
     """
     seen = len(fleet.nodes) + len(fleet.unreadable)
     if seen < fleet.needs.nodes:
@@ -50,8 +51,9 @@ def missing_nodes(fleet: Fleet) -> Iterator[Found]:
 def other_gpus(fleet: Fleet) -> Iterator[Found]:
     """Yield one finding, of no node in particular, where the commonest product of the GPUs is not of the planned type.
 
-    Such as ``planned for H100, but the GPUs are NVIDIA H200``. Nothing where no type is planned, its product names are
-    not known, or no GPU has told its product. A single GPU unlike the others is another rule's matter.
+    Such as ``planned for H100, but the GPUs are NVIDIA H200``; a product of no known type counts as another one.
+    Nothing where no type is planned, its product names are not known, or no GPU has told its product. A single GPU
+    unlike the others is another rule's matter.
     """
     known = GPUS.get(fleet.needs.gpu_type)
     products = Counter(run.gpu.product for run in fleet.gpus if run.gpu.product)
@@ -161,7 +163,9 @@ def hottest_gpu(node: NodeFacts) -> float | None:
 
 
 def seconds_of_driver(node: NodeFacts) -> float | None:
-    """Return the seconds that nvidia-smi took to answer on the node; None where it showed no GPUs."""
+    """Return the seconds that nvidia-smi took to answer on the node; None where it showed no GPUs, or they are not
+    known.
+    """
     return node.seconds.get("gpus") if node.before.gpus else None
 
 
@@ -222,7 +226,8 @@ def _vbios(node: NodeFacts) -> str | None:
 def _firmware(node: NodeFacts) -> str | None:
     """Return the types and firmware of the node's network adapters, each once, sorted, as one text.
 
-    ``TYPE FIRMWARE`` for each, with blanks between. None: no adapter is known.
+    ``TYPE FIRMWARE`` for each, with blanks between; what the kernel does not tell of an adapter is the word None.
+    The result is None where no adapter is known.
     """
     return " ".join(sorted({f"{port.type} {port.firmware}" for port in node.machine.adapters})) or None
 
@@ -256,8 +261,9 @@ _SAME: dict[str, Callable[[NodeFacts], object]] = {
 def drift(nodes: Sequence[NodeFacts]) -> dict[str, dict[str, list[str]]]:
     """Return in what nodes differ that should be alike: by fact (``driver``), then by value, the names of the nodes.
 
-    Facts come in a fixed order, and the value of most nodes first, of equals the first by alphabet; values are cut to
-    200 characters. Empty where they differ in nothing; a node that does not tell a fact is left out of it.
+    Facts have names for people, such as ``firmware of adapters``, and come in a fixed order; the value of most
+    nodes comes first, of equals the first by alphabet. Values are texts, cut to 200 characters, and nodes in the
+    order of ``nodes``. Empty where they differ in nothing; a node that does not tell a fact is left out of it.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for name, value in _SAME.items():

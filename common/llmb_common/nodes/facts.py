@@ -38,8 +38,8 @@ class Adapter(msgspec.Struct, frozen=True):
 class HostFacts(msgspec.Struct, frozen=True):
     """What the kernel says of a node's CPUs, memory, driver and network adapters; None: it does not say.
 
-    ``memory_gib`` is the node's memory in GiB. ``adapters`` has one item for each port of an adapter; empty: there
-    are none.
+    ``memory_gib`` is the node's memory in GiB. ``adapters`` has one item for each port of an adapter, sorted by
+    name; empty: there are none.
     """
 
     kernel: str | None = None
@@ -61,10 +61,11 @@ class GpuState(msgspec.Struct, frozen=True):
 
     ``index`` is its number on the node, from 0. A figure's name ends with its unit: MiB, MHz, W, degrees Celsius
     ("c") or microseconds ("us"). ``product`` is the name of the GPU's model, ``vbios`` a version, ``memory_mib``
-    all memory that it has, ``compute_mode`` such as ``Default`` or ``Exclusive_Process``, ``sm_mhz`` a clock of its
-    processors. ``power_w`` is drawn at this moment, ``power_limit_w`` the limit that is set; names with ``default``
-    are the product's own values. ``pcie_generation`` (5.0) and ``pcie_width`` are those of the link as it runs,
-    ``pcie_generation_max`` and ``pcie_width_max`` the best that it can.
+    all memory that it has, ``memory_used_mib`` what is in use, ``compute_mode`` such as ``Default`` or
+    ``Exclusive_Process``, ``sm_mhz`` a clock of its processors. ``power_w`` is drawn at this moment,
+    ``power_limit_w`` the limit that is set; names with ``default`` are the product's own values,
+    ``memory_temperature_c`` and its limit those of the GPU's memory. ``pcie_generation`` (5.0) and ``pcie_width``
+    are those of the link as it runs, ``pcie_generation_max`` and ``pcie_width_max`` the best that it can.
     """
 
     index: int = 0
@@ -137,12 +138,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     """
 
     time: float = 0.0
-    """Unix time; 0: there was no look."""
+    """Unix time in seconds; 0: there was no look."""
     missing: str | None = None
     """Why there are no GPUs; None: nvidia-smi answered, or was not asked."""
     driver: str | None = None
     cuda: str | None = None
-    """The newest CUDA that the driver supports."""
+    """The newest CUDA that the driver supports, ``12.8``."""
     gpus: tuple[GpuState, ...] = ()
     """In nvidia-smi's order; empty: it lists none, or did not answer."""
 
@@ -153,9 +154,11 @@ class Links(msgspec.Struct, frozen=True):
     up: int = 0
     """Number of links that are up."""
     down: tuple[int, ...] = ()
-    """Numbers of the inactive links."""
+    """Numbers of the inactive links; empty: none, or none is listed."""
     rates: tuple[str, ...] = ()
-    """The different rates of links that are up, sorted as text, as nvidia-smi prints them: ``26.562 GB/s``."""
+    """The different rates of links that are up, sorted as text, as nvidia-smi prints them: ``26.562 GB/s``; empty:
+    none is up, or listed.
+    """
 
 
 class Nvlink(msgspec.Struct, frozen=True):
@@ -199,7 +202,9 @@ class Port(msgspec.Struct, frozen=True):
     gids: tuple[str, ...] = ()
     """Kinds of its addresses, such as ``RoCE v2``; empty: not known."""
     errors: dict[str, int | None] = {}  # msgspec copies it
-    """By the counter's name: by how much it grew within four seconds; None: not known."""
+    """By the kernel's name of the counter, such as ``link_downed``: by how much it grew within four seconds. 0 or
+    None: not at all, or not known. Empty: nothing is known of any.
+    """
 
 
 class KernelLog(msgspec.Struct, frozen=True):
@@ -208,7 +213,9 @@ class KernelLog(msgspec.Struct, frozen=True):
     missing: str | None = None
     """Why the log could not be read; None: it could, or there is no tool for it."""
     lines: tuple[tuple[float, str], ...] = ()
-    """(age in whole seconds, text), oldest first; the last 400 at most, of up to 300 characters each."""
+    """(age in whole seconds, text), oldest first; the last 400 at most, of up to 300 characters each. Empty: there are
+    none, or the log could not be read.
+    """
 
 
 class System(msgspec.Struct, frozen=True):
@@ -224,6 +231,7 @@ class System(msgspec.Struct, frozen=True):
     shm_size: int | None = None
     """Of ``/dev/shm``."""
     shm_free: int | None = None
+    """Of that, what is free."""
     governors: tuple[str, ...] = ()
     """Frequency governors of the CPUs, each once, sorted; empty: none is known."""
     idle_states: int | None = None
@@ -237,6 +245,7 @@ class System(msgspec.Struct, frozen=True):
     cmdline: str | None = None
     """The kernel's command line, without what differs from node to node."""
     page_size: int | None = None
+    """Of a page of memory."""
     pod: bool | None = None
     """Whether the node is a pod of Kubernetes."""
     virtual: bool | None = None
@@ -258,8 +267,9 @@ class System(msgspec.Struct, frozen=True):
 class Folder(msgspec.Struct, frozen=True):
     """A folder as a node sees it, with the room on its file system.
 
-    ``there`` says whether it exists. The property ``state`` is ``not visible`` (it is not there), ``read-only``
-    (writing failed, for any reason) or ``writable`` (also where writing was not tried).
+    ``path`` is as it was asked for; ``there`` says whether it exists. The property ``state`` is a text:
+    ``not visible`` (it is not there), ``read-only`` (writing failed, for any reason) or ``writable`` (also where
+    writing was not tried).
     """
 
     path: str = ""
@@ -297,13 +307,15 @@ class Software(msgspec.Struct, frozen=True):
     enroot_missing: str | None = None
     """Why Enroot, which is installed, does not even tell its version; None: it does, or is not installed."""
     enroot_settings: dict[str, str] = {}
-    """Settings in ``/etc/enroot``, by name."""
+    """Settings in ``/etc/enroot``, value by name; empty: none is known."""
     unpacked: Folder | None = None
     """Where Enroot unpacks images for Pyxis; None: not known, as without Enroot."""
     roots: Folder | None = None
     """Where Enroot keeps the containers of this user; None: it does not say."""
     starts: tuple[str, ...] = ()
-    """Those of the Python interpreters asked about, as paths, that start on this node."""
+    """Those of the Python interpreters asked about, as paths, that start on this node; empty: none does, or was asked
+    about.
+    """
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -360,7 +372,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     peaks: tuple[Peak, ...] = ()
     """Peak memory of its ranks' GPUs, sorted by rank; a rank that wrote twice is there twice."""
     started: float = 0.0
-    """Unix time at which this rank began."""
+    """Unix time at which this rank began; 0: not known."""
     job: str | None = None
     """The Slurm job of the record; None: not known."""
     restart: int = 0
@@ -369,22 +381,23 @@ class NodeFacts(msgspec.Struct, frozen=True):
     imex: Imex = Imex()
     services: dict[str, dict[str, str]] = {}
     """What systemd (``fabric_manager``) and timedatectl (``time``) say, each property by its own name:
-    ``{"time": {"NTPSynchronized": "yes"}}``.
+    ``{"time": {"NTPSynchronized": "yes"}}``. Empty: nobody asked.
     """
     ports: tuple[Port, ...] = ()
+    """Of its network adapters, sorted by name; empty: there are none, or nobody looked."""
     kernel: KernelLog = KernelLog(missing="no answer")
     system: System = System()
     software: Software = Software()
     stuck: tuple[Process, ...] = ()
-    """Processes in uninterruptible sleep, which hang in the kernel."""
+    """Processes in uninterruptible sleep, which hang in the kernel; empty: none, or nobody looked."""
     folders: dict[str, Folder] = {}
-    """By what they are for, such as ``workload``."""
+    """By what they are for, as the look was told: ``installation``, ``workload``, ``images`` or ``/tmp``."""
     begun: float = 0.0
-    """Unix time at which the look before a job began."""
+    """Unix time at which the look before a job began; 0: not known, or there was no look."""
     hung: dict[str, str] = {}
-    """Looks that did not end in time, and what was waited for."""
+    """Looks that did not end in time, and what was waited for; empty: none."""
     errors: dict[str, str] = {}
-    """Looks that failed, and why."""
+    """Looks that failed, and why; empty: none."""
     seconds: dict[str, float] = {}
     """How many seconds each look took."""
 
@@ -437,11 +450,11 @@ class Nodes(msgspec.Struct, frozen=True):
 
     nodes: tuple[NodeFacts, ...] = ()
     unreadable: tuple[str, ...] = ()
-    """Names of the files that are damaged or no record."""
+    """Names of the files that are damaged or no record, without their folder, sorted; empty: none is."""
 
 
 def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
-    """Return how many of the nodes have a GPU in each NVLink domain, by the domain's name.
+    """Return how many of ``nodes`` have a GPU in each NVLink domain, by the domain's name, ``<cluster>.<clique>``.
 
     Domains are in the order of first occurrence, those that one node brings in any order. Empty where no node names
     one. A node with GPUs in several domains counts once in each.
@@ -455,9 +468,9 @@ def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
 def used_adapters(node: NodeFacts) -> dict[str, Adapter | None]:
     """Return the network adapters that NCCL used on the node, by name, with what the kernel says of each.
 
-    None for an adapter: the kernel says nothing of it. NCCL's names are without a port, and of an adapter with
-    several ports the first one is described. With EFA they are all ports that the kernel lists, as NCCL names none.
-    Empty where NCCL left no log.
+    None for an adapter: the kernel says nothing of it. NCCL's names are without a port and come in the order of its
+    log, and of an adapter with several ports the first one is described. With EFA they are all ports that the
+    kernel lists, by their own names, as NCCL names none. Empty where NCCL left no log, or it names none.
     """
     if node.nccl is None:
         return {}

@@ -134,8 +134,8 @@ def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, li
 def _finding_sentences(rule: Rule, items: Sequence[Found]) -> list[str]:
     """Return what ``rule`` found as printable texts of up to 500 characters: one for each of ``items``, or one for all.
 
-    One for all where the rule has a ``sentence``: it names the first four, counts the others, and says the
-    ``usual`` of the first. ``items`` must not be empty then.
+    One for all where the rule has a ``sentence``: it names the first four, each cut to 120 characters, counts the
+    others, and says the ``usual`` of the first. ``items`` must not be empty then. No text has a period.
     """
     if not rule.sentence:
         return [printable(item.text)[:500] for item in items]

@@ -23,7 +23,8 @@ _YES = ("Yes", "1")
 class GpuAtRest(NamedTuple):
     """One GPU of a node before a job, for rules to look at: its state, its NVLinks, and what the job needs.
 
-    ``each_gpu`` calls a rule's question with it. The property ``is_divided`` is True where MIG divides it; the
+    ``each_gpu`` calls a rule's question with it. ``gpu`` has only a number where nvidia-smi listed no GPUs, and
+    ``links`` are all up where it listed none. The property ``is_divided`` is True where MIG divides it; the
     property ``compute_mode`` is its compute mode in lower-case words, such as ``exclusive process``, empty where
     not known.
     """
@@ -75,9 +76,10 @@ def each_gpu(problem_of: Callable[[GpuAtRest], str]) -> Finder:
 def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
     """Yield each GPU of the node with its NVLinks, the number of them that should be up, and ``needs``.
 
-    The number is 18 where ``needs.gpu_type`` is a type of Hopper or Blackwell, else what the best GPU of the node
-    has. Where nvidia-smi listed no GPUs, one without a state stands for each GPU whose NVLinks are known; where it
-    listed no NVLinks of a GPU, all count as up.
+    A GPU's NVLinks are the item of ``node.nvlink.gpus`` at the place of its number. The number that should be up is
+    18 where ``needs.gpu_type`` is a type of Hopper or Blackwell, else, as of an unknown type, what the best GPU of
+    the node has. Where nvidia-smi listed no GPUs, one without a state stands for each GPU whose NVLinks are known;
+    where it listed no NVLinks of a GPU, all count as up.
     """
     links = node.nvlink.gpus
     known = GPUS.get(needs.gpu_type)

@@ -87,8 +87,9 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
     def shares(self) -> dict[str, float]:
         """For which share of the run, 0 to 1, each reason held down this GPU's clocks, by the driver's counters.
 
-        Reasons are nvidia-smi's names, such as ``sw_power_cap``; only those with a counter after training are there, 0
-        where there was none before. Empty where a look before or after training is missing, or nothing is counted.
+        Reasons are nvidia-smi's names, such as ``sw_power_cap``; only those with a counter after training are
+        there, 0 where there was none before. Empty where a look before or after training is missing, no time is
+        between them, or nothing is counted.
         """
         if not self.before or not self.end or self.elapsed <= 0:
             return {}
@@ -111,7 +112,8 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 def gpu_runs_of(node: NodeFacts) -> Iterator[GpuRun]:
     """Yield each GPU of a node with its states before, under load and after a run; nothing where no GPU was seen.
 
-    The GPUs are those of the first look that showed any, in its order.
+    The GPUs are those of the first look that showed any, in its order. Those of other looks are matched by their
+    numbers.
     """
     before, end = _by_index(node.before), _by_index(node.after)
     looks = [_by_index(look) for look in node.samples]
@@ -216,9 +218,9 @@ def outside_fabric(run: GpuRun) -> str:
 def new_memory_errors(run: GpuRun) -> str:
     """Return the uncorrectable memory errors that a GPU had during a run, and rows that wait for repair or failed it.
 
-    ``2 uncorrectable errors, rows to remap at the next reset``. Empty: none, or not known. Without a look before
-    training, all errors since the driver loaded count; with that look alone, none are new. Rows count as the last
-    look shows them, also from before the run.
+    ``2 uncorrectable errors, rows to remap at the next reset, remapping rows failed``: those that apply. Empty:
+    none, or not known. Without a look before training, all errors since the driver loaded count; with that look
+    alone, none are new. Rows count as the last look shows them, also from before the run.
     """
     gpu = run.end or run.gpu
     new = (gpu.uncorrected or 0) - (run.before.uncorrected or 0 if run.before else 0)

@@ -62,8 +62,8 @@ def fewer_gpus(node: NodeFacts, needs: Needs) -> str:
 def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
     """Return a phrase if the node's first GPU is not of the type that jobs need (``needs.gpu_type``); empty: it is.
 
-    ``NVIDIA A100, and jobs are for h100``. A product of no known type counts as another one. Empty, too, where the
-    look before training shows no GPU, or no type is needed.
+    ``NVIDIA A100, and jobs are for h100``. A product of no known type counts as another one, unless jobs are for
+    ``cpu``. Empty, too, where the look before training shows no GPU, or no type is needed.
     """
     if not node.before.gpus or not needs.gpu_type:
         return ""
@@ -246,7 +246,7 @@ def imex_unknown(node: NodeFacts, needs: Needs) -> str:
 def _imex_state(node: NodeFacts, needs: Needs) -> str:
     """Return the state of the node's IMEX domain in capitals, such as ``UP``.
 
-    Empty: not known, or NVLink joins no nodes.
+    Empty: not known, or NVLink joins no nodes (``needs.domain_nodes`` is 1).
     """
     return (node.imex.domain or "").upper() if needs.domain_nodes > 1 else ""
 
@@ -358,8 +358,8 @@ def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
 def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> str:
     """Return a clause with the node's room for unpacking images, if it is from ``least`` to below ``most`` bytes.
 
-    ``/raid has 12.0 GB free for an image of 20.0 GB``; the folder is the one in which Enroot unpacks them. Empty:
-    it is not, it is not known, or jobs need no containers.
+    ``/raid has 12.0 GB free for an image of 20.0 GB`` (``needs.image_bytes``); the folder is the one in which
+    Enroot unpacks them. Empty: it is not, it is not known, or jobs need no containers (``needs.containers``).
     """
     room = node.software.unpacked
     if not needs.containers or room is None or room.free is None or not least <= room.free < most:
@@ -383,8 +383,8 @@ def failing_enroot(node: NodeFacts, needs: Needs) -> str:
     """Return a clause with the reason if Enroot is installed on the node but does not start,
     ``no container can start: ...``.
 
-    Empty: it starts, is not installed, or jobs need no containers. Enroot makes its folders first, and ends where
-    it cannot.
+    Empty: it starts, is not installed, or jobs need no containers (``needs.containers``). Enroot makes its folders
+    first, and ends where it cannot.
     """
     if not needs.containers or node.software.enroot_missing is None:
         return ""
@@ -395,7 +395,8 @@ def unwritable_roots(node: NodeFacts, needs: Needs) -> str:
     """Return a clause if Enroot cannot write its containers on the node,
     ``no container can be made in ENROOT_DATA_PATH, /raid/data: ...``, with the reason; empty: it can.
 
-    Empty, too, where the folder is not known, or jobs need no containers.
+    Empty, too, where the folder is not known, writing was not tried, or jobs need no containers
+    (``needs.containers``).
     """
     roots = node.software.roots
     if not needs.containers or roots is None or not roots.problem:

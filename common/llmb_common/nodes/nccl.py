@@ -40,8 +40,9 @@ class NcclLog(msgspec.Struct, frozen=True):
     """
 
     version: str | None = None
+    """NCCL's own release, ``2.21.5``."""
     cuda: str | None = None
-    """The release of CUDA that NCCL was built with."""
+    """The release of CUDA that NCCL was built with, ``12.4``."""
     networks: tuple[str, ...] = ()
     """As NCCL calls them: ``IB``, ``IBext_v8``, ``Socket``, ``AWS Libfabric``."""
     adapters: dict[str, str] = {}  # msgspec copies it

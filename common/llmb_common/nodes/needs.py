@@ -49,13 +49,14 @@ class Needs:
     image_bytes: int = 0
     """Size of the image's file; 0: it is no file, or missing."""
     mounts: tuple[str, ...] = ()
-    """Container mounts, ``SOURCE:TARGET[:ro]``."""
+    """Container mounts, ``SOURCE:TARGET[:ro]``; empty: none, or they are not asked for."""
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Paths of the folders to look into, by what they are for: ``installation``, ``workload`` (a file is written
-    into it), ``/tmp``, and ``images`` where the container image is a file. A path is one of this machine's.
+    """Paths of the folders to look into, by what they are for: ``installation``, ``workload`` (a file is written into
+    it), ``/tmp``, and ``images`` where the container image is a file. A path is one of this machine's. Empty: none
+    is looked into.
     """
     pythons: tuple[str, ...] = ()
-    """Paths of the training engine's Python interpreters, if jobs run without a container."""
+    """Paths of the training engine's Python interpreters, if jobs run without a container; empty: none is asked for."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The job's own environment variables, values by name."""
 
@@ -75,9 +76,10 @@ class Needs:
 
 
 def needs_of_run(plan: JobPlan) -> Needs:
-    """Return what a run needed of its nodes, by its plan alone: GPUs, number of nodes, device and scheduler.
+    """Return what a run needed of its nodes, by its plan alone: GPU type, GPUs of a node, nodes, device and scheduler.
 
-    No file is looked at. Folders, images, variables and the dispatcher of experts are left out.
+    No file is looked at. All else, such as folders, images, variables and the dispatcher of experts, is as by
+    default.
     """
     return Needs(
         gpu_type=plan.gpu_type,
@@ -91,9 +93,10 @@ def needs_of_run(plan: JobPlan) -> Needs:
 def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
     """Return what jobs of the site need of a node, by the site's configuration, where there is no job yet.
 
-    ``install`` is the installation's folder. ``traits`` is the way of running jobs, whose section of the
-    configuration counts; ``partition`` is the queue that replaces the site's own (None: it does not). No image is
-    asked for, and ``nodes`` is 1. Looks which folder for workloads exists, and writes nothing.
+    ``config`` is that configuration, ``install`` the installation's folder. ``traits`` is the way of running jobs,
+    whose section of the configuration counts; ``partition`` is the queue that replaces the site's own (None: it
+    does not). No image is asked for, and ``nodes`` is 1. Looks which folder for workloads exists, and writes
+    nothing.
 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong

@@ -290,7 +290,8 @@ def sockets(fleet: Fleet) -> Iterator[Found]:
     """Yield each node on which NCCL's data to other nodes went through TCP; the text of what is found is the host
     alone.
 
-    Nothing where nodes did not work together (``fleet.together`` is 1), and of nodes without a log of NCCL.
+    Nothing where nodes did not work together (``fleet.together`` is 1), and of nodes without a log of NCCL, or
+    whose log does not tell.
     """
     for node in fleet.nodes:
         if fleet.together > 1 and node.nccl and node.nccl.sockets:
@@ -300,7 +301,8 @@ def sockets(fleet: Fleet) -> Iterator[Found]:
 def indirect(fleet: Fleet) -> Iterator[Found]:
     """Yield each node on which NCCL used adapters, but no GPUDirect RDMA, with the network: ``n3 (RoCE)``.
 
-    Nodes without a log of NCCL are left out.
+    Nodes without a log of NCCL are left out, and those whose log has no channel over an InfiniBand, RoCE or EFA
+    adapter.
     """
     for node in fleet.nodes:
         if node.nccl and node.nccl.direct is False:
@@ -322,10 +324,11 @@ def unknown_network(fleet: Fleet) -> Iterator[Found]:
 def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
     """Yield where NVLink should join several nodes of the job and does not.
 
-    Once for all nodes (without a host) where these are in more NVLink domains than they need, and once for each
-    node whose log of NCCL shows it: NVLink joins no more GPUs than a node has, or the channels of NCCL go over the
-    network instead. Nothing for GPU types whose NVLink joins no nodes, and for a single node, or where only one
-    left a record.
+    Once for all nodes (without a host) where these are in more NVLink domains than they need,
+    ``8 nodes are in 3 NVLink domains; 4 of them should share one``, and once for each node whose log of NCCL shows
+    it: NVLink joins no more GPUs than a node has (``NCCL joins 4 GPUs on n3``), or the channels of NCCL go over the
+    network instead (``NCCL goes over the network from n3``). Nothing for GPU types whose NVLink joins no nodes, and
+    for a single node, or where only one left a record.
     """
     together, nodes = _nvlink_domain_size(fleet), len(fleet.nodes)
     if together < 2 or nodes < 2:

@@ -42,16 +42,17 @@ class Level(NamedTuple):
 class Fleet(msgspec.Struct, frozen=True, dict=True):
     """The nodes that rules look at, and what is needed of them; a ``Finder`` is called with it.
 
-    ``nodes`` leaves out those that did not answer or left no readable record. The property ``gpus`` is a list of
-    every GPU of all nodes, each with its states over the run, node by node; empty: no node showed any.
+    Commands make it of looks at nodes before a job, ``find`` of a run's records. ``nodes`` leaves out those that
+    did not answer or left no readable record. The property ``gpus`` is a list of every GPU of all nodes, each with
+    its states over the run, node by node; empty: no node showed any.
     """
 
     needs: Needs
     nodes: tuple[NodeFacts, ...]
     together: int = 1
-    """How many nodes worked with each other; 1: each by itself."""
+    """How many nodes worked with each other, of a run as planned; 1: each by itself."""
     unreadable: tuple[str, ...] = ()
-    """Names of the damaged files that a run's nodes left."""
+    """Names of the damaged files that a run's nodes left; empty: none is damaged."""
 
     @cached_property
     def gpus(self) -> list[GpuRun]:
@@ -80,11 +81,11 @@ Finder = Callable[[Fleet], Iterable[Found]]
 
 
 class Rule(NamedTuple):
-    """A rule about nodes: how it finds problems, and how these are worded and weighed.
+    """A rule about nodes: how it finds problems, and how these are worded and weighed; ``RULES`` has them all.
 
     ``find`` is called with a ``Fleet`` and yields a ``Found`` for each problem. ``remedy`` is what to do about it,
     one line without a period. ``name`` is the word by which users know the rule, such as ``architecture``; several
-    rules may share one.
+    rules may share one. ``level`` says which commands ask it.
     """
 
     name: str
@@ -201,8 +202,9 @@ def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
 def _unlike_most(values: Sequence[tuple[str, str, object]]) -> Iterator[Found]:
     """Yield each of ``values``, given as (host, place, value), that is not the usual one; a value of None is left out.
 
-    The usual one is what ``usual_value`` says of all of them. What is found reads ``VALUE on PLACE``, with the
-    usual value as text beside it.
+    The usual one is what ``usual_value`` says of all of them. A ``Found`` has the host, the text
+    ``VALUE on PLACE``, and the usual value as text. In the order of ``values``; nothing where all are alike, or
+    unknown.
     """
     usual = usual_value(value for _, _, value in values)
     for host, place, value in values:

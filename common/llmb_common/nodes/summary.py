@@ -43,7 +43,7 @@ class NodeSummary(msgspec.Struct, frozen=True):
     nodes: int = 0
     """Number of nodes that left a record."""
     hosts: tuple[str, ...] = ()
-    """Names of these nodes."""
+    """Names of these nodes, sorted by the names of their records' files."""
     gpus: str = ""
     """Such as ``8 x NVIDIA B200``, of each node."""
     driver: str = ""
@@ -90,7 +90,9 @@ class NodeSummary(msgspec.Struct, frozen=True):
     def lines(self) -> list[str]:
         """Return up to six lines for people on the nodes of the run, printable; empty list where no node left a record.
 
-        What is not known is left out. Findings are not among them.
+        In this order: number of nodes with GPUs, power and CPU; versions and network; power limit, clocks and PCIe;
+        adapters; NVLink, fabric and channels; the first four NVLink domains. What is not known is left out, and a
+        line without anything. Findings are not among them.
         """
         if not self.nodes:
             return []
@@ -140,9 +142,9 @@ def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
     """Return the hardware and versions that the nodes of accepted runs agree on, by field of ``NodeSummary``.
 
     The fields are ``gpus``, ``driver``, ``adapters``, ``gpudirect``, ``nvlink``, ``fabric``, ``pcie``,
-    ``power_limit`` and ``clocks``. What differs between runs, or is empty in one, is left out; ``clock_mhz``, the
-    clock under load, is the mean of those known. Empty: they agree on nothing, or left no record. At least one
-    summary must be given.
+    ``power_limit`` and ``clocks``, texts. What differs between runs, or is empty in one, is left out;
+    ``clock_mhz``, the clock under load, is the mean of those known, a float, and left out without any. Empty: they
+    agree on nothing, or left no record. At least one summary must be given, else there is an IndexError.
     """
     setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
     kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
@@ -158,8 +160,9 @@ def setup_findings(
 
     ``account`` is of the run, ``setup`` comes from ``setup_of``, and ``what`` names the accepted runs in the texts,
     ``driver 580.1, and 570.2 in WHAT``. What either does not know is not compared, nor is ``gpus``. Another driver
-    is a note, all else a problem. ``same_job``: both ran the same configuration, so that GPUDirect RDMA, NVLink and
-    clocks under load are compared, too; of clocks only one below 90 % of the accepted counts.
+    is a note, all else a problem; the ``kind`` of all is ``expectation``. They come in the order of the fields of
+    ``setup_of``, clocks under load last. ``same_job``: both ran the same configuration, so that GPUDirect RDMA,
+    NVLink and clocks under load are compared, too; of the latter only one below 90 % of the accepted counts.
     """
     found: list[tuple[Severity, str]] = []
     for name, (severity, word) in _FACTS.items():

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that planning starts from: recipe, site's configuration, user's request and machine.
 
-    The property ``containers`` is True where jobs of this site run in containers (ValueError: ``machine`` has an
-    unknown way of running jobs). All four are given by keyword.
+    All four are given by keyword. ``machine`` tells the GPUs of this machine and the way of running jobs;
+    ``recipe`` may have the functions of another release (``choose_functions``). The property ``containers`` is True
+    where jobs of this site run in containers (ValueError: ``machine`` has an unknown way of running jobs).
     """
 
     recipe: Recipe
@@ -47,9 +48,10 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
 class Case(PlanningInput, frozen=True, kw_only=True):
     """A user's request together with what it means in the recipe: configuration row, model, variant, dtype and GPUs.
 
-    ``choose`` makes it. Only the list of notices changes: ``note`` adds sentences to it. Properties: ``shape``, the
-    numbers of the model; ``entry``, what the function's name says (None: there is no function); ``precision``, the
-    FP8 scaling (``cs``, ``mx``) of a job in FP8, else the dtype, and ``what``, the configuration for messages
+    ``choose`` makes it. It has the fields of ``PlanningInput``, too. Only the list of notices changes: ``note``
+    adds sentences to it and returns None. Properties: ``shape``, the numbers of the model; ``entry``, what the
+    function's name says (``FunctionName``; None: there is no function); ``precision``, the FP8 scaling (``cs``,
+    ``mx``) of a job in FP8, else the dtype, and ``what``, the configuration for messages
     (``llama3.1 405b fp8 on gb200``), both text; ``adapters``, ``resumes``, ``saves`` and ``on_cpu``, booleans:
     whether the job trains adapters (LoRA), continues a checkpoint, writes one, runs on CPUs; ``gpus_per_node``, how
     many a node has, of which a job may use fewer; ``containers`` is as in ``PlanningInput``. ``entry``,
@@ -62,7 +64,9 @@ class Case(PlanningInput, frozen=True, kw_only=True):
     model: Model
     """With as many layers, and the sequence length, that ``row`` says."""
     row: Row
+    """The row of the recipe's configurations that the job follows; its range may lack ``gpus`` where FORCE was set."""
     variant: Variant
+    """That of ``row``."""
     dtype: str
     """``bf16``, ``fp8`` or ``nvfp4``."""
     gpus: int
@@ -70,7 +74,9 @@ class Case(PlanningInput, frozen=True, kw_only=True):
     function: Function | None
     """What the row's function gives; None where the recipe itself lists the architecture."""
     notices: list[str] = msgspec.field(default_factory=list)
-    """Sentences on what was decided for the user, or has no effect, in the front end's words; planning adds to them."""
+    """Sentences without a period on what was decided for the user, or has no effect, in the front end's words;
+    planning adds to them.
+    """
 
     def note(self, *notices: str) -> None:
         """Add ``notices``, sentences without a period, to the end of those that the user is shown with this job's plan.
@@ -193,8 +199,9 @@ _ALIASES = {
 def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     """Return (GPU type, model, dtype, rows of the recipe) that the request means; there is at least one row.
 
-    The rows are for any number of GPUs and any FP8 scaling, in the order of the recipe's variants. Those of
-    variants that are chosen by name only are there if the request names one.
+    The rows are for any number of GPUs and any FP8 scaling, in the order of the recipe's variants, and all have
+    that dtype. Those of variants that are chosen by name only are there if the request names one, and then only its
+    own.
 
     Raises:
         RequestError: model, GPU type, variant or dtype is unknown, missing or without rows; the remedy says what
@@ -301,7 +308,8 @@ def choose(given: PlanningInput) -> Case:
 
     Raises:
         RequestError: a part of the request is unknown, missing or without rows; the remedy says what there is. The
-            code is ``undocumented-scale`` where only the number of GPUs has no row, and FORCE is not set.
+            code is ``undocumented-scale`` where only the number of GPUs has no row, and FORCE is not set; its
+            ``complete`` then is what ``_with_so_many`` returns.
         RecipeError: a file of the recipe, such as its catalogue, cannot be read, or is damaged
     """
     recipe = given.recipe
@@ -346,8 +354,8 @@ def choose(given: PlanningInput) -> Case:
 def _with_so_many(case: Case) -> dict[str, str]:
     """Return a GPU type or a model size that is documented for the requested number of GPUs, by its variable.
 
-    Such as ``{"GPU_TYPE": "h100"}`` or ``{"MODEL_SIZE": "8b"}``; never both, and a GPU type rather than a size. It
-    is one that neither user nor site has set. Empty: there is none.
+    Such as ``{"GPU_TYPE": "h100"}`` or ``{"MODEL_SIZE": "8b"}``; never both, and a GPU type rather than a size. A
+    GPU type only where neither user nor site has set one, a size only where the user has not. Empty: there is none.
 
     Raises:
         RecipeError: the recipe's catalogue, validation or results file cannot be read
@@ -441,8 +449,8 @@ def documented_scales(given: PlanningInput) -> list[int]:
 def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     """Return notices on what planning decided for the user, such as GPU type, dtype or variant; empty: nothing.
 
-    They are sentences without a period, for ``Case.note``. ``rows`` are those that the number of GPUs was chosen
-    from or matched against, the newest variant first.
+    They are sentences without a period, for ``Case.note``; nothing is added to ``case`` here. ``rows`` are those
+    that the number of GPUs was chosen from or matched against, the newest variant first, at least one.
     """
     recipe = case.recipe
     request = case.request
@@ -473,9 +481,12 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 
 def _gpu_notices(case: Case) -> list[str]:
-    """Return a notice on the GPU type, if the user did not choose it or this machine has another one; else [].
+    """Return a notice on the GPU type, if nobody chose it or this machine has another one; else [].
 
-    It is a list of one at most, a sentence without a period, such as ``planned for h100; this machine has b200``.
+    It is a list of one at most, a sentence without a period. Where neither user nor site names a type, it tells
+    that the recipe's default counts, or, where jobs run on this machine, that no recipe knows its GPUs and the CPU
+    trains; nothing for a machine without GPUs. A job for other GPUs than those of the machine that it runs on,
+    whoever chose them, is told by ``planned for h100; this machine has b200``.
     """
     machine = case.machine
     local = machine.gpu_type if machine.traits.this_machine else None
@@ -562,7 +573,8 @@ def _requested_dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Se
 def _alternatives(case: Case) -> str:
     """Return what else runs on the requested number of GPUs, as the beginning of a remedy; empty: nothing.
 
-    That is a stand-in size (``405b-proxy`` for ``405b``), and variants that are chosen by name only:
+    That is a stand-in size (``405b-proxy`` for ``405b``; the first only),
+    ``MODEL_SIZE=405b-proxy, TITLE, runs on 64; ``, and variants that are chosen by name only:
     ``on 64 GPUs there is CONFIG_VARIANT sft, peft; ``. Each clause ends with "; ", so that the remedy can go on
     behind it.
 
@@ -619,8 +631,9 @@ def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: li
 def _requested_gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
     """Return the number of GPUs (on CPUs, of ranks) that is requested.
 
-    Without a request, where jobs run on this machine, it is all its GPUs; for the CPU, or where it has none, the
-    largest of the least numbers of ``rows``.
+    Without a request, where jobs run on this machine, it is all its GPUs; for the ``gpu_type`` ``cpu``, or where it
+    has none, the largest of the least numbers of ``rows``, of which there must be one. That rows document the
+    number is not checked.
 
     Raises:
         RequestError: it is above 1,000,000, or missing for a job of a scheduler

@@ -41,7 +41,8 @@ def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
 def _uses_plain_optimizer(case: Case, plan: JobPlan) -> bool:
     """Return whether the job, for its checkpoints' sake, has no precision-aware optimizer or no early gather.
 
-    True only for jobs that save or resume a checkpoint, and would have one of the two otherwise.
+    True only for jobs that save or resume a checkpoint, and would have one of the two otherwise. ``case`` is what
+    ``plan`` was made of.
     """
     aware = plan.dtype == "bf16" or bool(case.function and case.function.settings.get("precision_aware"))
     return case.saves and (aware or _gathers_early(case, plan))
@@ -55,7 +56,8 @@ def _is_interleaved(plan: JobPlan) -> bool:
 def _gathers_early(case: Case, plan: JobPlan) -> bool:
     """Return whether NVIDIA's runner would gather this job's parameters early, during the optimizer's step.
 
-    What this job does itself is not asked. ``overrides.py:683-689`` of Megatron-Bridge, v0.3.1 alike.
+    ``case`` is what ``plan`` was made of. What this job does itself is not asked. ``overrides.py:683-689`` of
+    Megatron-Bridge, v0.3.1 alike.
     """
     settings = case.function.settings if case.function is not None else {}
     if settings.get("early_gather"):
@@ -70,7 +72,8 @@ def _gathers_early(case: Case, plan: JobPlan) -> bool:
 def _captures_iterations(case: Case, plan: JobPlan) -> bool:
     """Return whether the job uses CUDA graphs, and these capture whole iterations, not single layers.
 
-    The function's settings say which; for a job without a function, the recipe's family.
+    ``case`` is what ``plan`` was made of. The function's settings say which; for a job without a function, the
+    recipe's family.
     """
     if not plan.cuda_graph:
         return False
@@ -82,7 +85,7 @@ def _captures_iterations(case: Case, plan: JobPlan) -> bool:
 def _gathers_in_graph(case: Case, plan: JobPlan) -> bool:
     """Return whether NVIDIA's runner would gather parameters early inside a captured iteration of this job.
 
-    False for a job that saves or resumes a checkpoint.
+    ``case`` is what ``plan`` was made of. False for a job that saves or resumes a checkpoint.
     """
     # Jobs that save have a notice of their own (``_uses_plain_optimizer``).
     return _captures_iterations(case, plan) and _gathers_early(case, plan) and not case.saves
@@ -91,7 +94,8 @@ def _gathers_in_graph(case: Case, plan: JobPlan) -> bool:
 def _gathers_late(case: Case, plan: JobPlan) -> bool:
     """Return whether the job's function gathers parameters early and the job, not being interleaved, does not.
 
-    False for a job that saves or resumes a checkpoint.
+    ``case`` is what ``plan`` was made of. False without a function, and for a job that saves or resumes a
+    checkpoint.
     """
     # As above, jobs that save have a notice of their own.
     own = case.function is not None and bool(case.function.settings.get("early_gather"))
@@ -112,8 +116,9 @@ def _changes_queues(case: Case, plan: JobPlan) -> bool:
 def _changes_queues_on_rubin(case: Case, plan: JobPlan) -> bool:
     """Return whether the job, on R100, sets another number of device queues than NVIDIA's runner would.
 
-    The number is CUDA_DEVICE_MAX_CONNECTIONS. False on every other GPU type, without a function, and with the
-    function's TP and CP.
+    The number is CUDA_DEVICE_MAX_CONNECTIONS. ``case`` is what ``plan`` was made of. False on every other GPU type,
+    without a function, with the function's TP and CP, where both are 1 now, and where the function overlaps the
+    exchange of experts' tokens.
     """
     overlaps = bool(case.function and case.function.settings.get("overlap_moe_expert_parallel_comm"))
     single = (plan.tp > 1 or plan.cp > 1) and not overlaps
@@ -123,7 +128,7 @@ def _changes_queues_on_rubin(case: Case, plan: JobPlan) -> bool:
 def _shards_with_one_queue(case: Case, plan: JobPlan) -> bool:
     """Return whether FSDP is on in a job whose function sets CUDA_DEVICE_MAX_CONNECTIONS to 1.
 
-    False without a function.
+    ``case`` is what ``plan`` was made of. False without a function.
     """
     if case.function is None or not plan.fsdp:
         return False
@@ -131,30 +136,42 @@ def _shards_with_one_queue(case: Case, plan: JobPlan) -> bool:
 
 
 def _recomputes_otherwise(case: Case, plan: JobPlan) -> bool:
-    """Return whether the job recomputes another number of layers than its function; False without a function."""
+    """Return whether the job recomputes another number of layers than its function; False without a function.
+
+    ``case`` is not looked at.
+    """
     return plan.function is not None and plan.recompute_layers != plan.function.columns.recompute_layers
 
 
 def _sets_queue_pairs(case: Case, plan: JobPlan) -> bool:
-    """Return whether LLMB itself, not site or user, sets NCCL_IB_QPS_PER_CONNECTION for a job that calls a function."""
+    """Return whether LLMB itself, not site or user, sets NCCL_IB_QPS_PER_CONNECTION for a job that calls a function.
+
+    ``case`` is not looked at.
+    """
     pairs = plan.env.get("NCCL_IB_QPS_PER_CONNECTION")
     return plan.function is not None and pairs is not None and pairs.source == "recipe"
 
 
 def _asks_for_segment(case: Case, plan: JobPlan) -> bool:
-    """Return whether the job, on R100, asks Slurm for nodes within one NVLink domain (a segment)."""
+    """Return whether the job, on R100, asks Slurm for nodes within one NVLink domain (a segment).
+
+    ``case`` is not looked at.
+    """
     return plan.gpu_type == "r100" and getattr(plan.scheduler, "segment", None) is not None
 
 
 def _profiles_function(case: Case, plan: JobPlan) -> bool:
-    """Return whether nsys profiles the job, and the job calls a function of Megatron-Bridge."""
+    """Return whether nsys profiles the job, and the job calls a function of Megatron-Bridge.
+
+    ``case`` is not looked at.
+    """
     return plan.function is not None and plan.profile is not None and plan.profile.tool == "nsys"
 
 
 def _never(case: Case, plan: JobPlan) -> bool:
     """Return False for every job: the deviation is on the documentation's page only, and in no plan's notices.
 
-    It is for deviations of nearly all jobs.
+    It is for deviations of nearly all jobs; ``case`` and ``plan`` are not looked at.
     """
     return False
 

@@ -21,11 +21,11 @@ from llmb_common.recipes.model import AnyShape
 class Layout(Columns[int], frozen=True, kw_only=True):
     """The layout columns of one job (TP, PP, CP, batch sizes and so on), resolved for its number of GPUs.
 
-    The fields are those of ``Columns``, ``seq_len`` (sequence length in tokens) and ``gpus``, the number in all.
-    Three properties follow from them, rounded down, as nothing is refused where they do not divide: ``dp`` is the
-    data-parallel size (0: too few GPUs for one replica), ``ga`` the number of micro-batches that a rank runs in a
-    step (ZeroDivisionError where ``dp`` is 0), ``expert_dp`` the data-parallel size of experts (None: ``ep`` is
-    None).
+    The fields are those of ``Columns``, of which ``vp``, ``ep`` and ``etp`` may be None (not used), ``seq_len``
+    (sequence length in tokens) and ``gpus``, the number in all. Three properties follow from them, rounded down, as
+    nothing is refused where they do not divide: ``dp`` is the data-parallel size (0: too few GPUs for one replica),
+    ``ga`` the number of micro-batches that a rank runs in a step (ZeroDivisionError where ``dp`` is 0),
+    ``expert_dp`` the data-parallel size of experts (None: ``ep`` is None).
     """
 
     seq_len: Work[Positive]
@@ -333,10 +333,11 @@ def with_nearest(
 ) -> RequestError:
     """Return ``error`` itself, with the nearest valid values added to its remedy: " (nearest: TP 4 or 8, GBS 512)".
 
-    ``requested`` has the names of the columns (``tp``, ``seq_len``) that the user set. Suggested are values of each
-    of them but for switches, or of the number of GPUs where it has none; each value is tried with all else of
-    ``layout`` as it is. ``check`` is called with a layout, and raises a RequestError (or a ZeroDivisionError) if
-    that is not valid; any other error of it comes out. Without a valid value nearby the remedy stays as it is.
+    ``requested`` has the names of the columns (``tp``, ``seq_len``) that the user set, fields of ``Layout``.
+    Suggested are values of each of them but for switches, or of the number of GPUs where it has none; each value is
+    tried with all else of ``layout`` as it is. ``check`` is called with a layout, and raises a RequestError (or a
+    ZeroDivisionError) if that is not valid; any other error of it comes out. Without a valid value nearby the
+    remedy stays as it is.
     """
     # Switches have no nearest value.
     names = [name for name in requested if name not in ("fsdp", "cuda_graph")] or ["gpus"]

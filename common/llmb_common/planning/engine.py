@@ -35,11 +35,11 @@ from llmb_common.recipes.rows import PublishedResult
 def choose_functions(given: PlanningInput) -> PlanningInput:
     """Return ``given`` with the recipe's functions of that release of Megatron-Bridge in which the job will run.
 
-    It is the one that LLMB_ENGINE names with three numbers (``0.6.2``; with two the image decides which of them),
-    else the one that the job's image has. A site's own image may have any: the job is planned with the newest
-    release, unless the site has a catalogue of the image; a later patch of a known image of NVIDIA's with the
-    newest of its minor release. ``given`` itself where the recipe has one set of functions only, and none of the
-    site's own releases is meant.
+    Only its ``recipe`` is another one. The release is the one that LLMB_ENGINE names with three numbers (``0.6.2``;
+    with two the image decides which of them), else the one that the job's image has. A site's own image may have
+    any: the job is planned with the newest release, unless the site has a catalogue of the image; a later patch of
+    a known image of NVIDIA's with the newest of its minor release. ``given`` itself where the recipe has one set of
+    functions only, and none of the site's own releases is meant.
 
     Raises:
         RequestError: code ``no-such-engine``: LLMB_ENGINE is no release, the recipe has no functions of it, or the
@@ -145,8 +145,9 @@ def _refuse_later_image(given: PlanningInput) -> None:
 
 
 def _engine_error(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
-    """Return a RequestError with the code ``no-such-engine``, for the caller to raise; ``field`` is the variable at
-    fault.
+    """Return a RequestError with the code ``no-such-engine``, for the caller to raise.
+
+    ``message`` and ``remedy`` are its own; ``field`` is the variable at fault.
     """
     return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
 
@@ -201,6 +202,8 @@ def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
 def choose_in_release(given: PlanningInput) -> Case:
     """Return the request with the configuration row that it means, among the functions that the job's image has.
 
+    That is what ``choose`` returns for what ``choose_functions`` makes of ``given``, which is not changed.
+
     Raises:
         RequestError: there is no such row; if another release of recipe or site has it, the message says so (code
             ``not-in-image``). Or the release itself is unknown (code ``no-such-engine``).
@@ -248,6 +251,9 @@ def _not_in_image_error(chosen: PlanningInput, case: Case, release: str) -> Requ
 def choose_engine(case: Case) -> str:
     """Return the minor release of Megatron-Bridge, such as ``0.6``, that a job runs on: LLMB_ENGINE or the recipe's.
 
+    LLMB_ENGINE may have three numbers where the recipe calls functions, or the release is one of the site's own.
+    Whether the requested image has it is not asked without containers, or where LLMB_ENGINE_CHECK is ``off``.
+
     Raises:
         RequestError: code ``no-such-engine``: the recipe does not run on it, or no image is requested and LLMB
             knows none with it; code ``request``: the requested image has another release
@@ -291,8 +297,8 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
 
     They are sentences without a period. ``recipe`` is as it was read, while that of ``case`` may have other
     functions. ``engine`` is the minor release that the job runs on, as from ``choose_engine``. Where it is not the
-    recipe's, the last notice also says if ``published``, the result to compare with (None: there is none), was
-    measured with another container. Nothing is added to ``case``.
+    recipe's, the last notice also says if ``published``, the result of ``recipe`` to compare with (None: there is
+    none), was measured with another container. Nothing is added to ``case``.
     """
     catalogue = case.recipe.catalogue_file
     request = case.request

@@ -35,8 +35,8 @@ _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
 def variables(case: Case) -> dict[str, str]:
     """Return the variables, name to value, that GPU type, model, dtype and scale of a job require in every recipe.
 
-    They are those of GPUDirect on GB200 and the types that run its rows, and NCCL's number of queue pairs for some
-    models. Empty: none.
+    They are those of GPUDirect (NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_C2C) on GB200 and the types that run its rows, and
+    for some models NCCL's number of queue pairs, NCCL_IB_QPS_PER_CONNECTION. Empty: none.
     """
     values: dict[str, str] = {}
     if gpus.rows_of(case.gpu_type) == "gb200":
@@ -50,9 +50,9 @@ def variables(case: Case) -> dict[str, str]:
 def fast_cores(case: Case) -> tuple[int, int] | None:
     """Return the cores that a job's ranks are held to, as (stride, count); None: any core of their socket.
 
-    Rank r of a node runs on ``count`` cores from number r * ``stride`` on. None without a function, on CPUs, for a
-    small copy of a model, where the user pins cores or declines, and for jobs that NVIDIA's launcher lets run on
-    any core.
+    Rank r of a node runs on ``count`` cores from number r * ``stride`` on. None without a function, on CPUs, for
+    GPU types without such cores, for a small copy of a model, where the user pins cores or declines, and for jobs
+    that NVIDIA's launcher lets run on any core.
     """
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
     if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
@@ -113,7 +113,8 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
     """Return the variables, name to value, that LLMB sets for a recipe's job, before site and caller have their say.
 
     ``layout`` is the job's. ``fp8_recipe`` is the FP8 scaling (None: no FP8), ``engine`` the minor release of
-    Megatron-Bridge, such as ``0.6``. Adds a notice to ``case`` where a trace of NCCL is requested on CPUs.
+    Megatron-Bridge: any but ``0.3`` has the variables of ``0.6``. Neither matters on CPUs and for a job that calls
+    a function. Adds a notice to ``case`` where a trace of NCCL is requested on CPUs.
 
     Raises:
         RequestError: EP is more than the GPUs that NVLink joins, and the function exchanges tokens by it
@@ -171,9 +172,10 @@ def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Lay
     """Return the variables, name to value, as Megatron-Bridge 0.6.0's functions of Llama have them.
 
     ``size`` is the model's (``8b``), ``gpu_type`` such as ``h100``, ``precision`` the dtype, with the scaling
-    behind it for FP8: ``bf16``, ``fp8_cs``. See ``perf_recipes/llama``, ``env_vars``; where ``layout`` has other
-    columns than the function, the values are as its launcher sets them for such columns
-    (``scripts/performance/utils/overrides.py:217-303``).
+    behind it for FP8: ``bf16``, ``fp8_cs``. Nothing is refused: any other size or precision gets none of the
+    variables that only some models have, and an unknown type is taken for one that is not of Hopper. See
+    ``perf_recipes/llama``, ``env_vars``; where ``layout`` has other columns than the function, the values are as
+    its launcher sets them for such columns (``scripts/performance/utils/overrides.py:217-303``).
     """
     row_gpu = gpus.rows_of(gpu_type)
     values = {
@@ -217,9 +219,9 @@ def _sm_margins(streaming_multiprocessors: int) -> dict[str, str]:
 def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_overlapped: bool = False) -> str:
     """Return the value of CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, as text.
 
-    ``32`` on any GPU type but those of Hopper. On Hopper it is ``1`` with TP or CP above 1, unless
-    ``exchange_overlapped`` (the exchange of experts' tokens is), else ``otherwise``: one queue keeps the launch
-    order that the overlap of TP and CP relies on.
+    ``32`` on any GPU type but those of Hopper, also an unknown one. On Hopper it is ``1`` with TP or CP above 1,
+    unless ``exchange_overlapped`` (the exchange of experts' tokens is), else ``otherwise``: one queue keeps the
+    launch order that the overlap of TP and CP relies on.
     """
     if gpus.generation_of(gpu_type) != "hopper":
         return "32"
@@ -229,9 +231,9 @@ def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_
 def _variables_of_function(case: Case, function: Function, layout: Layout) -> dict[str, str]:
     """Return the variables, name to value, that the function of ``case`` wants set before torch is imported.
 
-    ``function.env`` is not changed. Other columns in ``layout`` than the function's change some of them, as in
-    NVIDIA's launcher (Megatron-Bridge 0.6.0, ``scripts/performance/utils/overrides.py:217-303``); what every
-    function has by itself follows the same rules.
+    ``function`` is that function; its ``env`` is not changed. The job must be for GPUs. Other columns in ``layout``
+    than the function's change some of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
+    ``scripts/performance/utils/overrides.py:217-303``); what every function has by itself follows the same rules.
 
     Raises:
         RequestError: EP is changed to more than the GPUs that NVLink joins, and the function exchanges tokens by it

@@ -51,10 +51,11 @@ def check_stages(name: str | None, function: Function, layout: Layout) -> None:
     ``layout``.
 
     Its own PP and VP always pass; None as VP means 1. That it assigns its layers itself (``function.stages``) is
-    not checked.
+    not checked. ``name`` is only for the message, where None would read ``None``.
 
     Raises:
-        RequestError: code ``no-layout``: it has none; the remedy names the pairs of PP and VP that it has
+        RequestError: code ``no-layout``: it has none; the remedy names the pairs of PP and VP that it has, or says to
+            unset both
     """
     own = function.columns
     # VP of None and of 1 mean the same.

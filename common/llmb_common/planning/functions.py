@@ -47,7 +47,8 @@ def check_combinations(name: str | None, function: Function, layout: Layout) -> 
     """Raise unless the function called ``name`` and the job's ``layout`` can be combined; the name begins the message.
 
     It covers what Megatron refuses, and what would fail on every rank later, of which some only for names that
-    begin with ``gpt_oss``. Nothing is changed.
+    begin with ``gpt_oss``. ``name`` None, for a function without one, reads ``None`` in the message. Nothing is
+    changed.
 
     Raises:
         RequestError: code ``does-not-divide``: the first thing that cannot be combined, with what to do
@@ -159,10 +160,10 @@ def check_settings(
 ) -> None:
     """Raise unless Megatron takes the settings ``requested`` in the function ``name``, on GPUs of ``gpu_type``.
 
-    ``requested`` is by section and field, ``model.recompute_modules``; behind the first dot is the function's own
-    name of the setting. Settings that change nothing are not checked, and what the function's own settings conflict
-    in is not held against the requested ones. ``layout`` is the job's; ``name`` begins messages. ``gpu_type`` must
-    be a GPU's, else there may be a KeyError.
+    ``requested`` is by section and field, ``model.recompute_modules``, with values as ``value_of`` reads them; behind
+    the first dot is the function's own name of the setting. Settings that change nothing are not checked, and what
+    the function's own settings conflict in is not held against the requested ones. ``layout`` is the job's; ``name``
+    begins messages. ``gpu_type`` must be a GPU's, such as ``h100``, else there may be a KeyError. Nothing is changed.
 
     Raises:
         RequestError: code ``refused-by-megatron`` or ``does-not-divide``: Megatron would refuse them, or they would

@@ -31,7 +31,7 @@ class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One environment variable of a job: its value, and who set it.
 
     ``source`` is ``recipe``, ``cluster_config.yaml`` (the site) or ``environment`` (the caller).
-    ``job_environment`` makes it.
+    ``job_environment`` makes it. An unknown key or another source is refused when it is decoded.
     """
 
     value: str
@@ -41,7 +41,7 @@ class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a job profiles: by which tool, in which steps, on which ranks, and into which file; a part of ``JobPlan``.
 
-    ``profile_plan`` makes it.
+    ``profile_plan`` makes it. An unknown key or another tool is refused when it is decoded.
     """
 
     tool: Literal["nsys", "torch"]
@@ -64,7 +64,7 @@ class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     ``checkpoint_plan`` makes it, with ``resume`` off; ``resuming_plan`` turns it on, for a job that goes on from
     another run's checkpoint. Folders are absolute paths. The property ``is_used`` is True where it writes, loads or
-    resumes any.
+    resumes any. An unknown key is refused when it is decoded.
     """
 
     enabled: bool = False
@@ -92,8 +92,9 @@ class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The predicted GPU memory, in GiB by part, of one rank of some pipeline stages, when it holds most.
 
-    Neighboring stages that are alike, ``first`` to ``last``, are one instance. The property ``parts`` is a dict of
-    the fields from ``weights`` to ``transient`` by name, in this order; the property ``total`` is their sum.
+    ``stages_memory`` makes it. Neighboring stages that are alike, ``first`` to ``last``, are one instance. The
+    property ``parts`` is a dict of the fields from ``weights`` to ``transient`` by name, in this order; the property
+    ``total`` is their sum. An unknown key is refused when it is decoded.
     """
 
     first: int
@@ -132,10 +133,10 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The predicted GPU memory of a job, in GiB on one rank, and how far such a prediction can be trusted.
 
     ``estimate_of`` makes it. There is at least one stage. Properties: ``fullest`` is the ``StageMemory`` that needs
-    most, ``peak`` its total, and ``likely`` the peak times ``factor``; ``fits`` is True where ``likely`` and
-    ``reserve`` are together at most ``limit``; ``certain`` is True where ``at_least`` (0 for None) and ``reserve``
-    together exceed it; ``verdict`` is ``fits``, ``may fit`` (but another job like it ran out of memory),
-    ``may not fit`` or ``does not fit`` (``certain``).
+    most, of equal ones the first, ``peak`` its total, and ``likely`` the peak times ``factor``; ``fits`` is True where
+    ``likely`` and ``reserve`` are together at most ``limit``; ``certain`` is True where ``at_least`` (0 for None) and
+    ``reserve`` together exceed it; ``verdict`` is ``fits``, ``may fit`` (but another job like it ran out of memory),
+    ``may not fit`` or ``does not fit`` (``certain``). An unknown key is refused when it is decoded.
     """
 
     stages: tuple[StageMemory, ...]
@@ -213,7 +214,7 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One thing in which a planned job differs from the published one, with both values as tables show them.
 
     ``differences`` makes it. Values are as users write them, such as ``8``, ``true`` or ``none``. ``str()`` gives
-    ``NAME PUBLISHED (here PLANNED)``.
+    ``NAME PUBLISHED (here PLANNED)``. An unknown key is refused when it is decoded.
     """
 
     name: str
@@ -229,7 +230,8 @@ class PublishedTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The published step time nearest to a planned job, and how the job that it was measured on differs.
 
     ``published_time`` makes it. ``step_seconds`` is in seconds. ``software`` names framework and container for
-    people, ``source`` the document and line of the result, ``grok1.md:41``.
+    people, ``source`` the document and line of the result, ``grok1.md:41``. An unknown key is refused when it is
+    decoded.
     """
 
     step_seconds: float
@@ -253,7 +255,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     all.
 
     ``name`` is its key, ``gather-under-graph``. The others are clauses for people, without a period; ``why`` is the
-    reason, to follow "because".
+    reason, to follow "because". An unknown key is refused when it is decoded.
     """
 
     name: str
@@ -269,7 +271,8 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of a job before it runs: memory, step time, published results and warnings; a part of ``JobPlan``.
 
-    ``make_plan`` fills it in. Memory is in GiB on one rank, times in seconds; None: not known.
+    ``make_plan`` fills it in. Memory is in GiB on one rank, times in seconds; None: not known. An unknown key is
+    refused when it is decoded.
     """
 
     memory_gib: float | None = None
@@ -305,6 +308,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The function of Megatron-Bridge that a job calls, and what its catalogue says of it; ``planned_function``
     makes it.
+
+    ``name`` is the function's exact name. An unknown key is refused when it is decoded.
     """
 
     name: str

@@ -47,7 +47,8 @@ def _exchanges_over_spectrum_x(case: Case, plan: JobPlan) -> bool:
     """Return whether NCCL itself sends a job's expert tokens beyond NVLink, by the network plug-in that its image sets.
 
     It does where EP times ETP is more than the GPUs that NVLink joins, and the dispatcher is ``alltoall``. False
-    where the job's variables name a plug-in, on CPUs, and without experts.
+    where the job's variables name a plug-in, on CPUs, and without experts. Whether the image sets a plug-in is not
+    looked at. ``case`` is what ``plan`` was made of.
     """
     if plan.device == "cpu" or not plan.has_experts or any(name in plan.env for name in _PLUGINS):
         return False
@@ -63,8 +64,8 @@ MEETS: dict[str, Callable[[Case, JobPlan], bool]] = {"spectrum-x-all-to-all": _e
 def _dispatcher(case: Case, requested: Mapping[str, Any]) -> str:
     """Return what carries a job's tokens to their experts: ``alltoall``, also where nothing says it, or ``flex``.
 
-    ``requested`` are the framework's settings that the user changed, by section and field; they win over the
-    function's. Another value comes back as text.
+    ``requested`` are the framework's settings that the user changed, by section and field; they win over those of the
+    function of ``case``, if there is one. Another value comes back as text.
     """
     own = case.function.settings.get("moe_token_dispatcher_type", "alltoall") if case.function else "alltoall"
     return str(requested.get("model.moe_token_dispatcher_type", own))

@@ -86,9 +86,9 @@ further word of it, the share of the GPU that was predicted with the reserve, an
 def ran_out(kind: str, share: float) -> str:
     """Return who saw a job of this ``kind`` run out of memory, though predicted to need no more than this one.
 
-    ``share`` is this one's predicted peak with its reserve, as a share of the GPU's memory (more than 1: it does
-    not fit). The answer is a phrase for people, ``Megatron-Bridge issue 3714``. Empty: nobody published such a
-    case.
+    ``kind`` is a text of ``kind_of``. ``share`` is this one's predicted peak with its reserve, as a share of the GPU's
+    memory (more than 1: it does not fit). The answer is a phrase for people, ``Megatron-Bridge issue 3714``, that of
+    the first entry of ``RAN_OUT`` that fits. Empty: nobody published such a case.
     """
     for begins, word, least, source in RAN_OUT:
         if kind.startswith(begins) and word in kind and share >= least:
@@ -122,10 +122,10 @@ def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, s
 def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
     """Return how well a site's own runs of one kind of job agree with the prediction of their memory.
 
-    ``ratios`` has each run's measured peak over the predicted one, above 0; ``factor`` is their geometric mean. The
-    errors, in percent with one decimal, are those between which a further run lies in 9 of 10 cases, and at least a
-    percent to either side of the mean: repeats of one job are alike, and another job of the kind is not. None:
-    there are fewer than five runs, or a further one may be off by more than a quarter.
+    ``ratios`` has each run's measured peak over the predicted one, above 0, in any order; ``factor`` of the result is
+    their geometric mean. The errors, in percent with one decimal, are those between which a further run lies in 9 of 10
+    cases or more, and at least a percent to either side of the mean: repeats of one job are alike, and another job of
+    the kind is not. None: there are fewer than five runs, or a further one may be off by more than a quarter.
     """
     if len(ratios) < ENOUGH:
         return None
@@ -242,10 +242,10 @@ def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measure
     """Return a lower bound of the peak of GPU memory that measurements validate, in GiB on one rank; None: there is
     none.
 
-    ``kind`` is the job's (``kind_of``), ``measured`` how well that is known. Of a validated kind it is the
-    predicted peak, with runs of this site less their highest error. Interleaved stages hold at least what they hold
-    without interleaving. None, too, for a configuration as NVIDIA documents it, unless runs of this site say so: a
-    prediction does not refuse what its publisher has run.
+    ``job`` is what ``job_of`` makes of ``case`` and ``plan``, ``kind`` the job's (``kind_of``), ``measured`` how well
+    that is known. Of a validated kind it is the predicted peak, with runs of this site less their highest error.
+    Interleaved stages hold at least what they hold without interleaving. None, too, for a configuration as NVIDIA
+    documents it, unless runs of this site say so: a prediction does not refuse what its publisher has run.
     """
     documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or case.saves)
     if documented and measured.knowledge != "validated here":
@@ -263,8 +263,8 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     """Return a list of one notice if a job may not fit in GPU memory; empty: it fits, or there is no estimate.
 
     ``llama3.1 405b fp8 on h100 on 64 GPUs may not fit: ...``, a sentence without a period, with the largest part
-    and the change that saves most. ``estimate`` None: there is none. With ``PREFLIGHT=warn`` it is only ever a
-    notice, also where it certainly does not fit.
+    and the change that saves most. ``estimate`` is that of the job of ``case``; None: there is none. With
+    ``PREFLIGHT=warn`` it is only ever a notice, also where it certainly does not fit. Nothing is added to ``case``.
 
     Raises:
         RequestError: code ``does-not-fit``: it certainly does not fit, or with ``PREFLIGHT=strict`` may not
@@ -300,10 +300,10 @@ def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
     """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: none saves 1 GiB or
     more.
 
-    A change is of one column, or of the number of GPUs with its batch, and leaves a valid layout. If some are
-    enough, one of these is taken: rather one on as many GPUs, then rather one without recomputation, then the one
-    that saves most. Else the text ends ``, which is not enough``. Empty, too, where no change leaves a valid
-    layout.
+    ``job`` and ``estimate`` are those of the plan of ``case``, as ``job_of`` and ``estimate_of`` make them. A change is
+    of one column, or of the number of GPUs with its batch, and leaves a valid layout. If some are enough, one of these
+    is taken: rather one on as many GPUs, then rather one without recomputation, then the one that saves most. Else the
+    text ends ``, which is not enough``. Empty, too, where no change leaves a valid layout.
     """
     found, own = [], job.layout
     changes: dict[str, dict[str, int]] = {

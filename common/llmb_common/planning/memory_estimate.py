@@ -44,9 +44,10 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
     Args:
         body: the model
         layout: the job's columns
-        counts: layers of each chunk in the model's order, where a recipe says so itself; they must add up to the
-            model's. None or another number of chunks: as evenly as Megatron would
-        early: micro-batches that a schedule starts before its usual ones
+        counts: number of layers of each chunk in the model's order, where a recipe says so itself: PP*VP numbers, which
+            must add up to the model's layers (not checked). None, or another number of chunks: as evenly as Megatron
+            would
+        early: micro-batches that an interleaved schedule starts before its usual ones; without VP it changes nothing
 
     Raises:
         ZeroDivisionError: there are fewer GPUs than one replica of the model takes
@@ -158,7 +159,8 @@ class MemoryInput(Struct, frozen=True, kw_only=True):
 def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
     """Return the peak memory of one rank of every pipeline stage, part by part in GiB, in the order of stages.
 
-    Neighboring stages that are alike are one entry, so that there may be fewer than PP.
+    Neighboring stages that are alike in layers and all parts are one entry (``first`` to ``last``), so that there may
+    be fewer than PP.
 
     Raises:
         ZeroDivisionError: there are fewer GPUs than one replica of the model takes
@@ -272,9 +274,9 @@ def _kept_bytes(job: MemoryInput, saved: Saved) -> float:
 
 
 def _transient_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float]:
-    """Return bytes on one rank that live at the peak only: (logits, all else); logits are 0 but on the last stage.
+    """Return bytes on one rank of ``stage`` that live at the peak only: (logits, all else).
 
-    The peak is at the backward pass of the last layer, or of what comes after it.
+    Logits are 0 but on the last stage. The peak is at the backward pass of the last layer, or of what comes after it.
     """
     layout, body = job.layout, job.body
     gathered_hidden = 2 * body.hidden * job.tokens  # hidden states that TP's ranks have gathered
@@ -303,8 +305,9 @@ def _layer_transient_bytes(job: MemoryInput, layer: Layer) -> float:
 
 
 def _gathered_bytes(job: MemoryInput, stage: Stage) -> float:
-    """Return the bytes of the layers that FSDP holds whole on a rank at the peak, with their gradients; 0 without
-    FSDP.
+    """Return the bytes of the layers of ``stage`` that FSDP holds whole on a rank at the peak, with their gradients.
+
+    The largest layer counts, as often as layers are held at once; 0 without FSDP.
     """
     if not job.layout.fsdp:
         return 0.0
@@ -315,10 +318,10 @@ def _gathered_bytes(job: MemoryInput, stage: Stage) -> float:
 
 
 def _dummy_gradient_bytes(job: MemoryInput, stage: Stage) -> float:
-    """Return the bytes on one rank of the placeholders for gradients that are accumulated elsewhere; 0 with FSDP.
+    """Return the bytes on one rank of ``stage`` of the placeholders for gradients that are accumulated elsewhere.
 
-    Transformer Engine keeps one for each shape of a weight, since 2.3 (``get_dummy_wgrad``); of experts since 2.10. The
-    output layer has one, too (megatron-core, ``tensor_parallel/layers.py``).
+    0 with FSDP. Transformer Engine keeps one for each shape of a weight, since 2.3 (``get_dummy_wgrad``); of experts
+    since 2.10. The output layer has one, too (megatron-core, ``tensor_parallel/layers.py``).
     """
     layout, body = job.layout, job.body
     if layout.fsdp:

@@ -23,7 +23,8 @@ Shapes = frozenset[tuple[int, int]]
 class Saved(NamedTuple):
     """Numbers of elements that are saved of one token for the backward pass, by how many bytes an element takes.
 
-    None of it is kept where the job recomputes any of ``modules``, or offloads any of ``offload``.
+    None of it is kept where the job recomputes any of ``modules``, or offloads any of ``offload``. ``body_of`` makes
+    those of a model, undivided.
     """
 
     plain: float = 0
@@ -43,8 +44,8 @@ class Saved(NamedTuple):
 class Layer(msgspec.Struct, frozen=True):
     """One layer of a model, undivided: its weights, and what it saves of a token for the backward pass.
 
-    ``weights`` has the numbers of its weights by how they are divided among ranks; ``shapes`` are pairs (outputs,
-    inputs), each once. Without routed experts ``copies`` and all from ``expert`` on are 0 or empty.
+    ``body_of`` makes it. ``weights`` has the numbers of its weights by how they are divided among ranks; ``shapes`` are
+    pairs (outputs, inputs), each once. Without routed experts ``copies`` and all from ``expert`` on are 0 or empty.
     """
 
     weights: LayerKind
@@ -166,8 +167,9 @@ def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Return (what multi-head latent attention saves of a token for the backward pass, the shapes of its matrices).
 
-    ``a`` has the numbers of the model, ``s`` the widths of its latent attention, which must be known. Saved are
-    compressed queries and keys before and after their norms, then whole ones. A shape is (outputs, inputs).
+    ``a`` has the numbers of the model, ``s`` the widths of its latent attention, which must be known (else an
+    assertion fails). Saved are compressed queries and keys before and after their norms, then whole ones. A shape is
+    (outputs, inputs).
     """
     assert s.latent is not None
     q, kv, head, position, value = s.latent
@@ -194,8 +196,9 @@ def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Return (what a gated delta net saves of a token for the backward pass, the shapes of its matrices).
 
-    ``a`` has the hidden size of the model, ``s`` the widths of its mixers, the delta net's among them. Saved are its
-    first product, the convolution's input and output, and values before and after a norm. A shape is (outputs, inputs).
+    ``a`` has the hidden size of the model, ``s`` the widths of its mixers, the delta net's among them (else an
+    assertion fails). Saved are its first product, the convolution's input and output, and values before and after a
+    norm. A shape is (outputs, inputs).
     """
     assert s.delta is not None
     first, values = s.scans["delta"]
@@ -279,11 +282,12 @@ def storage_of(
 ) -> Storage:
     """Return how many bytes each kind of number takes in a job.
 
-    ``precision`` is ``bf16``, ``nvfp4`` or the FP8 scaling (else a KeyError); ``settings`` are those of the job's
-    function, the user's changes included, by name without section; empty without a function. ``hopper``: the GPUs
-    are of that generation. ``precision_aware``: the job uses that optimizer. ``fsdp``: it shards by Megatron-FSDP.
-    ``newer``: the container is after Transformer Engine 2.17, whose fused loss writes its gradient in fp32 beside
-    the logits (2.18, pull request 3193).
+    ``precision`` is ``bf16``, ``nvfp4`` or the FP8 scaling ``cs``, ``ds``, ``mx`` or ``sc`` (else a KeyError).
+    ``settings`` are those of the job's function, the user's changes included, by name without section; empty without a
+    function. Only ``precision``, ``moments``, ``optimizer`` and ``fp32_gradients`` are looked at; any may be missing.
+    ``hopper``: the GPUs are of that generation. ``precision_aware``: the job uses that optimizer. ``fsdp``: it shards
+    by Megatron-FSDP. ``newer``: the container is after Transformer Engine 2.17, whose fused loss writes its gradient in
+    fp32 beside the logits (2.18, pull request 3193).
 
     Weights are kept in FP8 alone where ``fp8_param_gather`` is on, as in Bridge's named recipes but those of
     blockwise scaling (``mixed_precision.py``); otherwise bf16 weights stand beside what Transformer Engine keeps of

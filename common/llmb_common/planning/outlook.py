@@ -44,7 +44,8 @@ def most_check_seconds(plan: JobPlan) -> int:
 class Span(NamedTuple):
     """A range of times, from the quickest to the slowest that is likely, in seconds or GPU-hours as its maker says.
 
-    Both ends may be the same. ``times`` returns a new range with both ends multiplied by a number.
+    ``step_seconds`` and ``job_seconds`` make it in seconds, ``gpu_hours`` in GPU-hours. Both ends may be the same.
+    ``times`` returns a new range with both ends multiplied by a number.
     """
 
     low: float

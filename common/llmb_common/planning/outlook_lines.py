@@ -27,9 +27,10 @@ _NO_ESTIMATE = "no estimate: nothing like it has been measured"
 def time_lines(plan: JobPlan) -> list[str]:
     """Return lines, at least one, on how long a step and the whole job take and how that is known.
 
-    First ``5.74 s a step in 3 runs of this job here; 9 of 10 more runs should take 5.70 to 5.78``, the published
-    step time, or both; where neither is known, that there is no estimate, with the nearest published result. Then
-    ``50 steps and the start take about 9 to 11 minutes, time limit 00:30:00``, if it is known, and last the time
+    First ``5.74 s a step in 3 runs of this job here; 9 of 10 more runs should take 5.70 to 5.78`` (on CPUs without the
+    range), the published step time of the same job, or both; without runs here, also what was published at another
+    scale; where nothing is known, that there is no estimate, with the nearest published result on a line of its own.
+    Then ``50 steps and the start take about 9 to 11 minutes, time limit 00:30:00``, if it is known, and last the time
     for the check of the nodes, if there is one. Lines have no label and no period.
     """
     known, published = plan.preflight, plan.preflight.published
@@ -59,9 +60,10 @@ def time_lines(plan: JobPlan) -> list[str]:
 def _published_lines(published: PublishedTime) -> list[str]:
     """Return one or two lines on the published step time nearest to the plan, worded by how alike its job was.
 
-    One for ``exact``, ``published: 10.2 s a step (64 H100, Megatron-Bridge, nemo:25.11)``, and one for
-    ``weak scaling``, ``10.2 s a step was measured at 64 GPUs, ...``. Two for ``nearest``: that there is no
-    estimate, and the result with all differences.
+    One for ``exact``, ``published: 10.2 s a step (64 H100, Megatron-Bridge, nemo:25.11)``, with
+    ``, without checkpoints`` behind ``a step`` where the plan does such things beside training, and one for
+    ``weak scaling``, ``10.2 s a step was measured at 64 GPUs, ...``. Two for ``nearest``: that there is no estimate,
+    and the result with all differences. No period.
     """
     seconds = f"{same_decimals(published.step_seconds)[0]} s a step"
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
@@ -98,10 +100,10 @@ def _limit_text(plan: JobPlan, duration: Span) -> str:
 
 
 def cost_line(plan: JobPlan) -> str:
-    """Return the GPU-hours of the job as text, ``9.9 to 11.0 GPU-hours``.
+    """Return the GPU-hours of the job as text, ``9.9 to 11.0 GPU-hours``; one number where both ends read the same.
 
     Where its step time is not known, those of its time limit, ``at most 32.0 GPU-hours (time limit 00:30:00)``.
-    Empty where neither is known, as on CPUs.
+    Empty where neither is known, as on CPUs. No period.
     """
     hours, most = gpu_hours(plan), most_gpu_hours(plan)
     if hours is not None:
@@ -140,8 +142,9 @@ def answer_line(plan: JobPlan) -> str:
 def _step_text(plan: JobPlan) -> str:
     """Return the likely step time with where it is known from, in parentheses.
 
-    ``5.74 s a step (3 runs here)`` by own runs, ``5.74 s a step (published, another container)`` by a published
-    result, the words behind the comma only if so. ``no estimate of the time`` where it is not known.
+    ``5.74 s a step (3 runs here)`` by own runs, ``5.74 s a step (published, another container)`` or
+    ``5.74 s a step (published at 64 GPUs)`` by a published result, the words behind the comma only if so.
+    ``no estimate of the time`` where it is not known.
     """
     likely, published = likely_seconds(plan), plan.preflight.published
     if likely is None:
@@ -197,8 +200,9 @@ def memory_known(memory: MemoryEstimate) -> str:
 def short_lines(plan: JobPlan) -> list[str]:
     """Return up to three lines on the plan, ``memory: ...``, ``time: ...`` and ``cost: ...``, in this order.
 
-    The time has all of ``time_lines``, joined by "; ". Memory and cost are left out where they are not known, and
-    the time for jobs on CPUs that nobody has timed, unless their nodes are checked; so the list may be empty.
+    Behind the labels are ``memory_line``, all of ``time_lines`` joined by "; ", and ``cost_line``. Memory and cost are
+    left out where they are not known, and the time for jobs on CPUs that nobody has timed, unless their nodes are
+    checked; so the list may be empty. Lines have no period.
     """
     memory, lines = plan.preflight.memory, []
     if memory is not None:

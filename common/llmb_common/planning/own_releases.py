@@ -67,7 +67,8 @@ def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
 def own_catalogues(recipe: Recipe, cluster: ClusterConfig) -> dict[str, Recipe]:
     """Return the recipe with the functions of each release that the site has a catalogue of, by the release's name.
 
-    Empty where the site has none, or jobs of the recipe call no functions. The site's catalogues are not read yet.
+    Names and order are those of ``cluster.releases``. Empty where the site has none, or jobs of the recipe call no
+    functions. The site's catalogues are not read yet.
 
     Raises:
         RecipeError: the recipe's own catalogue cannot be read

@@ -13,7 +13,7 @@ from llmb_common.planning.job_plan import JobPlan
 class OwnTime(NamedTuple):
     """The step time of a job by this site's own runs of exactly this job, in seconds; ``runs`` is at least 1.
 
-    It is a part of ``OwnRuns``, which ``make_plan`` asks for.
+    It is a part of ``OwnRuns``, which ``make_plan`` asks for; the function of ``own_runs_lookup`` makes both.
     """
 
     seconds: float
@@ -29,8 +29,8 @@ class OwnTime(NamedTuple):
 class OwnRuns(msgspec.Struct, frozen=True):
     """What this site's own runs tell of a planned job: how long a step takes, and how much memory such jobs need.
 
-    ``memory`` is called with a kind of job and returns numbers. ``make_plan`` gets it from its argument
-    ``measured``.
+    ``memory`` is called with a kind of job and returns numbers above 0. ``make_plan`` gets it from its argument
+    ``measured``, usually the function that ``own_runs_lookup`` returns.
     """
 
     time: OwnTime | None = None

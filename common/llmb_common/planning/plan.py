@@ -135,10 +135,10 @@ def make_plan(
 ) -> JobPlan:
     """Return the plan of the job that ``request`` asks for; notices for the user are in its ``preflight.warnings``.
 
-    ``machine`` says how jobs run (``cluster_type``), and, where they run here, which GPUs there are. ``measured``
-    is called once with the plan, whose ``preflight`` is empty yet, and returns what this site's runs of such a job
-    tell; by default there are none; what it raises comes out. Nothing is written, and no scheduler is asked but for
-    the kinds of MPI.
+    ``recipe`` is as ``load_recipe`` returns it, ``cluster`` is the site's configuration. ``machine`` says how jobs run
+    (``cluster_type``), and, where they run here, which GPUs there are. ``measured`` is called once with the plan, whose
+    ``preflight`` is empty yet, and returns what this site's runs of such a job tell; by default there are none; what it
+    raises comes out. Nothing is written, and no scheduler is asked but for the kinds of MPI.
 
     Raises:
         RequestError: there can be no such job, LLMB_INSTALL is not set (code ``no-install``), or the job does not
@@ -265,9 +265,10 @@ def _four_digits(value: float) -> float:
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
     """Return the nearest numbers of GPUs that FORCE accepts, as a remedy's end: ``, such as 96 (fits), 192 (fits)``.
 
-    Each is planned as a trial, nearest first, until four are found. In parentheses is ``MemoryEstimate.verdict``;
-    without an estimate the number is alone. Numbers that do not fit are named only where none does, or where they
-    are requested. Empty: FORCE accepts none of those tried.
+    Arguments are those of ``make_plan``; the number of GPUs in ``request`` is what they are near to. Each is planned as
+    a trial, nearest first, until four are found. In parentheses is ``MemoryEstimate.verdict``; without an estimate the
+    number is alone. Numbers of another verdict than ``fits`` are named only where none fits, or where they are
+    requested. Empty: FORCE accepts none of those tried.
 
     Raises:
         RequestError: the request is wrong whatever its number of GPUs
@@ -304,7 +305,7 @@ def no_install_error(problem: str) -> RequestError:
     installation.
 
     ``problem`` is its message. The remedy is the command that sets LLMB_INSTALL, to the installation in the clone
-    if it has one.
+    if it has one, else to a path to fill in, with how to make an installation.
 
     Raises:
         RequestError: ``LLMB_REPO`` is set and contains no recipe

@@ -38,6 +38,7 @@ def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
+        RequestError: the global batch size of a result's row is no whole number at the result's number of GPUs
     """
     return next(iter(published_results(plan, recipe)), None)
 
@@ -50,6 +51,7 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
+        RequestError: the global batch size of a result's row is no whole number at the result's number of GPUs
     """
     found = []
     for result in recipe.results:
@@ -70,6 +72,7 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
 
     Raises:
         RecipeError: the recipe's results or functions cannot be read
+        RequestError: the global batch size of a result's row is no whole number at the result's number of GPUs
     """
     of_model = [result for result in recipe.results if result.size == plan.model_size]
     if not of_model:
@@ -122,6 +125,7 @@ def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[
 
     Raises:
         RecipeError: the recipe's functions cannot be read
+        RequestError: the global batch size of the result's row is no whole number at the result's number of GPUs
     """
     row = find_row(recipe, result)
     if row is None:
@@ -192,6 +196,9 @@ def _compare_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared
 
     ``row`` is that of ``result``. On another number of GPUs, GBS is there only where a GPU's part of it differs.
     Layers and the deferral of weight gradients are there only where the two jobs may be of different rows.
+
+    Raises:
+        RequestError: the row's global batch size is no whole number at the result's number of GPUs
     """
     published = row.global_batch_size(result.gpus)
     if result.gpus == plan.gpus:
@@ -259,7 +266,10 @@ def _kind_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tu
     """Return a sort key of a result, the least is the nearest: for GPU type, dtype, FP8 scaling and variant whether
     it differs.
 
-    They come in this order, as the former counts more.
+    They come in this order, as the former counts more. ``recipe`` is the plan's, ``result`` one of its results.
+
+    Raises:
+        RecipeError: the recipe's functions cannot be read
     """
     scaling = plan.fp8_recipe if plan.dtype == "fp8" else None
     return (
@@ -273,7 +283,10 @@ def _kind_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tu
 def _fp8_scaling(recipe: Recipe, result: PublishedResult) -> str | None:
     """Return the FP8 scaling (``cs``) that a published result was measured with; None for dtypes other than FP8.
 
-    That of its variant, where the result names none.
+    That of its variant in ``recipe``, where the result names none.
+
+    Raises:
+        RecipeError: the recipe's functions, of which one may have the variant, cannot be read
     """
     if result.dtype != "fp8":
         return None
@@ -284,7 +297,8 @@ def _software_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -
     """Return a sort key for results, the least is the nearest: those of the plan's own container, then of newer
     before older ones.
 
-    Results without a container come last.
+    Results without a container come last. ``recipe`` is the plan's, ``result`` one of its results (else there may be
+    a KeyError).
     """
     container = recipe.document(result).container
     # Results without a container come last.

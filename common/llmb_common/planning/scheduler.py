@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the site's settings are read where nothing is planned, too
 
 
 class TimeLimit(NamedTuple):
-    """A job's time limit, and who gave it."""
+    """A job's time limit, and who gave it; ``SchedulerSettings.time_limit`` makes it."""
 
     value: str
     """As plans write it, such as ``01:30:00``."""
@@ -36,7 +36,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     whether the user gave the scheduler a limit of its own. Methods: ``job_name`` returns the job's name in the
     scheduler, here the one it is called with; ``variables`` those of a request, name to value, that ask for the
     same account and queue; ``on_nodes`` and ``after_days`` a copy for these nodes, or one that begins later; here
-    they raise a RequestError.
+    they raise a RequestError. An unknown key is refused when it is decoded.
     """
 
     queue_word: ClassVar[str] = "queue"
@@ -153,7 +153,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     user's counts), ``problems`` what is wrong in this section, as (key, problem, remedy), here nothing. ``plan``,
     ``site_part`` and ``time_limit`` of derived classes raise a RequestError for what cannot be asked for. The
     property ``queue`` is the name of that of jobs that name none (None, as here: the scheduler's default), the
-    property ``containers`` True, as here, where the site wants jobs in containers.
+    property ``containers`` True, as here, where the site wants jobs in containers. An unknown key is refused when it
+    is read; ``ClusterConfig.scheduler`` gives the defaults where the file has no such section.
     """
 
     part: ClassVar[type[SchedulerPart]] = SchedulerPart

@@ -150,7 +150,7 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
 def _refuse_planned(name: str, origin: str) -> None:
     """Raise if a plan itself sets the framework's setting ``name``, ``section.field``; return None otherwise.
 
-    ``origin``, what the user wrote, begins the message.
+    ``origin``, the variable or option that the setting came with, begins the message.
 
     Raises:
         RequestError: it does; the remedy says what to set instead, or to leave it out
@@ -164,10 +164,10 @@ def _refuse_planned(name: str, origin: str) -> None:
 
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, origin: str) -> None:
     """Raise if one of the settings ``found``, by ``section.field``, contradicts the layout's recomputation or CUDA
-    graphs.
+    graphs; return None otherwise.
 
-    Full recomputation is always refused, as the layout's column says how many layers. ``origin``, what the user
-    wrote, begins the message.
+    Full recomputation is always refused, as the layout's column says how many layers. ``found`` has values as
+    ``value_of`` reads them. ``origin``, the variable or option that they came with, begins the message.
 
     Raises:
         RequestError: one does
@@ -190,7 +190,7 @@ def _kinds_of_setting(name: str, engine: str, origin: str, *, strict: bool) -> l
     in double quotes.
 
     It is asked of the minor release ``engine``. Empty: the release is not known, or it has no such setting and
-    ``strict`` is off. ``origin`` begins the message.
+    ``strict`` is off. ``origin``, the variable or option that the setting came with, begins the message.
 
     Raises:
         RequestError: code ``unknown-setting``: the release has no such setting, and ``strict`` is on
@@ -217,10 +217,11 @@ def value_of(text: str, kinds: list[str], origin: str) -> Any:
     """Return the value that ``text`` stands for: the first reading that one of ``kinds`` allows.
 
     Readings are true, false, none and null in any case of letters, then a whole number, a number, a list in
-    brackets (``[a, b]``, quotes are optional), JSON's ``{...}``, and last the text itself. ``kinds`` are types
-    (``int``, ``float``, ``bool``, ``str``, ``list``, ``dict``, ``dtype``, ``none``) and words in double quotes, in
-    any order; empty: the first reading counts. A whole number becomes a float where ``float`` is among the kinds
-    and ``int`` is not. ``origin`` begins the message.
+    brackets (``[a, b]``; quotes are optional, and every comma divides, also inside quotes or inner brackets), JSON's
+    ``{...}``, and last the text itself. ``kinds`` are types (``int``, ``float``, ``bool``, ``str``, ``list``, ``dict``,
+    ``dtype``, ``none``) and words in double quotes, in any order; empty: the first reading counts. A whole number
+    becomes a float where ``float`` is among the kinds and ``int`` is not. ``origin``, the variable or option with the
+    setting's name, begins the message.
 
     Raises:
         RequestError: code ``megatron``: no kind allows it
@@ -248,7 +249,8 @@ def _possible_values(text: str) -> Iterator[Any]:
     """Yield the values that ``text`` may stand for, the narrowest type first and the text itself last.
 
     Before it come true, false, none and null (None) in any case of letters, a whole number of up to 18 digits, a
-    finite number, a list in brackets and a mapping in JSON, as far as it can be read so.
+    finite number, a list in brackets and a mapping in JSON, as far as it can be read so. Every comma of a list divides,
+    also inside quotes or inner brackets; each part is the first reading of what is between.
     """
     if text.lower() in _WORDS:
         yield _WORDS[text.lower()]

@@ -39,8 +39,11 @@ class Source(NamedTuple):
 def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
     """Return the values that decide a plan, each with where it comes from, in the order to show them.
 
-    The source is a variable or option as ``request.say`` calls it, the site's file, the recipe, a document or
-    ``this machine``. Values of None are left out. ``plan`` must have been made of the other arguments.
+    They are GPU type, number of GPUs (or ``ranks`` on CPUs), size, dtype, variant, layout columns, sequence length,
+    settings of the framework, steps, time limit, image, account and queue. Values of None are left out, so are columns
+    as ``_columns`` leaves them out, and a sequence length that the user did not choose. The source is a variable or
+    option as ``request.say`` calls it, the site's file, the recipe, a document or ``this machine``. ``plan`` must have
+    been made of the other arguments.
 
     Raises:
         RequestError: ``plan`` was not made of the other arguments

@@ -82,9 +82,9 @@ def check_bootstrap(case: Case, settings: Mapping[str, Any], scheduler: Schedule
     """Raise where ``settings`` make the ranks start MPI, and the scheduler does not launch them with MPI; else
     return None.
 
-    ``settings`` are the user's Megatron settings by ``section.field``, as decoded values; only the two that name
-    the backend which starts Transformer Engine's user buffers are looked at. ``scheduler`` is the plan's part for
-    it; None: there is none, so nothing launches ranks with MPI.
+    ``settings`` are the planned ones of those that ``case`` requests, by ``section.field``, as decoded values; only the
+    two that name the backend which starts Transformer Engine's user buffers are looked at. ``scheduler`` is the plan's
+    part for it; None: there is none, so nothing launches ranks with MPI.
 
     Raises:
         RequestError: such a setting is given, and is exactly ``mpi`` or null (None); the remedy names both ways out

@@ -33,10 +33,12 @@ def save_seconds(parameters: int, gb_per_second: float) -> int:
 def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
     """Return a list of one notice, a clause, where the job's time limit looks too short, else an empty list.
 
-    ``TIME_LIMIT=00:10:00: too short, it will be ended before its last step; ...``, with a limit that is enough. Too
-    short: start, likely steps and, if the job saves one, a checkpoint do not fit; or, where no step time is known,
-    saving the checkpoint may take more than half of the limit. Not judged, so empty: a job without a scheduler, or
-    one whose limit LLMB does not set. ``say`` turns the name of a variable into what the front end in use calls it.
+    Too short: start, likely steps and, if the job saves one, a checkpoint do not fit, which gives
+    ``TIME_LIMIT=00:10:00: too short, it will be ended before its last step; ...``, with a limit that is enough; or,
+    where no step time is known, saving the checkpoint may take more than half of the limit, which gives
+    ``TIME_LIMIT=...: that leaves 4 minutes to train``, with no other limit. Not judged, so empty: a job without a
+    scheduler, or one whose limit LLMB does not set. ``say`` turns the name of a variable into what the front end in use
+    calls it.
 
     Raises:
         RequestError: saving the checkpoint may take the whole limit, so that nothing would be trained

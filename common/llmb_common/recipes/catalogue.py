@@ -40,7 +40,8 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
     of the whole job, ``gpu`` their type (``h100``), ``suffix`` the rest of the name (None: nothing left). The
     properties ``dtype`` (``bf16``, ``fp8`` or ``nvfp4``) and ``fp8_recipe`` (``cs``, ``mx`` and so on; None: not in
     FP8) are the two parts of ``precision``. ``variant`` returns the CONFIG_VARIANT that selects the function; its
-    argument is what plain pretraining is called there. In JSON an entry is a list of the fields.
+    argument is what plain pretraining is called there. In JSON an entry is a list of the fields; another task or
+    precision is refused when it is decoded.
     """
 
     name: str
@@ -74,7 +75,8 @@ class Chunks(msgspec.Struct, frozen=True, array_like=True):
     """NVIDIA's own division of a model's layers among ``pp`` pipeline stages of ``vp`` chunks each.
 
     ``layers`` is the number of layers of each of the ``pp`` x ``vp`` chunks, in the model's order. ``vp`` 1: no
-    virtual stages. ``str()`` gives ``PP=4 VP=2`` or ``PP=4 VP=NA``, without the layers.
+    virtual stages. ``str()`` gives ``PP=4 VP=2`` or ``PP=4 VP=NA``, without the layers. ``Function.layouts`` has them;
+    in JSON it is a list of the three.
     """
 
     pp: int
@@ -88,14 +90,14 @@ class Chunks(msgspec.Struct, frozen=True, array_like=True):
 class Function(msgspec.Struct, frozen=True, kw_only=True):
     """One function of Megatron-Bridge as a catalogue describes it: its layout columns, model and settings.
 
-    ``Catalogue.function`` decodes it. ``columns`` are those at the number of GPUs in the function's name;
-    ``architecture`` has the numbers of the model. FLOPs are those of one training step per token, at
-    ``sequence_length`` (tokens): ``flops_per_token`` is Megatron-Bridge's count, ``own_flops_per_token`` LLMB's.
-    None there and in ``parameters`` (their number): not known. ``stages``: the function assigns its layers to
-    pipeline stages itself. ``chunks`` returns the numbers of layers of each chunk for a PP and VP in ``layouts``,
-    None for others. The property ``captures_iterations`` is True where its CUDA graphs capture whole iterations.
-    ``settings`` are further Megatron settings by name without section, ``env`` environment variables that it sets.
-    ``hugging_face``: the model there whose configuration it asks for; None: none.
+    ``Catalogue.function`` decodes it; unknown keys are ignored then, but not in ``columns``. ``columns`` are those at
+    the number of GPUs in the function's name; ``architecture`` has the numbers of the model. FLOPs are those of one
+    training step per token, at ``sequence_length`` (tokens): ``flops_per_token`` is Megatron-Bridge's count,
+    ``own_flops_per_token`` LLMB's. None there and in ``parameters`` (their number): not known. ``stages``: the
+    function assigns its layers to pipeline stages itself. ``chunks`` returns the numbers of layers of each chunk for a
+    PP and VP in ``layouts``, None for others. The property ``captures_iterations`` is True where its CUDA graphs
+    capture whole iterations. ``settings`` are further Megatron settings by name without section, ``env`` environment
+    variables that it sets. ``hugging_face``: the model there whose configuration it asks for; None: none.
     """
 
     columns: Columns[int]
@@ -132,7 +134,10 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flops(NamedTuple):
-    """FLOPs per token of a training step, by Megatron-Bridge's count and by LLMB's own; None: not known."""
+    """FLOPs per token of a training step, by Megatron-Bridge's count and by LLMB's own; None: not known.
+
+    ``Catalogue.flops`` and ``ByLength.flops`` return it.
+    """
 
     of_bridge: float | None = None
     own: float | None = None
@@ -141,10 +146,10 @@ class Flops(NamedTuple):
 class ByLength(msgspec.Struct, frozen=True, kw_only=True):
     """How the FLOPs per token of one model's functions follow the sequence length (``llmb_train.lengths``).
 
-    They are a + b x length + c / length, with the length in tokens. ``bridge`` and ``own`` are (b, c) for
-    Megatron-Bridge's and for LLMB's count; None: not known. The formula holds from ``least`` tokens on. ``flops``
-    returns the FLOPs per token of one function, whose own FLOPs give a, at another length; None for a count that is
-    not known, or below ``least``.
+    A catalogue's file has one for each model. They are a + b x length + c / length, with the length in tokens.
+    ``bridge`` and ``own`` are (b, c) for Megatron-Bridge's and for LLMB's count; None: not known. The formula holds
+    from ``least`` tokens on. ``flops`` returns the FLOPs per token of one function, whose own FLOPs give a, at another
+    length; None for a count that is not known, or below ``least``.
     """
 
     least: int
@@ -179,10 +184,10 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
 class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a catalogue's JSON file; each function stays undecoded until it is asked for.
 
-    ``release`` is that of Megatron-Bridge and ``core`` that of megatron-core; ``date`` is the day of writing,
-    ``2026-08-31``; ``sha256`` is taken over all functions' lines. ``base``: the name of the file beside it that has
-    the functions missing here; None: none are. ``index`` has one entry for each function, ``functions`` their JSON
-    by name.
+    ``_read_catalogue`` reads it; keys that are not listed here are ignored. ``release`` is that of Megatron-Bridge and
+    ``core`` that of megatron-core; ``date`` is the day of writing, ``2026-08-31``; ``sha256`` is taken over all
+    functions' lines. ``base``: the name of the file beside it that has the functions missing here; None: none are.
+    ``index`` has one entry for each function, ``functions`` their JSON by name.
     """
 
     schema: Literal[1]
@@ -218,12 +223,13 @@ def _read_catalogue(path: Path) -> _CatalogueFile:
 class Catalogue:
     """The functions of one release of Megatron-Bridge, read from the catalogue's file ``path`` on construction.
 
-    ``base`` is the variant of plain pretraining. ``path`` stays readable; ``release``, ``sha256``, ``date``,
-    ``assumed`` and ``missing`` are those of the file, and ``index`` is a tuple of what each function's name says,
-    in the file's order. A function's own line is decoded only when it is asked for, and a damaged line is noticed
-    only then; ``is_intact`` returns whether all lines have the file's SHA-256. ``entry`` returns the index entry,
-    ``function`` the ``Function`` and ``flops`` the FLOPs per token at a sequence length, each of a function's exact
-    name; they raise a RecipeError where there is none, or its line is damaged (``entry`` reads no line). What a
+    ``base`` is the variant of plain pretraining. ``path`` stays readable; ``release``, ``sha256`` and ``date`` are
+    texts of the file, ``assumed`` its dict from a model of Hugging Face to what nobody read from that one's file,
+    ``missing`` from a function that could not be called to the reason, and ``index`` is a tuple of what each function's
+    name says, in the file's order. A function's own line is decoded only when it is asked for, and a damaged line is
+    noticed only then; ``is_intact`` returns whether all lines have the file's SHA-256. ``entry`` returns the index
+    entry, ``function`` the ``Function`` and ``flops`` the FLOPs per token at a sequence length, each of a function's
+    exact name; they raise a RecipeError where there is none, or its line is damaged (``entry`` reads no line). What a
     recipe lists: the properties ``sizes`` (names of models) and ``variants`` (those beside ``base``) are tuples,
     ``model`` returns the model of one of ``sizes``, and ``configurations`` (what selects each function) and
     ``rows`` (functions as rows) are iterators. ``model`` and ``rows`` raise a RecipeError at a damaged line.
@@ -366,8 +372,9 @@ class Catalogue:
 
         ``gpus`` are GPU types in order of preference: only the first one that the catalogue has any function for
         counts, whether or not the other arguments leave one of it, and nothing is yielded if it has none for any.
-        ``dtype`` is without the FP8 scaling, and all names are matched exactly. An empty ``gpus``, or None for another
-        argument, matches all.
+        ``size`` is one of ``sizes``, ``variant`` that of ``FunctionName.variant``, ``dtype`` without the FP8 scaling;
+        all are matched exactly, and an unknown one matches nothing. An empty ``gpus``, or None for another argument,
+        matches all.
 
         Raises:
             RecipeError: the line of a matching function is damaged
@@ -424,7 +431,7 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     ``needs``, texts for people: packages of the container that the validation asks for, and what the user must
     give; empty: nothing. ``refused``: why Megatron does not train the function even with these, in its words; None:
-    it does.
+    it does. ``read_validation`` reads it as a part of a ``Validation``, and refuses unknown keys.
     """
 
     needs: tuple[str, ...]

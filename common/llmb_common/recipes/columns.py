@@ -68,12 +68,13 @@ Batch = TypeVar("Batch")
 class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The layout of a job: parallel sizes, batch sizes, and what saves GPU memory or launch time.
 
-    ``ep``, ``etp`` and ``vp`` None: not used. ``mbs`` and ``gbs`` are the micro-batch and global batch sizes in
-    samples; ``gbs`` is a formula of GPUs in a recipe's row (``GPUs*2``), and a number everywhere else.
-    ``recompute_layers`` and ``offload_layers`` count the layers whose activations are computed again or kept in CPU
-    memory; ``fsdp`` and ``cuda_graph`` say whether these are on. The property ``parallelism`` is the parallel sizes
-    above 1 as text, ``TP8 PP8 FSDP``, without ETP; empty: all are 1. Unknown keys, sizes below 1 and negative
-    counts are refused when it is decoded, not when it is made.
+    ``ep`` and ``vp`` None: not used; ``etp`` None: not given, so that the experts are divided as by ``tp``. ``mbs`` and
+    ``gbs`` are the micro-batch and global batch sizes in samples; ``gbs`` is a formula of GPUs in a recipe's row
+    (``GPUs*2``), and a number everywhere else. ``recompute_layers`` and ``offload_layers`` count the layers whose
+    activations are computed again or kept in CPU memory; ``fsdp`` and ``cuda_graph`` say whether these are on. The
+    property ``parallelism`` is the parallel sizes above 1 as text, ``TP8 PP8 FSDP``, in the order TP, PP, CP, VP, EP,
+    FSDP and without ETP; empty: all are 1, and FSDP is off. Unknown keys, sizes below 1 and negative counts are refused
+    when it is decoded, not when it is made.
     """
 
     tp: Division[Positive] = 1

@@ -148,10 +148,10 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     their width, groups, state. ``delta``: key heads, their width, value heads, their width. These three are None
     where the model has no such layers. ``encoder``: number of weights that only the first pipeline stage has.
     ``norm``: weights of a norm per hidden element (2 with a bias). ``in_order``, a property, is a list with the
-    ``LayerKind`` of each layer, first to last. ``first`` returns the output width, in elements, of the first
-    product of an MLP of the inner width ``ffn``: twice that if ``gated``. ``scans``, a property, maps ``mamba`` and
-    ``delta``, where the model has them, to (output width of the first product, input width of the last).
-    ``layers_of`` makes it of an ``Architecture``; a catalogue has that of a function.
+    ``LayerKind`` of each layer, first to last (KeyError: a letter that ``kinds`` lacks). ``first`` returns the output
+    width, in elements, of the first product of an MLP of the inner width ``ffn``: twice that if ``gated``. ``scans``, a
+    property, maps ``mamba`` and ``delta``, where the model has them, to (output width of the first product, input width
+    of the last). ``layers_of`` makes it of an ``Architecture``; a catalogue has that of a function.
     """
 
     order: str

@@ -74,7 +74,10 @@ class Nearest(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The candidate's name, size and kind, for messages: ``llama3_70b (71B parameters, dense)``."""
+        """The candidate's name, size and kind, for messages: ``llama3_70b (71B parameters, dense)``.
+
+        Parameters are in whole 10^9; the other kind is ``mixture of experts``.
+        """
         kind = "mixture of experts" if self.model.experts else "dense"
         return f"{self.model.name} ({(self.model.parameters or 0) / 1e9:.0f}B parameters, {kind})"
 

@@ -301,8 +301,8 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """One row of a table of results as NVIDIA printed it, with the function of Megatron-Bridge that it belongs to.
 
     ``document`` and ``line`` say where it is printed; ``model``, ``gpu`` and ``precision`` are as printed,
-    ``container`` is a release (``26.02``), and ``columns`` are its layout columns by name (None: none printed).
-    ``gpus`` is their number, ``tflops_per_gpu`` are TFLOP/s as printed, ``step_seconds`` is the step time.
+    ``container`` is a release (``26.02``), and ``columns`` are its layout columns by name (``tp``; None: none printed).
+    ``gpus`` is their number, ``tflops_per_gpu`` are TFLOP/s as printed, ``step_seconds`` is the step time in seconds.
     ``function`` None: it belongs to none; ``variant``, ``size``, ``dtype`` and ``fp8_recipe`` are those of the
     function (None: it has none). ``tflops_of_bridge``: TFLOP/s per GPU that Megatron-Bridge's count of FLOPs makes
     of the printed tokens per second; None: not known. ``read_published`` reads it from the results file; an unknown

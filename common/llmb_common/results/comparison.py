@@ -61,13 +61,14 @@ def compare_times(
 ) -> Change:
     """Return the second side's mean step time over the first's, stalls included, with its interval.
 
-    Above 1 the second side is slower. The interval pools how much the runs of both sides differ with what ``scatter``
-    says of it; where both sides ran on exactly the same days, what a day does counts for neither. Where that shows no
-    difference, a rank test of the days, which needs no such knowledge, may still show one.
+    Above 1 the second side is slower. Means are those of ``Level``: geometric, and each day counts once. The interval
+    pools how much the runs of both sides differ with what ``scatter`` says of it; where both sides ran on exactly the
+    same days, what a day does counts for neither. Where that shows no difference, a rank test of the days, which needs
+    no such knowledge, may still show one. Neither side is changed.
 
     Args:
         first: the step time of each run of the first side, at least one
-        second: likewise of the second side
+        second: likewise of the second side; the numbers of runs may differ
         scatter: how much repeats differ, as stated or as this site's runs have shown
         ranks: whether the rank test is done
 
@@ -213,9 +214,10 @@ def facts(record: RunRecord) -> dict[str, str]:
     """Return everything on record of a run that may explain its speed, as text by name.
 
     That is its plan (``facts_of_plan``), ``software`` (never missing: ``unknown software``), ``image digest``, LLMB's
-    own version and hashes (``llmb``, ``recipe_sha256``, ``code_sha256``), what its nodes tell (``EVIDENCE``) and
-    ``hosts`` (``n1, n2``), in this order. What else is not known is left out. It may read the run's folder and log; one
-    that cannot be read counts as not known.
+    own version and hashes (``llmb``, ``recipe_sha256``, ``code_sha256``), what its nodes tell (``EVIDENCE``: ``gpus``,
+    ``driver``, ``nccl`` and so on) and ``hosts`` (``n1, n2``), in this order. ``gpus`` is what the nodes tell, not the
+    plan's number of GPUs, and stands among the plan's. What else is not known is left out. It may read the run's folder
+    and log; one that cannot be read counts as not known.
     """
     found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
@@ -273,7 +275,7 @@ class Contender:
     The caller of ``ranked`` makes it. ``of`` is whatever the caller ranks, and not looked at. ``tokens`` is the
     number of tokens that one GPU trains on in a step, more than 0. ``scatter`` is how much repeats of it differ.
     The property ``seconds`` is what the ranking goes by: the mean time, in seconds, that one GPU takes for one
-    token, stalls included.
+    token, stalls included; over days it is the geometric mean, as in ``Level.mean``.
     """
 
     of: Any
@@ -283,7 +285,13 @@ class Contender:
 
     @property
     def seconds(self) -> float:
-        """Mean seconds that one GPU takes to train on one token, stalls included."""
+        """Mean seconds that one GPU takes to train on one token, stalls included.
+
+        It is the geometric mean of the days' geometric means (``Level.mean``).
+
+        Raises:
+            statistics.StatisticsError: there are no times
+        """
         return math.exp(level(self.times, self.scatter).mean) / self.tokens
 
 

@@ -161,8 +161,9 @@ def title_of(plan: JobPlan) -> str:
 def deviations(plan: JobPlan) -> str:
     """Return what of a plan differs from its recipe's documents, to append to a title: ``, tp=4, NCCL_ALGO=Ring``.
 
-    That is overridden columns, Megatron settings, variables that the user set, switches, a profiler, checkpoints, in
-    this order; each of more than 40 characters is cut there, and ends with three dots. Empty: nothing differs.
+    That is overridden columns, Megatron settings, variables that the user set, switches (``nccl_trace``, ``vboost``,
+    ``cpu_pinning``) that are on, a profiler (``profiled by nsys``) and ``checkpoints``, in this order; each of more
+    than 40 characters is cut there, and ends with three dots. Empty: nothing differs.
     """
     found = [f"{name}={as_written(getattr(plan, name))}" for name in plan.overridden]
     found += [f"{name}={as_written(value)}" for name, value in sorted(plan.megatron.items())]

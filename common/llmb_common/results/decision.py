@@ -82,7 +82,7 @@ class Decision(msgspec.Struct, frozen=True):
     def resolution(self) -> float:
         """The distance from ``ratio`` to the farther end of its interval, as a share of the reference's step time.
 
-        These runs are sure to see a difference from ``limit`` that is larger.
+        0.01 is 1 %. These runs are sure to see a difference from ``limit`` that is larger.
         """
         return max(self.high - self.ratio, self.ratio - self.low)
 
@@ -150,11 +150,12 @@ def decide(
     Args:
         runs: the step time of each, at least one
         reference: the step time to compare with, in seconds
-        tolerance: how much slower still passes, as a share of the reference
+        tolerance: how much slower still passes, as a share of the reference (0.02: 2 %)
         reference_error: relative standard error of a reference that was itself measured; 0: it has none
         error_rate: how often each of the two wrong answers may be given, as a probability
         scatter: how much repeats differ, as stated or as this site's runs have shown
-        earlier: squares of other runs of the configuration, which say how it scatters and not how fast it is
+        earlier: squares (as ``squares`` makes them) of other runs of the configuration, not of ``runs``, which say how
+            it scatters and not how fast it is
         waiting: further runs that have ended already, and count at the next look only; they change no verdict, and
             tell how many more it takes
 

@@ -327,8 +327,8 @@ class DatedRun:
     """One successful run in the history of a configuration.
 
     ``started`` is a Unix time, ``day`` its day (YYYY-MM-DD, by ``RunRecord.day``); ``seconds`` is the steady step
-    time, ``error`` its standard error in seconds. ``software`` is that of ``software_of``, with a mark behind it
-    where several images have that name: ``nemo:26.02 (sha256:1a2b3c4d5e6f)``. ``changes`` are the facts that differ
+    time and ``error`` its standard error, both in seconds. ``software`` is that of ``software_of``, with a mark behind
+    it where several images have that name: ``nemo:26.02 (sha256:1a2b3c4d5e6f)``. ``changes`` are the facts that differ
     from the run before; empty: none does, or it is the first run. ``histories`` makes it.
     """
 
@@ -346,8 +346,8 @@ class Shift:
     """A lasting change in a configuration's history: from run ``run_id`` on, steps take ``ratio`` times as long.
 
     Above 1 they are slower. ``low`` and ``high`` bound the ratio at a verdict's confidence (97.7 %). ``since`` is when
-    that run began; the change may as well lie anywhere from the day of ``earliest`` to that of ``latest``, which are
-    the starts of these days' first runs. All three are Unix times. ``histories`` finds it.
+    that run, the first of its day, began; the change may as well lie anywhere from the day of ``earliest`` to that of
+    ``latest``, which are the starts of these days' first runs. All three are Unix times. ``histories`` finds it.
     """
 
     run_id: str
@@ -540,7 +540,7 @@ def _level_shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter
 
 
 def _mean_log(moments: Sequence[DatedRun]) -> float:
-    """Return the mean natural logarithm of the runs' step times in seconds."""
+    """Return the mean natural logarithm of the runs' steady step times in seconds; there is at least one run."""
     return fmean(math.log(moment.seconds) for moment in moments)
 
 

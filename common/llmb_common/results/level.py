@@ -92,8 +92,9 @@ class Level(msgspec.Struct, frozen=True):
 
     ``steady`` and the properties are logarithms of seconds, ``stalls``, ``half`` and ``mean_half`` of factors.
     Properties: ``mean`` (``steady`` plus ``stalls``), ``low`` and ``high`` are the mean step time and its bounds,
-    and ``bounded`` is (low, mean, high). The bounds reach at least as high as those of the steady steps, and where
-    stalls do not count at least as low. The function ``level`` makes it.
+    and ``bounded`` is (low, mean, high). Means are of logarithms, first within each of the ``batches`` of runs (usually
+    a day), then over these. The bounds reach at least as high as those of the steady steps, and where stalls do not
+    count at least as low. The function ``level`` makes it.
     """
 
     steady: float
@@ -110,7 +111,11 @@ class Level(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float:
-        """Natural logarithm of the mean step time in seconds, stalls included: ``steady`` plus ``stalls``."""
+        """Natural logarithm of the mean step time in seconds, stalls included: ``steady`` plus ``stalls``.
+
+        It is the mean of the days' mean logarithms: the geometric mean of times, in which each of the ``batches`` of
+        runs, usually a day, counts once.
+        """
         return self.steady + self.stalls
 
     @property
@@ -149,9 +154,10 @@ def level(
     """Return the step time of a configuration with its interval, from the step times of its runs.
 
     Args:
-        runs: the step time of each, at least one
+        runs: the step time of each, at least one, in any order
         scatter: how much repeats differ, as stated or as this site's runs have shown
-        earlier: squares of other runs of the configuration, which say how it scatters and not how fast it is
+        earlier: squares (as ``squares`` makes them) of other runs of the configuration, which say how it scatters and
+            not how fast it is
         error_rate: how often the truth lies beyond either bound, as a probability for each
         extra_error: relative standard error of what the level is compared with; 0: none
         stated: what holds instead of ``scatter`` where too few runs confirm that, or they contradict it
@@ -184,7 +190,8 @@ def _has_slow_stall(run: StepTime) -> bool:
 def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:
     """Return the standard error of the mean step time of ``runs``, as a share of it (0.01: 1 %), stalls included.
 
-    ``scatter`` is how much repeats differ; ``earlier`` are squares of other runs of the configuration.
+    ``scatter`` is how much repeats differ; ``earlier`` are squares of other runs of the configuration, as ``squares``
+    makes them; by default there are none.
 
     Raises:
         statistics.StatisticsError: no runs
@@ -222,7 +229,10 @@ def day_means(runs: Sequence[StepTime]) -> list[float]:
 
 
 def _means(groups: Groups) -> list[float]:
-    """Return the mean natural logarithm of the step times, stalls included, of each group of runs, in their order."""
+    """Return the mean natural logarithm of the step times, stalls included, of each group of runs, in their order.
+
+    Each group has at least one run, else there is a statistics.StatisticsError; empty where there is no group.
+    """
     return [statistics.fmean([run.mean_log for run in batch]) for batch in groups]
 
 
@@ -275,9 +285,10 @@ def _spread(groups: Groups, scatter: Scatter, earlier: Squares, stated: Scatter,
 def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
     """Return (variance, degrees of freedom, whether they conflict) of a prior variance joined with an observed one.
 
-    ``prior`` is the prior variance, ``squared`` a sum of squared deviations with ``degrees`` degrees of freedom; 0
-    of these: nothing was observed. Where it is so large that the prior would give as much in less than 10 % of
-    cases, the prior is dropped and the last element is True. ``prior_degrees`` is more than 0.
+    ``prior`` is the prior variance, ``squared`` a sum of squared deviations with ``degrees`` degrees of freedom, which
+    are the observed variance; 0 degrees: nothing was observed. Where the observed variance is larger than the prior
+    one, and so large that the prior would give as much in less than 10 % of cases, the prior is dropped and the last
+    element is True; a smaller one never conflicts. ``prior_degrees`` is more than 0.
     """
     if degrees and squared / degrees > prior:
         ratio = squared / degrees / prior if prior else math.inf

@@ -38,9 +38,10 @@ _WORK = 1_000_000
 class SlowNode(msgspec.Struct, frozen=True):
     """A node with which runs of a configuration are slower than without it, by more than chance explains.
 
-    ``nodes`` are host names, sorted: several where all slow runs had all of them, so that it may be any. ``others``
-    counts the runs without it, those whose nodes are not on record included, and ``others_seconds`` is their mean
-    steady step time. The property ``share`` is how much slower the runs with it are: 0.02 is 2 %. ``culprit`` finds it.
+    ``nodes`` are host names, sorted: several where all slow runs had all of them, so that it may be any. ``slow`` and
+    ``others`` count the runs with it and without it, those whose nodes are not on record among the latter, and
+    ``seconds`` and ``others_seconds`` are their mean steady step times in seconds. The property ``share`` is how much
+    slower the runs with it are: 0.02 is 2 %. ``culprit`` finds it.
     """
 
     nodes: tuple[str, ...]

@@ -20,9 +20,10 @@ def own_runs_lookup(install: Path | None) -> Look:
     """Return a function that looks up what the runs on record in ``install`` say of a plan: step time and GPU memory.
 
     It takes a plan and returns an ``OwnRuns``: ``time`` is of runs of exactly this job (None: there are none), and
-    ``memory`` a function from a kind of job to its runs' measured over predicted peaks of memory. Only runs whose
-    logs ``llmb-run results`` or ``llmb-run show`` has read count. It returns an empty ``OwnRuns``, and raises
-    nothing, where ``install`` is None or has no index that can be read.
+    ``memory`` a function from a kind of job to its runs' measured over predicted peaks of memory, at most 200, the
+    newest run's first (empty: there are none). Only runs whose logs ``llmb-run results`` or ``llmb-run show`` has read
+    count. It returns an empty ``OwnRuns`` where ``install`` is None or has no index that can be read; it raises an
+    OSError where the folder ``.llmb`` may not be looked into. Nothing is read before it is called.
     """
 
     def lookup(plan: JobPlan) -> OwnRuns:
@@ -32,6 +33,9 @@ def own_runs_lookup(install: Path | None) -> Look:
         function of the kind of job, so that it is looked up only when it is asked for: it returns measured over
         predicted peaks of memory, the newest run's first. Where there is no index of runs, ``time`` is None, and
         what ``memory`` returns is empty.
+
+        Raises:
+            OSError: the folder ``.llmb`` may not be looked into
         """
         if install is None or not (install / ".llmb" / "index.db").is_file():
             return OwnRuns()

@@ -66,7 +66,7 @@ class Block:
     """A few runs of two sides, A and B, one right after the other.
 
     ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, in the same order and as many
-    (else the members raise ValueError), None for a run that gave none. ``work``: the natural logarithm of B's
+    (else ``steady`` and ``of`` raise ValueError), None for a run that gave none. ``work``: the natural logarithm of B's
     tokens per step and GPU over A's, 0 where the steps do the same work. Properties, each a list with an entry per
     run that has a step time, in order: ``turns`` are positions in the block, from 0, and ``steady`` natural
     logarithms of the steady time per token but for a constant. ``of`` returns a list of the step times of the runs
@@ -90,6 +90,9 @@ class Block:
         """Natural logarithm of the steady time per token of each run that has a step time, in order.
 
         A constant, the same for all runs, is left out.
+
+        Raises:
+            ValueError: ``order`` and ``times`` are of different lengths
         """
         return [
             time.log - self.work * (side == "B")
@@ -100,7 +103,10 @@ class Block:
     def of(self, side: str) -> list[StepTime]:
         """Return the step times of the block's runs of ``side`` (``A`` or ``B``), without those that are lost.
 
-        They are in the order of the runs; empty where there is none.
+        They are in the order of the runs; empty where there is none, and for another letter.
+
+        Raises:
+            ValueError: ``order`` and ``times`` are of different lengths
         """
         return [time for letter, time in zip(self.order, self.times, strict=True) if time and letter == side]
 
@@ -167,7 +173,11 @@ def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
     """Return how B compares with A over ``blocks``; None where they are too few for bounds that sure.
 
     Each block needs a run with a step time. Two blocks are always too few, and so are any where just one side has step
-    times. Each bound is wrong at ``RATE`` (0.5 %), or less often with more blocks than the last of ``LOOKS``.
+    times. Each bound is wrong at ``RATE`` (0.5 %), or less often with more blocks than the last of ``LOOKS``. The same
+    blocks always give the same answer.
+
+    Raises:
+        ValueError: a block's ``order`` and ``times`` are of different lengths
     """
     rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
     design, steady = _Design(blocks), [block.steady for block in blocks]
@@ -207,9 +217,9 @@ class _Design:
 
     It is made from the blocks, each with at least one step time. A vector has one value for each run that has a
     step time, in order. Shared effects, such as a drift inside blocks, are taken out of it. Both methods take one
-    vector per block. ``interval`` returns (low, difference, high) of B's value less A's, each bound wrong at
-    ``rate``, None where the blocks are too few; ``scatter`` returns (standard deviation of the difference of two
-    runs, drift from one run to the next), with that ``difference``.
+    vector per block, in the order of the blocks. ``interval`` returns (low, difference, high) of B's value less A's,
+    each bound wrong at ``rate``, a probability, None where the blocks are too few; ``scatter`` returns (standard
+    deviation of the difference of two runs, drift from one run to the next), with that ``difference``.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
@@ -228,7 +238,8 @@ class _Design:
     def interval(self, values: Iterable[Vector], rate: float) -> Bounded | None:
         """Return B's value less A's with its bounds, as (low, difference, high), each bound wrong at ``rate``.
 
-        ``values`` has one vector per block. None where the possible draws are too few for that rate, or no block
+        ``values`` has one vector per block, in the order of the blocks, with a value for each run that has a step time.
+        ``rate`` is a probability, such as 0.005. None where the possible draws are too few for that rate, or no block
         has both sides. A draw's statistic is its estimate over its standard error, up to a factor. The more is
         taken off B's runs, the less extreme the actual draw is: each other draw has a limit from which on it is the
         more extreme, and the bounds are quantiles of these limits.
@@ -261,8 +272,9 @@ class _Design:
     def scatter(self, values: Iterable[Vector], difference: float) -> tuple[float, float]:
         """Return (standard deviation of the difference of two runs, drift from one run to the next).
 
-        ``values`` has one vector per block, and ``difference`` is B's value less A's. At least one block has two
-        runs with a step time.
+        ``values`` has one vector per block, in the order of the blocks, with a value for each run that has a step time;
+        ``difference`` is B's value less A's. At least one block has two runs with a step time, else there is a
+        ZeroDivisionError. A positive drift is a value that rises within blocks.
         """
         left = [value - difference * side for value, side in zip(_join_centred(values), self._sides, strict=True)]
         turns = _join_centred(list(map(float, turns)) for turns in self._turns)
@@ -338,5 +350,5 @@ def _centre(values: Vector) -> Vector:
 
 
 def _dot_product(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the scalar product of two vectors of the same length."""
+    """Return the scalar product of two vectors of the same length; of a longer one the rest is ignored, 0.0 of none."""
     return float(sum(map(mul, first, second)))

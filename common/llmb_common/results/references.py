@@ -112,6 +112,7 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
 
     Raises:
         RecipeError: the recipe's results file or catalogue cannot be read, or is damaged
+        RequestError: the global batch size of a result's row is no whole number at the result's number of GPUs
     """
     found = []
     for result in published_results(plan, recipe):
@@ -139,11 +140,11 @@ def release_spread(plan: JobPlan) -> Spread:
 class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One of the runs that a baseline is made of, as the list of baselines stores it.
 
-    ``seconds`` is its steady step time and ``error`` that time's standard error, in seconds. ``stalls``, ``steps``,
-    ``day`` and ``nodes`` are those of its ``StepTime``: 0 or empty where not known. The property ``time`` makes
+    ``seconds`` is its steady step time and ``error`` that time's standard error, in seconds. ``stalls`` (what each took
+    beyond steady steps, in steady steps), ``steps`` (after warm-up), ``day`` (YYYY-MM-DD) and ``nodes`` (host names
+    with commas between them) are those of its ``StepTime``: 0 or empty where not known. The property ``time`` makes
     that again, but for what is not stored: the number of measured steps and the window's mean are 0 (not known). An
-    unknown key is refused when it is decoded; a time of 0 or less only by ``baselines``. ``set_baselines`` makes
-    it.
+    unknown key is refused when it is decoded; a time of 0 or less only by ``baselines``. ``set_baselines`` makes it.
     """
 
     run_id: str
@@ -168,10 +169,11 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``key`` is the ``configuration_key``, ``title`` the line that names the configuration, ``software`` a text of
     ``software_of``, ``added`` the Unix time at which it was made. A site has at most one for each ``key`` and
     ``software``. Its text is ``this site's baseline of 3 runs, 2026-11-29``. The properties ``times`` and
-    ``seconds`` are the runs' step times, in the order of ``runs``, and their mean in seconds, stalls included;
-    ``relative_error`` returns the standard error of that mean, as a share of it, with the site's runs as ``past``.
-    The last two need at least one run. An unknown key is refused when it is decoded. ``set_baselines`` makes it,
-    ``baselines`` reads it.
+    ``seconds`` are the runs' step times, in the order of ``runs``, and their mean in seconds, stalls included: the
+    geometric mean, in which each day counts once (``Level.mean``). ``relative_error`` returns the standard error of
+    that mean, as a share of it, with the site's runs as ``past``. ``seconds`` and ``relative_error`` raise a
+    statistics.StatisticsError without runs. An unknown key is refused when it is decoded. ``set_baselines`` makes
+    it, ``baselines`` reads it.
     """
 
     key: str
@@ -193,13 +195,22 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def seconds(self) -> float:
-        """The baseline's mean step time in seconds, stalls included."""
+        """The baseline's mean step time in seconds, stalls included: the geometric mean of the days' geometric means.
+
+        Days are the ``batches`` of its runs. There must be at least one run.
+
+        Raises:
+            statistics.StatisticsError: there is none
+        """
         return math.exp(level(self.times).mean)
 
     def relative_error(self, past: PastRuns) -> float:
-        """Return the standard error of the baseline's mean step time, as a share of it.
+        """Return the standard error of the baseline's mean step time, as a share of it (0.01: 1 %).
 
         ``past`` are the site's runs, which say how much repeats differ; the baseline's own runs need not be among them.
+
+        Raises:
+            statistics.StatisticsError: the baseline has no runs
         """
         configuration = f"{self.key} {self.software}"
         others = past.squares_without(configuration, [run.run_id for run in self.runs])
@@ -239,9 +250,10 @@ def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
     """Make ``runs`` the baselines of their configurations and software, repeats together; return the new ones.
 
-    Each run comes with its step time. The new ones are sorted by title, then software. The installation's list of
-    baselines is written: one of the same configuration and software is replaced, with all its runs; others stay.
-    Nothing is written where an error is raised. That the runs succeeded is not checked.
+    Each run comes with its step time; one that is given twice counts twice. The new ones are sorted by title, then
+    software. The installation's list of baselines is written, and made where there is none: one of the same
+    configuration and software is replaced, with all its runs; others stay. The list is not changed where an error is
+    raised. That the runs succeeded is not checked.
 
     Raises:
         RequestError: there are no runs, or repeats with several images of one name
@@ -298,8 +310,8 @@ def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTi
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
     """Remove the baselines whose configuration has one of ``keys``, whatever their software; return those removed.
 
-    Keys are compared in full. The baselines are sorted by title, then software. The installation's list of baselines is
-    written, also where ``keys`` is empty.
+    Keys (``configuration_key``) are compared in full. The result is sorted by title, then software; empty without keys.
+    The installation's list of baselines is written, also where ``keys`` is empty, and made then if there is none.
 
     Raises:
         RequestError: a key that no baseline has; nothing is removed then
@@ -351,8 +363,8 @@ def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Ba
     """Return how a run's nodes differ from those of a baseline, one finding per fact; empty where nothing differs.
 
     ``account`` is the summary of the run's nodes. The baseline is one of those in ``known`` with the same GPUs: of the
-    run's configuration if there is one, else any; the newest of several. Empty also where there is none, or the run is
-    itself part of any with the same GPUs.
+    run's configuration if there is one, else any; the newest of several. Findings are those of ``unlike_site``. Empty
+    also where there is no such baseline, or the run is itself part of any with the same GPUs.
     """
     if any(_has_run(item, record) for item in _with_same_gpus(account, known)):
         return []
@@ -363,8 +375,9 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
     """Return how the nodes of ``account`` differ from those of a baseline, one finding per fact.
 
     The baseline is that one of ``known`` of the configuration ``key``, else any (``key`` empty: any), the newest of
-    several, among those with the same GPUs. What either does not know is not compared. Empty where nothing differs,
-    or there is none.
+    several, among those with the same GPUs. Another driver is a note, all else a problem (``setup_findings``). What
+    depends on the job, such as the clocks under load, is compared only where the baseline is of ``key``. What either
+    does not know is not compared. Empty where nothing differs, or there is none.
     """
     item = max(_with_same_gpus(account, known), key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
@@ -400,7 +413,10 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past:
 
 
 def _baselines_path(install: Path) -> Path:
-    """Return the path of the installation's list of baselines, whether the file exists or not."""
+    """Return the path of the installation's list of baselines, whether the file exists or not.
+
+    It is ``baselines.json`` in the folder ``.llmb`` of ``install``.
+    """
     return install / ".llmb" / "baselines.json"
 
 
@@ -466,7 +482,8 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
 def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]) -> Worth | None:
     """Return the worth of another container and nothing else, by ``release_spread``; None for any other change.
 
-    ``wanted`` has the facts that change, each as (before, after).
+    ``plan`` tells the kind of model (dense or MoE). ``wanted`` has the facts that change, each as (before, after); an
+    older container after a newer one has the reverse of the change. None also where one of the two is not known.
     """
     one, other = wanted.get(_CONTAINER, (None, None))
     if wanted.keys() != {_CONTAINER} or not isinstance(one, tuple) or not isinstance(other, tuple):

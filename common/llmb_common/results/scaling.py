@@ -36,8 +36,9 @@ class ScaledRun(NamedTuple):
     """One successful run that may become part of a scaling line: its plan, recipe, software, and step time.
 
     ``software`` is the text of ``software_of``. ``seconds`` is the steady step time, above 0; ``time`` has it with
-    its error and its stalls, None where these are not known. ``scatter`` is how much repeats differ at this site.
-    The property ``steady`` is ``time`` without its stalls, and with an error of 0 where that is None.
+    its error and its stalls, None where these are not known. ``scatter`` is how much repeats differ at this site. The
+    property ``steady`` is a copy of ``time`` without its stalls; where that is None, one of ``seconds`` with an error
+    of 0. Whoever calls ``scaling`` makes it, and nothing is checked.
     """
 
     plan: JobPlan
@@ -110,7 +111,7 @@ def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
     """Return the scaling lines that ``runs`` make, in the order of the first runs of each kind of job.
 
     Of one kind, weak lines (one for each batch per GPU) come before strong ones (one for each whole batch). Runs
-    belong together if they ran with the same software and differ in nothing but scale, layout and batch size; a
+    belong together if they have the same ``software`` and differ in nothing but scale, layout and batch size; a
     layout column that somebody overrode must be the same, too. A run may be on a weak and on a strong line. Empty
     where no kind of job ran at two scales.
 
@@ -151,8 +152,8 @@ def _lines_of_family(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
 def _scaling_line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
     """Return the scaling line of runs that are grouped by number of GPUs, the smallest first, each group with a run.
 
-    ``scales`` are these groups, two or more. Its title, software and published results are by the first run.
-    Published points are added to weak lines only.
+    ``scales`` are these groups, two or more, and ``kind`` what they were grouped for, which is not checked. Its
+    title, software and published results are by the first run. Published points are added to weak lines only.
 
     Raises:
         RecipeError: a file of the recipe cannot be read, or is damaged

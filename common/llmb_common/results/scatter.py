@@ -110,9 +110,10 @@ class _Repeats(NamedTuple):
 def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
     """Return ``runs`` in groups that share conditions which repeating does not average out: a day, or nodes.
 
-    Where all runs had the same nodes, these are the system itself, and only days make groups; else days with
-    exactly the same set of nodes in one of their runs are one group. A run without a day is a group of its own
-    unless such nodes join it to another. The groups are in no order to rely on; without runs there is none.
+    Where all runs had the same nodes, these are the system itself, and only days make groups; else days with exactly
+    the same set of nodes in one of their runs are one group. A run without a day is a group of its own unless such
+    nodes join it to another; unknown nodes join none. Each run is in one group. The groups, and the runs in them, are
+    in no order to rely on; without runs there is none.
     """
     days: dict[str, list[StepTime]] = {}
     for at, run in enumerate(runs):
@@ -168,9 +169,9 @@ def _mean(values: Sequence[float]) -> float:
 def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
     """Return how much repeats differ at a site, learned from its runs: one sequence of step times per configuration.
 
-    Where these are too few (fewer than eight degrees of freedom both within and between days), it is a copy of
-    ``STATED`` whose ``runs`` is their number. Where only one of the two has as many, the other follows from what is
-    stated.
+    ``history`` has these sequences, in any order; one may be empty. Where the runs are too few (fewer than eight
+    degrees of freedom both within and between days), it is a copy of ``STATED`` whose ``runs`` is their number. Where
+    only one of the two has as many, the other follows from what is stated.
     """
     return _scatter_of([_Repeats(len(runs), squares(batches(runs))) for runs in history])
 
@@ -213,11 +214,11 @@ def _variance_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, floa
     """Return (variance, degrees of freedom) of the scaled inverse chi-square that ``variances`` seem to come from.
 
     Both are finite. Where runs are of two kinds (two clusters, a slow node), most small groups meet only one of them
-    and hardly scatter, and an average of logarithms follows them. Where the plain average of the variances, without the
-    largest tenth of them, is larger, it is returned instead, with at least ``_STATED_DEGREES``.
+    and hardly scatter, and an average of logarithms follows them. Where the plain average of the variances, without
+    the largest tenth of them, is larger, it is returned instead, with at least ``_STATED_DEGREES``.
 
     Args:
-        variances: (variance, its degrees of freedom) of each configuration, at least one
+        variances: (variance, its degrees of freedom, above 0) of each configuration, at least one
     """
     logs = [math.log(max(variance, _LEAST_VARIANCE)) - _log_variance_bias(degrees) for variance, degrees in variances]
     chance = [trigamma(degrees / 2) for _, degrees in variances]
@@ -251,7 +252,7 @@ def _excess_variance(logs: Sequence[float], chance: Sequence[float]) -> float:
 def _log_variance_bias(degrees: float) -> float:
     """Return by how much the log of a sample variance differs in the mean from the log of the true one; negative.
 
-    ``degrees`` are the sample variance's degrees of freedom.
+    ``degrees`` are the sample variance's degrees of freedom, above 0. Logarithms are natural.
     """
     return digamma(degrees / 2) - math.log(degrees / 2)
 
@@ -325,7 +326,7 @@ class PastRuns:
     def _repeats(self) -> dict[str, _Repeats]:
         """How the runs of each configuration differ, by the text of ``configuration_of``; found once.
 
-        Each configuration is held against all others.
+        All runs of a configuration count, however many they are.
         """
         return {
             key: _Repeats(len(runs), squares(batches(list(runs.values()))))

@@ -113,11 +113,12 @@ def next_decision(
 
     The result has how many runs there are to be in all and those added, and no answer while runs are to be waited
     for. A run that failed makes the answer ``fail``, as soon as none is running any more; its ``failure`` is the
-    ``trouble`` then. A run that gave no result because of a fault is replaced while ``reruns`` lasts. Then the
-    answer is that of ``judge``, or ``pass`` without one. Where that of ``judge`` is open, runs are added if they
-    may decide it; otherwise it stays ``OPEN``. It is ``OPEN``, too, where results are missing for faults, no rerun
-    is left, and there is no ``judge`` or no step time. It depends on the arguments alone, so a campaign that was
-    killed need not remember what it meant to do, and can always tell why there was a rerun.
+    ``trouble`` then. A run that gave no result because of a fault is replaced while ``reruns`` lasts. Then the answer
+    is that of ``judge``, or ``pass`` without one. Where that of ``judge`` is open, runs are added if they may decide
+    it, and not where the reference is too uncertain; otherwise it stays ``OPEN``. It is ``OPEN``, too, where results
+    are missing for faults, no rerun is left, and there is no ``judge`` or no step time. It depends on the arguments
+    alone, so a campaign that was killed need not remember what it meant to do, and can always tell why there was a
+    rerun. Nothing is started.
 
     Args:
         ended: how the runs ended, in the order of their numbers, as far as there are runs; None: not yet
@@ -244,7 +245,7 @@ def _further_runs(times: Sequence[StepTime], like: StepTime, count: int, *, furt
 def _scaled_time(time: StepTime, log: float) -> StepTime:
     """Return ``time`` multiplied by a factor whose natural logarithm is ``log``, error and mean included.
 
-    It is a copy; stalls, which are shares of a step, stay as they are, and so do day and nodes.
+    It is a copy; stalls, which are shares of a step, stay as they are, and so does all else.
     """
     factor = math.exp(log)
     return replace(time, seconds=time.seconds * factor, error=time.error * factor, mean=time.mean * factor)

@@ -102,8 +102,9 @@ def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[Nod
 def witnesses(nodes: Collection[str], runs: Sequence[NodeRun]) -> dict[str, Witness]:
     """Return what ``runs`` say of each of a few ``nodes`` that are suspected for another reason, by node.
 
-    ``nodes`` are host names, and ``runs`` an answer of ``node_runs``. A node is not blamed for runs that a slower node
-    explains. Each of ``nodes`` has an entry, in no order to rely on; one without runs says ``nothing``.
+    ``nodes`` are host names, at least one, and ``runs`` an answer of ``node_runs``. A node is not blamed for runs
+    that a slower node explains. Each of ``nodes`` has an entry, in no order to rely on; one without runs says
+    ``nothing``.
     """
     found: dict[str, Witness] = {}
     left = NodeRuns(runs)

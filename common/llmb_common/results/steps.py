@@ -46,11 +46,12 @@ _LEAST_SHARE = -0.9
 class StepTime:
     """The step time of one run over its measured window, with what stalls add to it.
 
-    ``seconds`` is the mean of the window's steady steps, ``error`` its standard error in seconds. The error is what the
-    steps of this run leave open; it cannot know how runs differ. Properties, all numbers: ``log`` is the natural
-    logarithm of ``seconds``, ``mean_log`` that of the mean with stalls; ``stall_share`` is what stalls add, as a share
-    of ``seconds`` (0.01: 1 %; negative: they were faster steps), ``stall_error`` the standard error of ``mean_log``
-    that comes from them, and ``relative_error`` is ``error`` as a share of ``seconds``. ``estimate`` makes it.
+    ``seconds``, above 0, is the mean of the window's steady steps, ``error`` its standard error in seconds. The error
+    is what the steps of this run leave open; it cannot know how runs differ. Properties, all numbers: ``log`` is the
+    natural logarithm of ``seconds``, ``mean_log`` that of the mean with stalls; ``stall_share`` is what stalls add,
+    as a share of ``seconds`` (0.01: 1 %; negative: they were faster steps), ``stall_error`` the standard error of
+    ``mean_log`` that comes from them, and ``relative_error`` is ``error`` as a share of ``seconds``. ``estimate``
+    makes it.
     """
 
     seconds: float
@@ -112,9 +113,10 @@ class StepTime:
 def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     """Return the step time of a run from the times of its single steps; far ones are set apart as stalls.
 
-    Far is more than five robust standard deviations from the median, and more than 5 % of it. ``seconds``,
-    ``count``, ``mean`` and ``spikes`` of the result are of the window, ``stalls`` and ``steps`` of all ``steady``
-    steps (of the window alone, where it is far from the rest). ``day`` and ``nodes`` are left empty.
+    Far is more than five robust standard deviations from the median, and more than 5 % of it. ``seconds``, ``count``,
+    ``mean`` and ``spikes`` of the result are of the window, ``stalls`` and ``steps`` of all ``steady`` steps (of the
+    window alone, where it is far from the rest), by whose ordinary ones ``error`` and ``correlation`` are found.
+    ``day`` and ``nodes`` are left empty.
 
     Args:
         window: seconds of each measured step, in order; at least one, all finite and positive
@@ -223,8 +225,8 @@ OTHER_WORK = 0.25
 def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
     """Return what is odd in the steps of a run whose window is complete, as clauses for people; empty: nothing is.
 
-    They tell of outliers, warm-up, drift, skipped steps, exploding gradients and leaping losses, in this order, without
-    full stops. ``measured`` is the run's ``step_time``.
+    They tell of outliers, warm-up, drift, skipped steps, exploding gradients and leaping losses, at most one of each,
+    in this order, without full stops. ``measured`` is the run's ``step_time``.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails
@@ -434,7 +436,8 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
 def _steps_text(odd: Sequence[Iteration]) -> str:
     """Return the numbers of iterations as text, only the first five of many: ``iterations 36, 37``.
 
-    It is ``iteration 36`` for one, and ends with ``and 2 more`` where there are others.
+    ``odd`` are the iterations, at least one, in the order of the text. It is ``iteration 36`` for one, and ends with
+    ``and 2 more`` where there are others.
     """
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
@@ -473,8 +476,9 @@ def step_time(timing: RunTiming) -> StepTime | None:
 def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
     """Return the step time of a run over all steps from the end of its warm-up to the end of its window.
 
-    Steps that are far from the others are set apart as stalls, as in ``step_time``. It has more steps than that,
-    for comparisons with nothing that is published. None where the log does not have the whole window.
+    Steps that are far from the others are set apart as stalls, as in ``step_time``. It has more steps than that, for
+    comparisons with nothing that is published. ``day`` and ``nodes`` are left empty. None where the log does not have
+    the whole window.
 
     Raises:
         OSError: the steps are only read from the log now, and that fails

@@ -95,9 +95,10 @@ class _LossCourse(msgspec.Struct, frozen=True):
 def training_of(iterations: Sequence[Iteration]) -> Training:
     """Return what the steps of a log say of whether the run trained.
 
-    Its ``faults``, clauses, are empty where nothing speaks against that. A log with fewer than 15 losses of steps that
-    were not skipped has no ``start`` and ``end``. ``iterations`` are all of the log, in order; without any the answer
-    is that of a log that says nothing.
+    Its ``faults``, clauses, are empty where nothing speaks against that; else they are of the loss, the MTP loss,
+    gradient norms and learning rates, skipped steps and negative losses, in this order. A log with fewer than 15
+    losses of steps that were not skipped has no ``start`` and ``end``. ``iterations`` are all of the log, in order;
+    without any the answer is that of a log that says nothing.
     """
     taken = [item for item in iterations if not item.skipped]
     losses = [item.loss for item in taken if item.loss is not None]
@@ -124,10 +125,12 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
 def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
     """Return why a run of ``plan`` did not train as it should, as clauses; empty where nothing speaks against it.
 
-    They are the faults of ``training``, what the run's log says. Where it has none, a loss that does not fall
-    counts (one clause: ``the loss does not fall (9.2 at the start, 9.2 at the end)``), but only for a pretraining
-    run that loads no checkpoint, whose log has its first step, and whose learning rates were large enough to learn
-    something or whose first loss is not that of an untrained model.
+    They are the faults of ``training``, what the run's log says. Where it has none, a loss that does not fall counts
+    (one clause), but only for a pretraining run that loads no checkpoint, whose log has its first step, and whose
+    learning rates were large enough to learn something
+    (``the loss does not fall (9.2 at the start, 9.2 at the end)``), or whose first loss is not that of an untrained
+    model (the same, and ``; an untrained model starts near 11.8``). The latter is not looked at for a plan without an
+    ``architecture``.
     """
     start, end = training.start, training.end
     if training.faults or training.falls or start is None or end is None:

@@ -109,13 +109,13 @@ class Figures(msgspec.Struct, frozen=True):
 class Verdict:
     """The judgment of one run, or of repeats of one: its ``kind`` and the text shown for it.
 
-    ``kind`` is ``pass``, ``fail``, ``open`` (more runs are needed), ``no reference`` or ``not judged``. ``text`` is
-    a clause without a full stop that begins with the answer, or says why there is none
-    (``the window is incomplete``). ``decision`` and ``reference`` are None where nothing was compared. ``remarks``
-    are clauses that a reader must know of the runs. ``not_training`` says in clauses why they did not train as
-    planned; with any entry, the verdict is never a pass. The property ``difference`` is the mean step time over the
-    reference's, less 1 (0.02: 2 % slower); None where nothing was compared. ``judge_result``, ``judge_runs`` and
-    ``judge_log`` make it.
+    ``kind`` is ``pass``, ``fail``, ``open`` (more runs are needed), ``no reference`` or ``not judged``. ``text`` is a
+    clause without a full stop: the answer and by how much (behind ``indication: `` where the reference is of other
+    software), or why there is none (``the window is incomplete``), or that the run is ``not training``. ``decision``
+    and ``reference`` are None where nothing was compared. ``remarks`` are clauses that a reader must know of the
+    runs. ``not_training`` says in clauses why they did not train as planned; with any entry, the verdict is never a
+    pass. The property ``difference`` is the mean step time over the reference's, less 1 (0.02: 2 % slower); None
+    where nothing was compared. ``judge_result``, ``judge_runs`` and ``judge_log`` make it.
     """
 
     kind: Kind
@@ -134,8 +134,8 @@ class Verdict:
 def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
     """Return a run's step time in seconds as its recipe's source states it: the window's mean, or the last step's.
 
-    Which one the plan's ``measurement`` says. The mean includes stalls. None where the log does not have the whole
-    window, or, for the last step's time, no step at all.
+    Which one the plan's ``measurement`` says. ``timing`` is what the run's log says. The mean includes stalls. None
+    where the log does not have the whole window, or, for the last step's time, no step at all.
 
     Raises:
         OSError: the last step's time counts, is only read from the log now, and that fails
@@ -184,9 +184,10 @@ def judge_result(
     It is compared with one reference: those of the run's own software come first, and of these ``baselines`` before
     published results. A run whose log is no Success (nor Trained), whose window is incomplete, or that must not be
     compared (a smoke test without a baseline, profiled, measured over another window) is ``not judged``, whatever
-    else is wrong with it. Any other is ``fail`` if it did not train, or did other work than planned; else
-    ``no reference`` without a reference. The text says why; ``remarks`` has what is odd in its steps and what must
-    be known of its reference.
+    else is wrong with it. Any other is ``fail`` if it did not train, or a step's work differs from the planned by
+    more than 25 %; else ``no reference`` without a reference. The text says why; ``remarks`` has what is odd in its
+    steps and what must be known of its reference; ``not_training`` says why it did not train, but of a log that is no
+    Success (nor Trained) only that figures are NaN or infinite.
 
     Args:
         plan: what was run
@@ -248,8 +249,10 @@ def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
 def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
     """Return a copy of ``verdict``, which is about speed alone; a fail where ``odd`` says that it did not train.
 
-    ``odd`` are clauses, which replace its ``not_training``; empty: all runs trained, and the verdict stands. An open
-    verdict and one without a reference become a fail, too; what was not judged stays so.
+    ``odd`` are clauses, which replace its ``not_training``; empty: all runs trained, and kind and text stand. An open
+    verdict and one without a reference become a fail, too, and the text is then ``not training: `` and the clauses,
+    joined by ``; ``, in place of what it said of the speed; after a pass it begins with ``fast, but not training: ``.
+    Kind and text of one that was not judged stay.
     """
     if not odd or verdict.kind == "not judged":
         return replace(verdict, not_training=odd)
@@ -293,8 +296,8 @@ def judge_runs(
     """Return the verdict on the speed of repeats of one configuration, against ``reference``; it is over all ``runs``.
 
     ``plan`` is one run's. ``tolerance``, a share of the step time, is widened (``widened``) where the reference was
-    measured with other software. The other arguments are those of ``decide``. Whether the runs trained is not looked
-    at.
+    measured with other software. ``error_rate``, ``scatter``, ``earlier`` and ``waiting`` are those of ``decide``.
+    Whether the runs trained is not looked at.
 
     Raises:
         ValueError: no runs, or a reference that is not positive
@@ -350,8 +353,9 @@ def own_share(plan: JobPlan) -> float | None:
 def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
     """Return why a successful run must not be compared: a smoke test, profiled, or measured over other steps.
 
-    As a clause without a full stop; empty: it may be. A smoke test (the size ``smoke``, or a run on CPUs) may where
-    this site has a baseline for it (``has_baseline``).
+    As a clause without a full stop; empty: it may be. ``plan`` and ``timing`` are the run's; that it was successful
+    is not checked. A smoke test (the size ``smoke``, or a run on CPUs) may where this site has a baseline for it
+    (``has_baseline``).
     """
     if (plan.model_size == "smoke" or plan.device == "cpu") and not has_baseline:
         return "a smoke test is never compared with GPU results"
@@ -365,10 +369,11 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
 def _decision_sentence(decision: Decision, reference: Reference) -> str:
     """Return the text of a decision: ``fail, 9.0 % slower ± 3.1 % (limit 5.0 % slower; stated scatter)``.
 
-    It must be clear without the page about verdicts, and has no full stop. Before the answer it has
-    ``indication: `` where ``reference``, which the decision is about, is of other software than the runs. Of a pass
-    the brackets also say which stalls would not show; behind them stands what stalls cost, if that matters. Where
-    the decision is open, it ends with what would decide: ``: about 2 more runs would decide``.
+    It must be clear without the page about verdicts, and has no full stop. Before the answer it has ``indication: ``
+    where ``reference``, which the decision is about, is of other software than the runs. Of a pass the brackets also
+    say which stalls would not show; behind them stand what stalls cost, if that matters, whether the reference has a
+    note, and whether all stalls fell on one day, each after ``; ``. Where the decision is open, it ends with what
+    would decide: ``: about 2 more runs would decide``, or ``: too close to the limit to tell``.
     """
     mark = "" if reference.same_software else "indication: "
     limit = f"limit {percent(decision.limit - 1)} slower; {_SCATTER[decision.source]}"

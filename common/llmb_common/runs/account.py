@@ -33,9 +33,9 @@ def make_account(record: RunRecord) -> NodeSummary:
 def account_of(record: RunRecord) -> NodeSummary:
     """Return the summary of what the run's nodes recorded: as kept in the run's record, else as read from its folder.
 
-    The record keeps it since the run ended. A kept one that is damaged, or of a run that is still alive, is not used:
-    the folder is read then. Where the nodes left no record that can be read, all of it but ``findings`` is as by
-    default.
+    The record keeps it since the run ended, under ``evidence`` of the manifest's ``job``. A kept one that is damaged,
+    or of a run that is still alive, is not used: the folder is read then. Where the nodes left no record that can be
+    read, all of it but ``findings`` is as by default.
     """
     job = record.manifest.get("job")
     kept = job.get(KEY) if isinstance(job, dict) else None

@@ -152,9 +152,10 @@ def extras_of(record: RunRecord) -> Extras:
 def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[LoadedCheckpoint, ...]]:
     """Return (saved checkpoints, loaded checkpoints) that the run's log tells of, each in the log's order.
 
-    Each step that was saved, and each step of a folder that was loaded, is there once: as the log tells of it last.
-    Both are empty where the log cannot be opened; where reading it fails, they are those found before. A saved one that
-    was deleted since has no size.
+    ``record`` is the run's. Each step that was saved, and each step of a folder that was loaded, is there once: as
+    the log tells of it last. Both are empty where the log cannot be opened; where reading it fails, they are those
+    found before. Saved ones are looked for in the plan's own folder for checkpoints, else in the run's; one that was
+    deleted since has no size.
     """
     folder = Path(record.plan.checkpoint.save or record.paths.checkpoints)
     saved: dict[int, SavedCheckpoint] = {}

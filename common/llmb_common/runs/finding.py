@@ -172,7 +172,8 @@ def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
 def may_change(record: RunRecord) -> bool:
     """Return whether the state of a run may still change, so that it is worth asking for.
 
-    True for a run that is alive, and for one that was given up without proof (LOST, NOT_SUBMITTED).
+    By ``record`` alone; nobody is asked. True for a run that is alive, and for one that was given up without proof
+    (LOST, NOT_SUBMITTED).
     """
     return is_live(record.state) or record.state in (LOST, NOT_SUBMITTED)
 

@@ -29,7 +29,7 @@ from llmb_common.planning.job_plan import JobPlan
 
 @contextlib.contextmanager
 def _naming_what_cannot_be_read() -> Iterator[None]:
-    """Return a context that turns an OSError raised in it into an error that names the file.
+    """Return a context, or decorator, that turns an OSError raised in it into an error that names the file.
 
     Raises:
         EnvironmentLacks: an OSError was raised in the context
@@ -48,12 +48,12 @@ def make_manifest(
 ) -> dict[str, Any]:
     """Return the manifest of a run as far as it is known at submission, as JSON values; nothing is written.
 
-    Its keys are ``llmb`` and ``python`` (their versions), ``host``, ``utc_offset`` (seconds), ``command`` (a list
-    of words), those of ``origin_of``, ``image`` (a dictionary with ``path``, and with ``receipt``, the text of its
-    receipt, and ``bytes`` where these files exist; None without an image) and ``environment_overrides``, by name
-    the variables that the user's own environment set. ``recipe_folder`` is the folder of recipe.yaml, ``code`` that
-    of the training code. The job itself adds driver, NCCL and framework versions to its log. ``origin`` is
-    ``origin_of`` for the same folders, where many jobs share one; None: it is looked up here.
+    Its keys are ``llmb`` and ``python`` (their versions), ``host``, ``utc_offset`` (seconds), ``command`` (a list of
+    words), those of ``origin_of``, ``image`` (a dictionary with ``path``, and with ``receipt``, the text of its
+    receipt, and ``bytes`` where these files exist; None without an image) and ``environment_overrides``, by name the
+    variables that the user's own environment set. ``plan`` is the run's; ``recipe_folder`` is the folder of
+    recipe.yaml, ``code`` that of the training code. The job itself adds driver, NCCL and framework versions to its
+    log. ``origin`` is ``origin_of`` for the same folders, where many jobs share one; None: it is looked up here.
 
     Raises:
         EnvironmentLacks: the recipe, the code or the receipt of the image cannot be read
@@ -115,7 +115,8 @@ def _run_git(folder: Path, *arguments: str) -> Answer:
 def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return what the installer noted of a run's image, from the run's manifest: ``sha256``, ``source`` and more.
 
-    Nothing of it is checked. Empty where there is no such note, or it is damaged.
+    ``manifest`` is that of a record, whose ``image`` has the note as JSON text under ``receipt``. Nothing of it is
+    checked. Empty where there is no such note, or it is damaged.
     """
     with contextlib.suppress(TypeError, ValueError, RecursionError, KeyError):
         receipt = json.loads(manifest["image"]["receipt"])
@@ -126,9 +127,9 @@ def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
 def image_line(manifest: dict[str, Any]) -> str:
     """Return the path, digest and source of a run's image as one line for people; empty where the run had none.
 
-    ``/a/x.sqsh, sha256:1a2b..., of nvcr.io/...``. Without a digest it says ``no digest on record``; a source that is
-    not known is left out. Nothing in the manifest is relied on, each part is cut at 300 characters, and control
-    characters are replaced.
+    ``/a/x.sqsh, sha256:1a2b..., of nvcr.io/...``. ``manifest`` is that of a record, as ``make_manifest`` returns it.
+    Without a digest it says ``no digest on record``; a source that is not known is left out. Nothing in the manifest
+    is relied on, each part is cut at 300 characters, and control characters are replaced.
     """
     image = manifest.get("image")
     if not isinstance(image, dict):

@@ -16,14 +16,15 @@ class RunPaths(msgspec.Struct, frozen=True):
     """The paths of one run's folder and of the files in it. None of them is looked up or created.
 
     ``experiments`` is the folder of all runs of a workload; ``stamp`` is an answer of ``numbered``, unique within
-    ``experiment_name``; ``run_id`` is LLMB's own ID of the run. The properties ``name``, of the run and its folder
-    (the experiment's, an underscore, the stamp), and ``job_name``, the Slurm job's (the experiment's, a dot, the
-    run ID), are texts; all others are paths. ``folder`` is the run's own; ``record`` (run.json), ``events``
-    (events.jsonl), ``job`` (job.json), ``script`` (the batch script), ``supervisor`` (supervisor.sh) and ``code``
-    (code.zip) are files in it; ``output`` is a folder in it, with the files ``log`` (of training) and ``batch_log``
+    ``experiment_name`` (in a dry run ``TIMESTAMP``); ``run_id`` is LLMB's own ID of the run. The properties ``name``,
+    of the run and its folder (the experiment's, an underscore, the stamp), and ``job_name``, the Slurm job's (the
+    experiment's, a dot, the run ID), are texts; all others are paths. ``folder`` is the run's own; ``record``
+    (run.json), ``events`` (events.jsonl), ``job`` (job.json), ``script`` (the batch script, EXPERIMENT.sbatch),
+    ``supervisor`` (supervisor.sh) and ``code`` (code.zip) are files in it; ``output`` is a folder in it, called like
+    the experiment, with the files ``log`` (of training, log-EXPERIMENT.out) and ``batch_log`` (sbatch_EXPERIMENT.out)
     and the folders ``profiles`` (of Nsight Systems) and ``checkpoints``. The methods ``old_array`` and ``series``
-    return the ``SharedPaths`` of a job that several runs share, by LLMB's ID of it. ``reserve`` makes those of a
-    new run, ``load_record`` those of one on record.
+    return the ``SharedPaths`` of a job that several runs share, by LLMB's ID of it. ``reserve`` makes those of a new
+    run, ``load_record`` those of one on record.
     """
 
     experiments: Path
@@ -178,6 +179,7 @@ def experiments_folder(workload_folder: str) -> Path:
 def dry_run_paths(workload_folder: str, experiment_name: str) -> RunPaths:
     """Return the paths of a run with placeholders for time and ID: the same for every dry run of the same job.
 
-    They are in ``WORKLOAD_FOLDER/experiments``, with the stamp ``TIMESTAMP`` and the run ID ``RUNID``.
+    They are in ``WORKLOAD_FOLDER/experiments``, under ``experiment_name``, with the stamp ``TIMESTAMP`` and the run
+    ID ``RUNID``.
     """
     return RunPaths(experiments_folder(workload_folder), experiment_name, DRY_RUN_STAMP, DRY_RUN_ID)

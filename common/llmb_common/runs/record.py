@@ -56,7 +56,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A state that a run was observed in: since when (Unix time), and what explains it (empty: nothing does).
 
     ``state`` is LLMB's word or the scheduler's, in capitals: ``SUBMITTING``, ``PENDING``. An unknown key, or a time
-    before 1970, is refused when it is decoded. ``RunRecord.with_state`` makes it.
+    before 1970 or after the year 5138, is refused when it is decoded. ``RunRecord.with_state`` makes it.
     """
 
     state: str
@@ -67,9 +67,9 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A run's place in a series of runs that share one allocation and its nodes, one after the other.
 
-    It is number ``index``, from 0, of ``turns`` runs. ``series_id`` is LLMB's own ID of the series, which its job's
-    name contains. With 0 ``turns`` it is task ``index`` of a job array, as releases before 0.3 submitted them.
-    Whoever submits the series makes it.
+    It is number ``index``, from 0, of ``turns`` runs. ``series_id`` (``array_id`` in JSON) is LLMB's own ID of the
+    series, which its job's name contains. With 0 ``turns`` it is task ``index`` of a job array, as releases before
+    0.3 submitted them. An unknown key is refused when it is decoded. Whoever submits the series makes it.
     """
 
     series_id: str = msgspec.field(name="array_id")
@@ -82,10 +82,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     ``key`` is the caller's own name for it (empty: none), ``options`` are further options of ``sbatch``, one word
     each, with their dashes. ``chain`` is the run ID of the first run of its chain, ``link`` its place in that, from
-    1; empty and 0 outside a chain. ``turn`` is its place in a series or job array; None: it has a job of its own.
-    The property ``in_series`` is True for a place in a series, else False; ``array_index`` is the number of its
-    task in a job array, else None; ``alone`` returns a copy without ``turn``. An unknown key is refused when it is
-    decoded. Whoever submits the run makes it.
+    1; empty and 0 outside a chain. ``turn`` (``task`` in JSON) is its place in a series or job array; None: it has a
+    job of its own. The property ``in_series`` is True for a place in a series, else False; ``array_index`` is the
+    number of its task in a job array, else None; ``alone`` returns a copy without ``turn``. An unknown key is refused
+    when it is decoded. Whoever submits the run makes it.
     """
 
     key: str = ""
@@ -119,14 +119,15 @@ class RunRecord:
     A record never changes: ``with_state`` returns a copy in another state (itself where nothing changes), ``save``
     writes this one (RecordError where it cannot), and ``update_record`` does both under the run's lock. ``job_id``
     None: no job is known yet. ``states`` are those that were observed, the oldest first. Properties: ``state``
-    (SUBMITTING without any), ``state_time`` (Unix time) and ``detail`` (empty: nothing explains it) are of the
-    last; ``created`` and ``started`` are the Unix times of the first and of the first RUNNING (else the former), 0
-    without any state, and ``day`` is the day of the latter, YYYY-MM-DD (``day_of``: of any Unix time).
-    ``job_name``, ``submitted_script`` (a path) and ``shared`` (its paths; None: the run has its own job) are of the
-    Slurm job, which several runs may share. ``manifest`` says what the run was made of (``make_manifest``), and
-    under ``job`` what its job told. ``results`` None: the record keeps none. ``as_dict`` returns run.json as JSON
-    values: the fields but ``paths`` by name, ``schema``, ``run_id``, ``name``, ``experiment_name``, ``workload``,
-    ``executor`` and ``state``. ``load_record`` reads one.
+    (SUBMITTING without any), ``state_time`` (Unix time) and ``detail`` (empty: nothing explains it) are of the last;
+    ``created`` and ``started`` are the Unix times of the first and of the first RUNNING (else the former), 0 without
+    any state, and ``day`` is the day of the latter, YYYY-MM-DD (``day_of``: of any Unix time), which begins at six in
+    the morning where the run was submitted. ``job_name``, ``submitted_script`` (a path) and ``shared`` (its paths;
+    None: the run has its own job) are of the Slurm job, which several runs may share. ``manifest`` says what the run
+    was made of (``make_manifest``), and under ``job`` what its job told. ``results`` None: the record keeps none
+    (this release writes none). ``as_dict`` returns run.json as JSON values: the fields but ``paths`` by name,
+    ``schema``, ``run_id``, ``name``, ``experiment_name``, ``workload``, ``executor`` and ``state``. ``load_record``
+    reads one.
     """
 
     paths: RunPaths
@@ -307,9 +308,11 @@ def _plan(content: bytes) -> JobPlan:
 def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
     """Return the record of the run in ``folder``, from its run.json, or from ``content``, which was read from there.
 
-    ``content`` None: the file is read, whoever owns it, and no lock is taken. Whoever can write into an
-    installation can write one, so it is not trusted: one that names another run's files, or holds what no command
-    expects, is refused. ``paths`` of the result are those in ``folder``.
+    ``content`` None: the file is read, whoever owns it, and no lock is taken. Whoever can write into an installation
+    can write one, so it is not trusted: one that names another run's files, or holds what no command expects, is
+    refused. ``paths`` of the result are made of ``folder``, by its name and the experiments folder two levels above;
+    where the folder between is not called like the experiment, ``paths.folder`` is another path than ``folder``,
+    which is for the caller to compare.
 
     Raises:
         RecordError: there is none, it cannot be read, is damaged, or of another schema

@@ -120,7 +120,8 @@ def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
 def _host_of(rank: int, first: Sequence[tuple[int, str]]) -> str | None:
     """Return the node that a rank ran on; None for a rank before the first one known.
 
-    ``first`` has each node as (its first rank, host name), in the order of ranks.
+    ``first`` has each node as (its first rank, host name), in the order of ranks. A node has all ranks up to the next
+    node's first one.
     """
     up_to_it = [host for start, host in first if start <= rank]
     return up_to_it[-1] if up_to_it else None
@@ -130,10 +131,10 @@ def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
     """Return the ranks that wait less than all others, step after step: those that the others wait for.
 
     The others must surely wait longer, by 5 % of a step or more. None where nobody stands out, there are fewer than
-    three steps or two ranks, or ``waits`` has not as many ranks as planned. They are the smallest units that stand out:
-    ranks, tensor-parallel groups (which wait as a whole where their ranks meet all the time), or nodes; of each at most
-    a quarter. Stages of a pipeline have pauses of their own, so only ranks of the same stage are compared; of several
-    stages with such ranks, that with the largest share counts.
+    three steps or two ranks, a step took 0 s, or ``waits`` has not as many ranks as planned. They are the smallest
+    units that stand out: ranks, tensor-parallel groups (which wait as a whole where their ranks meet all the time),
+    or nodes; of each at most a quarter, or one where that is less. Stages of a pipeline have pauses of their own, so
+    only ranks of the same stage are compared; of several stages with such ranks, that with the largest share counts.
     """
     world = plan.gpus
     if len(waits.waited) != world or len(waits.steps) < FEWEST or world < 2:
@@ -157,7 +158,7 @@ def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
 def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
     """Return the name of the largest unit that ``ranks``, in order, are exactly one of; ``rank`` where they are none.
 
-    ``units`` are (name, number of ranks in one), the smallest first.
+    ``ranks`` are at least one; ``units`` are (name, number of ranks in one), the smallest first.
     """
     for name, size in reversed(units):
         if len(ranks) == size and ranks[0] % size == 0 and ranks[-1] - ranks[0] == size - 1:
@@ -168,9 +169,9 @@ def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
 def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...], float] | None:
     """Return (ranks that all others wait for, for which share of a step), or None where nobody stands out.
 
-    Groups of ``size`` consecutive ones of ``ranks``, all of ``waits``, are compared; fewer than two give None. In the
-    order of their own waits, the slow groups, a quarter at most but at least one, are those before the widest gap. They
-    stand out from a share of 0.05 on. The ranks are sorted.
+    Groups of ``size`` consecutive ones of ``ranks``, all of ``waits``, are compared; fewer than two give None, and so
+    does a step that took no time. In the order of their own waits, the slow groups, a quarter at most but at least
+    one, are those before the widest gap. They stand out from a share of 0.05 on. The ranks are sorted.
     """
     groups = [ranks[at : at + size] for at in range(0, len(ranks), size)]
     # Of a step that took no time there are no shares.

@@ -36,8 +36,9 @@ class BadNode:
 
     ``node`` is its name as the scheduler has it, ``run_id`` that run's. ``kind`` is the signature of the cause
     (``node-failed``, ``unfit``, ``ecc`` or that of a diagnosis), and ``reason`` says it for people, as a clause.
-    ``certain``: no setting of the job or the site can cause that. ``time`` is when the run ended, as Unix time. The
-    property ``why`` is text: run ID and reason, as ``run 3f2a9c1e: the node failed``.
+    ``certain``: no setting of the job or the site can cause that. ``time`` is since when the run is in its present
+    state, usually when it ended, as Unix time. The property ``why`` is text: run ID and reason, as
+    ``run 3f2a9c1e: the node failed``.
     """
 
     node: str
@@ -59,18 +60,18 @@ _UNFIT = "the node failed the check before training"
 def shown_bad(record: RunRecord) -> list[BadNode]:
     """Return the nodes that the end of a run speaks against, with the reasons; a node may be there several times.
 
-    Those of earlier starts of its job come first. For a run that is alive or succeeded there are no others. Empty
-    where nothing speaks against a node, and where no scheduler chooses nodes. The log of a failed run is read for
-    its cause, and its folder for what its nodes recorded; what cannot be read tells nothing. A cause that is not
-    certain counts only where the run had several nodes. Of a run that did not train because nodes were unfit, only
-    these nodes follow those of earlier starts. The scheduler is not asked: the state on record counts. Nothing is
-    written.
+    Nodes that failed, or were unfit, under earlier starts of its job come first, as its record has them. For a run
+    that is alive or succeeded there are no others. Empty where nothing speaks against a node, and where no scheduler
+    chooses nodes. The log of a failed run is read for its cause, and its folder for memory errors that its nodes
+    recorded (``ecc``); what cannot be read tells nothing. A cause that is not certain counts only where the run had
+    several nodes. Of a run that did not train because nodes were unfit, only these nodes follow those of earlier
+    starts. The scheduler is not asked: the state on record counts. Nothing is written.
     """
     if record.plan.traits.this_machine:
         return []
 
     def as_bad_node(node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
-        """Return ``node`` as one that the end of ``record``, the outer function's run, speaks against, at that time.
+        """Return ``node`` as one that the outer function's run ``record`` speaks against, at its ``state_time``.
 
         ``kind``, ``reason`` and ``certain`` are as in ``BadNode``.
         """
@@ -172,9 +173,10 @@ OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "unknown")
 def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
     """Raise where the ``bad`` nodes leave a job fewer nodes in service than it needs.
 
-    Asks the scheduler, of all nodes of the plan's queue. Nodes that are excluded already do not count as left.
-    Nothing is raised where the plan has no scheduler or the scheduler does not say which nodes there are, the job
-    names its nodes itself, or none of the ``bad`` ones is in service and not excluded.
+    Asks the scheduler, of all nodes of the plan's queue. Nodes that are excluded already, by the installation's list
+    or the plan's scheduler options, do not count as left. Nothing is raised where the plan has no scheduler or the
+    scheduler does not say which nodes there are, the job names its nodes itself, or none of the ``bad`` ones is in
+    service and not excluded.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``; the message has the nodes and why each is bad

@@ -129,8 +129,9 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
     """Raise unless the run's files on disk are what its plan gives; called before they are executed.
 
     The batch script and job.json are compared with what the plan on record renders now; the supervisor and, with
-    ``code``, the packed training code with the hashes on record. Pass False for ``code`` only where this process
-    has just written or compared that file. Nothing is written. S3 of SECURITY.md.
+    ``code``, the packed training code with the hashes on record. A file whose hash is not on record counts as
+    changed. Pass False for ``code`` only where this process has just written or compared that file. Nothing is
+    written. S3 of SECURITY.md.
 
     Raises:
         RecordError: code ``changed``: a file differs, is missing or cannot be opened; code ``not-yours``: the run

@@ -42,8 +42,9 @@ class Options:
     exclude: str = ""
     """A host list of nodes to avoid (``n[1-3],x7``), in addition to the exclusion list; empty: none."""
     key: str = ""
-    """The caller's own name for this submission; empty: none. A run on record under it is returned and not submitted
-    again, so that an interrupted task file can simply be run again."""
+    """The caller's own name for this submission; empty: none. A run of this user's that is on record under it, whatever
+    its plan, is returned and not submitted again, so that an interrupted task file can simply be run again.
+    """
     detach: bool = False
     """Return at once where no scheduler queues the run, instead of following it to its end."""
     left_out: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -98,10 +99,10 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
 def dependency_ids(plan: JobPlan, after: Sequence[str]) -> list[str]:
     """Return the IDs of the jobs that the words ``after`` name, in order, each once, without runs that have ended.
 
-    A word is a run ID or its beginning, a run name, or a job ID, of a run of the plan's installation. A job ID that
-    no run on record has is taken as it is: the job may be somebody else's. Whether a run has ended is as the index
-    has it: the scheduler is not asked. Empty where all runs have ended. The plan's way of running jobs must have a
-    scheduler.
+    A word is a run ID or its beginning, a run's name or folder, or a job ID, of a run of the plan's installation (as
+    in ``find_run``). A job ID that no run on record has is taken as it is: the job may be somebody else's. Whether a
+    run has ended is as the index has it: the scheduler is not asked. Empty where all runs have ended. The plan's way
+    of running jobs must have a scheduler.
 
     Raises:
         RequestError: a word names no run and has not the form of a job ID, is ambiguous, or names a run without a
@@ -141,15 +142,15 @@ class SubmissionContext:
     user's interrupted submissions of the last day, and the training code: the attribute ``folder`` is its path,
     ``code`` its files packed as a zip archive. ``check`` raises an LLMBError unless all that a plan needs is there
     (once for plans with the same needs), or OSError where a folder cannot be examined. ``run_to_continue`` returns
-    the record of the run under the submission's key, or of an interrupted submission of the same job, each only once;
-    else None; a damaged record raises RecordError. ``note_refusal`` keeps the scheduler's refusal of a job in memory,
-    and ``refuse_like`` raises SchedulerError for a job equal, but for its key, to a refused one. ``origin`` returns the
-    dict of ``origin_of`` for a recipe folder (``git``, ``recipe_sha256``, ``code_sha256``; not to be changed), or
-    raises EnvironmentLacks.
+    the record of the run under the submission's key, or without a key that of an interrupted submission of the same
+    job, each of these only once; else None; a damaged record raises RecordError. ``note_refusal`` keeps the
+    scheduler's refusal of a job in memory, and ``refuse_like`` raises SchedulerError for a job equal, but for its
+    key, to a refused one. ``origin`` returns the dict of ``origin_of`` for a recipe folder (``git``,
+    ``recipe_sha256``, ``code_sha256``; not to be changed), or raises EnvironmentLacks.
 
     Raises:
         EnvironmentLacks: the training code is missing
-        OSError: a file of the training code cannot be read
+        OSError: a file of the training code cannot be read, or a folder of experiments may not be looked at
         RecordError: a run's record, or the list of folders outside the installation, cannot be read
     """
 
@@ -193,8 +194,9 @@ class SubmissionContext:
         """Return the run on record for this job: the run under its key, or an interrupted submission like it.
 
         It may be in any state. None where there is none. A submission with a key is looked up by the key alone,
-        whatever its plan. Without a key it is the oldest interrupted submission of the same plan and options; each
-        is returned only once: the next equal job gets another one, or None. Nothing is changed on disk.
+        whatever its plan; of several runs under it the oldest counts. Without a key it is the oldest interrupted
+        submission of the same plan and options; each is returned only once: the next equal job gets another one, or
+        None. Nothing is changed on disk.
 
         Raises:
             RecordError: the record of the run under the key cannot be read

@@ -67,8 +67,8 @@ def plan_from_variables(
 def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
     """Return whether jobs of this site would run on a machine without GPUs, though the request does not ask for a CPU.
 
-    Also for a request without any GPU type. False where the request asks for a CPU (``gpu_type``) or names a way of
-    running jobs (``cluster_type``). Where nothing is configured, the machine is looked at (nvidia-smi, the
+    True also where the request names no GPU type. False where the request asks for a CPU (``gpu_type``) or names a
+    way of running jobs (``cluster_type``). Where nothing is configured, the machine is looked at (nvidia-smi, the
     scheduler's program).
 
     Raises:
@@ -81,8 +81,8 @@ def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
 def _lacks_gpus(machine: Machine, request: Request) -> bool:
     """Return whether ``machine``, on which jobs would run, has no GPUs, though the request does not ask for a CPU.
 
-    Also for a request without any GPU type. False where the request asks for a CPU (``gpu_type``) or names a way of
-    running jobs (``cluster_type``).
+    True also where the request names no GPU type. False where the request asks for a CPU (``gpu_type``) or names a
+    way of running jobs (``cluster_type``).
     """
     return machine.gpu_type == CPU and not request.cluster_type and request.gpu_type != CPU
 
@@ -202,7 +202,8 @@ def main(arguments: list[str] | None = None) -> int:
     ``arguments`` are words without the program's name; None: those of the command line. Settings come from
     environment variables. Where the folder is followed by ``--version``, ``--help`` or ``-h``, it prints that on
     stdout and returns 0; with any other number of words it prints a usage text on stderr and returns 2. Errors of
-    LLMB, OSErrors and interruptions are printed, not raised, and decide the status.
+    LLMB (status ``exit_status``), OSErrors (3) and interruptions (130) are printed, not raised; else the status is 0,
+    also for a dry run.
     """
     words = sys.argv[1:] if arguments is None else arguments
     if words[1:] == ["--version"]:

@@ -88,8 +88,9 @@ def _submit_one(
 def start_series(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     """Start the runs ``records``, on record as SUBMITTING, as the turns of one job; return their records in order.
 
-    There must be at least one, all for the same kind of cluster, one with a queue. Where the scheduler's answer was
-    lost, the list has that AnswerLost error in place of each run for which the scheduler shows no job.
+    There must be at least one, all for the same kind of cluster, one with a queue. Their files, but not the packed
+    code, are compared with their plans first. Where the scheduler's answer was lost, the list has that AnswerLost
+    error in place of each run for which the scheduler shows no job.
 
     Raises:
         SchedulerError: the scheduler refused the job, and there is none; the runs stay on record
@@ -117,7 +118,7 @@ def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
     why it is not known to have a job. Where a run is on record under a job's key, or left from an interrupted
     submission like it, no new one is made: if it has a job or has ended, it is returned as it is; if its job never
     came, or ended before its turn, it joins the new series. The scheduler's options are those of the first job. The
-    records go into the index.
+    records go into the index. After an LLMBError no new run is left on disk.
 
     Raises:
         SchedulerError: code ``apart``: the runs cannot share an allocation; none is submitted

@@ -69,7 +69,8 @@ def _record_finding(record: RunRecord, finding: Finding) -> Observation:
     """Write ``finding`` into the run's record and the index, and return the record as it is then with the finding.
 
     If it ends the run, the record also gets what the run's folder tells of its job. A record that cannot be written
-    stays as it is on disk, but is returned changed. Nothing is written where the finding is nothing new.
+    stays as it is on disk, but is returned changed, and the index is not written. Nothing is written where the
+    finding is nothing new.
 
     Raises:
         OSError: the run's run.json fails to be read
@@ -127,9 +128,9 @@ def wait(
     """Wait until every run has ended, asking the executors every 0.5 to 20 s; return the records, in order.
 
     Returns also when ``timeout`` seconds have passed, with runs that have not ended (None: waits without limit; 0:
-    asks once). The longer nothing changes, the longer the intervals. ``seen`` (None: nobody) is called in each
-    round with the observations of all ``records`` in order, ended ones too. How a run ended makes no difference.
-    Records and index are kept up to date.
+    asks once). The longer nothing changes, the longer the intervals. ``seen`` (None: nobody) is called in each round
+    with the observations of all ``records`` in order, ended ones too. How a run ended makes no difference; LOST and
+    NOT_SUBMITTED count as ended. Records and index are kept up to date.
 
     Raises:
         SchedulerError: code ``stuck``: in two rounds in a row, none of the runs that have not ended will ever start
@@ -170,9 +171,9 @@ def wait(
 def stuck_error(observations: Sequence[Observation]) -> SchedulerError | None:
     """Return the error, code ``stuck``, if none of the runs that have not ended can ever start; else None.
 
-    A run cannot if it waits in vain for something, such as nodes that do not exist, or is in a chain with such a
-    run. None also where all runs have ended. The message names the first run that waits in vain and counts the
-    others; nothing is raised.
+    ``observations`` are of the runs that are waited for, ended ones too. A run cannot if it waits in vain for
+    something, such as nodes that do not exist, or is in a chain with such a run. None also where all runs have ended.
+    The message names the first run that waits in vain and counts the others; nothing is raised.
     """
     stuck = [item for item in observations if item.finding.stuck]
     chains = {item.record.submission.chain for item in stuck} - {""}

@@ -161,11 +161,11 @@ def _check_experts(plan: JobPlan, path: Path) -> None:
     """Raise if Megatron cannot load the experts' optimizer state of the checkpoint in ``path`` into this job.
 
     ``path`` must have passed ``_check_checkpoint``. Passes plans without a function or without experts, and a
-    checkpoint without readable metadata. With experts on several ranks (EP above 1) the experts have an optimizer
-    of their own: a checkpoint of EP=1 holds one optimizer state and others two, and megatron-core loads neither as
-    the other: "Expected 2 entries in state dict, but got 4" (core 0.19.2, optimizer.py:1579). Other differences of
-    the layout are no obstacle. The keys of the random states tell which it is: only with experts on several ranks
-    they have three numbers (Megatron-Bridge 0.3.1 and 0.6.2, checkpointing.py, ``get_rng_state``).
+    checkpoint whose metadata is missing or does not tell. With experts on several ranks (EP above 1) the experts have
+    an optimizer of their own: a checkpoint of EP=1 holds one optimizer state and others two, and megatron-core loads
+    neither as the other: "Expected 2 entries in state dict, but got 4" (core 0.19.2, optimizer.py:1579). Other
+    differences of the layout are no obstacle. The keys of the random states tell which it is: only with experts on
+    several ranks they have three numbers (Megatron-Bridge 0.3.1 and 0.6.2, checkpointing.py, ``get_rng_state``).
 
     Raises:
         RequestError: code ``other-layout``: one of checkpoint and job has EP=1, the other does not

@@ -176,10 +176,10 @@ def _refuse_unquotable_paths(plan: JobPlan, paths: RunPaths) -> None:
 def _patience_line(plan: JobPlan) -> str:
     """Return the line of Bash variables with the seconds that ``supervise.sh`` allows for start, step and exit.
 
-    As ``start_seconds=N hang_seconds=N teardown_seconds=N limit_seconds=N``. The first three are longer where
-    checkpoints are saved or the job is profiled (``start_seconds`` also where one is loaded). ``limit_seconds``,
-    after which the scheduler ends the job, is 0 where no scheduler does so, or where ranks may be saving a
-    checkpoint then.
+    As ``start_seconds=N hang_seconds=N teardown_seconds=N limit_seconds=N``, for the job of ``plan``. The first three
+    are longer where checkpoints are saved or the job is profiled (``start_seconds`` also where one is loaded).
+    ``limit_seconds``, after which the scheduler ends the job, is 0 where no scheduler does so, or where ranks may be
+    saving a checkpoint then.
     """
     start, hang, teardown = START_PATIENCE * START_SECONDS, HANG_SECONDS, TEARDOWN_SECONDS
     # A checkpoint may take twice as long as the site's rate says before a step counts as hung.

@@ -42,8 +42,9 @@ def create_run(
     The run gets a new ID, and its folder lies among the experiments of the plan's ``workload_folder``; missing
     folders above it are made. It holds the batch script, supervisor, job.json, training code and record, is there
     complete or not at all, and the record alone is synced to disk. ``code`` is the folder of the ``llmb_train``
-    package, or what ``pack_code`` made of it. ``manifest`` goes into the record, with the supervisor's hash added
-    (the dict itself stays as it is); ``submission`` None: no key and no options.
+    package, or what ``pack_code`` made of it. ``manifest``, an answer of ``make_manifest``, by whose ``code_sha256``
+    the code is checked before it is executed, goes into the record, with the supervisor's hash added (the dict itself
+    stays as it is); ``submission`` None: no key and no options.
 
     Raises:
         RequestError: the plan has a path that cannot be rendered; nothing has been written
@@ -116,10 +117,11 @@ UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Settle an interrupted submission: adopt its job or submit the run again; return the run's record.
 
-    A run that has a job, or has ended, is returned as it is; one that certainly has none is submitted again at
-    once. Waits, up to 6 minutes, while it is too early to be sure which. A run that is submitted again gets a job
-    of its own, also if it was a turn in a series; where there is no scheduler it is followed to its end, unless
-    ``detach``. The record is saved, and the index written as far as ``observe`` does.
+    ``record`` is of the run, in whatever state. A run that has a job, or has ended, is returned as it is now; one
+    that certainly has none is submitted again at once. Waits, up to 6 minutes, while it is too early to be sure
+    which. A run that is submitted again gets a job of its own, also if it was a turn in a series; where there is no
+    scheduler it is followed to its end, unless ``detach``. The record is saved, and the index written as far as
+    ``observe`` does.
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or another process is submitting the run
@@ -162,9 +164,9 @@ def await_submission(record: RunRecord) -> RunRecord:
 def start(record: RunRecord, *, detach: bool) -> RunRecord:
     """Start a run that is on record as SUBMITTING: submit its job, and return its saved record.
 
-    Where there is no scheduler, the run is followed to its end unless ``detach``. Where the scheduler's answer is
-    lost but it shows the job, the record is returned as usual. The index is not written, but where an answer was
-    lost.
+    The run's files, but not its packed code, are compared with its plan first. Where there is no scheduler, the run
+    is followed to its end unless ``detach``. Where the scheduler's answer is lost but it shows the job, the record is
+    returned as usual. The index is not written, but where an answer was lost.
 
     Raises:
         AnswerLost: nobody knows whether there is a job; the run stays on record
@@ -172,7 +174,7 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
         RecordError: the run's files were changed, or its record cannot be written
         CheckFailed: a run that was followed failed; it stays on record
         Interrupted: the user ended a run that was followed
-        LLMBError: the executor cannot start it for another reason
+        LLMBError: the executor cannot start it for another reason; it stays on record
         OSError: a file of the run fails to be read, or the job's script cannot be started on this machine
     """
     check_unchanged(record, code=False)

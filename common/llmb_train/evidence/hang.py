@@ -30,10 +30,10 @@ SIGNAL = signal.SIGURG
 class HangReporter:
     """Keeps this rank's file ``ranks/<rank>.txt``: which process it is, and its stacks when a signal asks for them.
 
-    It is made from the run's folder, where that file is, the rank, and the environment variables that name node and
-    job. ``start`` writes the file and, on the main thread, answers the signal (SIGURG) from then on, which the
-    supervisor sends when the job seems to hang; with ``uses_nccl`` it also sets variables in ``environ`` for
-    PyTorch's flight recorder, and is to be called before torch forms groups of ranks. ``finish``, at the end of
+    It is made from the run's folder, where that file is, this process's ``Rank``, and the environment variables that
+    name node and job. ``start`` writes the file and, on the main thread, answers the signal (SIGURG) from then on,
+    which the supervisor sends when the job seems to hang; with ``uses_nccl`` it also sets variables in ``environ``
+    for PyTorch's flight recorder, and is to be called before torch forms groups of ranks. ``finish``, at the end of
     training, removes a file without stacks. Both return None and never raise: a rank that cannot write trains all
     the same.
     """
@@ -49,10 +49,10 @@ class HangReporter:
     def start(self, environ: MutableMapping[str, str], *, uses_nccl: bool) -> None:
         """Write which process this rank is to its file, and have ``SIGNAL`` append the stacks of its threads.
 
-        An earlier file of the rank is replaced; the run's folder must exist. The signal also has a thread write
-        details on collectives. ``environ``: the process's variables; with ``uses_nccl`` those are set in it that
-        make PyTorch record its collectives. Never raises; outside the main thread, and where the file cannot be
-        written, no stacks are written.
+        Nothing is sent here: the supervisor sends the signal. An earlier file of the rank is replaced; the run's
+        folder must exist. The signal also has a thread write details on collectives. ``environ``: the process's
+        variables; with ``uses_nccl`` those are set in it that make PyTorch record its collectives. Never raises;
+        outside the main thread, and where the file cannot be written, no stacks are written.
         """
         with contextlib.suppress(OSError, ValueError):
             if uses_nccl:

@@ -25,7 +25,8 @@ def require_agreement(job: Job | FunctionJob, config: Any) -> None:
     ``config`` is Megatron-Bridge's resolved configuration. A setting for which this release has no field passes.
 
     Raises:
-        Contradiction: settings differ; the message is a table of planned and resolved values, a line each
+        Contradiction: settings differ; the message is a table of their planned and resolved values, a line each,
+            without those that agree
     """
     remedy = f"use the container {job.release.container}, which LLMB's settings for this recipe are written for"
     if job.release.is_newer:
@@ -99,8 +100,9 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     """Yield parallelism, batch and sequence length, each as (name, value in ``job``, value in ``config``).
 
-    ``config`` is Megatron-Bridge's configuration, resolved. The last is ``_UNKNOWN`` where it has no such field.
-    Where nothing is interleaved, both values are 1. Expert parallelism is there only for a model with experts.
+    ``config`` is Megatron-Bridge's configuration, resolved. The last is ``_UNKNOWN`` where it has no such field. In
+    this order: TP, PP, VP, CP, EP, DP, Megatron-FSDP, batch sizes, and the sequence length of the model and of the
+    data. Where nothing is interleaved, both values are 1. Expert parallelism is there only for a model with experts.
     """
     p, model = job.parallelism, config.model
     yield "tensor parallelism", p.tp, _field_value(model, "tensor_model_parallel_size")
@@ -122,9 +124,9 @@ def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 def _architecture_rows(job: Job, model: Any) -> Iterator[Row]:
     """Yield the model's sizes, each as (name for messages, value in the job's architecture, value in ``model``).
 
-    ``model`` is that section of the configuration; the last is ``_UNKNOWN`` where it has no such field. They are
-    the numbers of layers and attention heads, the hidden size and, first, for a model with experts their number and
-    how many take each token.
+    ``model`` is that section of the configuration; the last is ``_UNKNOWN`` where it has no such field. They are, in
+    this order, for a model with experts their number and how many take each token, then the number of layers, the
+    hidden size and the number of attention heads.
     """
     a = job.architecture
     if a.moe is not None:
@@ -138,8 +140,9 @@ def _architecture_rows(job: Job, model: Any) -> Iterator[Row]:
 def _precision(model: Any) -> Any:
     """Return the precision of the model's configuration, as plans write it: ``bf16``, ``fp8 (mx)`` or ``nvfp4``.
 
-    ``model`` is that section of Megatron-Bridge's configuration. A text that fits no plan where it is none of
-    these; ``_UNKNOWN`` where the configuration has no such field.
+    ``model`` is that section of Megatron-Bridge's configuration. A text that fits no plan
+    (``neither bf16, fp8 nor nvfp4``, or ``fp8`` with an unknown recipe) where it is none of these; ``_UNKNOWN``
+    where the configuration has no such field.
     """
     if _field_value(model, "fp4", None):
         return "nvfp4"

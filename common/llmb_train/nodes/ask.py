@@ -215,8 +215,9 @@ class _Child:
 
     Making it, from the call's ``name``, the function and the seconds that it may take, starts the process. Call
     ``read`` whenever the descriptor ``reading`` has something to read until it returns False, or set ``late`` when
-    ``deadline`` (of the monotonic clock) has passed; then ``end`` once, which kills the process and returns None,
-    and ``result``, which returns the dict that ``call_all`` describes.
+    ``deadline`` (of the monotonic clock) has passed; then ``end`` once, which kills the process, sets ``took``
+    (seconds), ``state`` and ``stuck``, and returns None, and ``result``, which returns the dict that ``call_all``
+    describes.
 
     Raises:
         OSError: no pipe or process can be made
@@ -268,9 +269,9 @@ class _Child:
         """Return what the child's function gave: ``seconds`` taken, and one of ``value``, ``error`` and ``hung``.
 
         To be called after ``end``. The latter two are texts; ``hung``: that the child was late and killed, that it
-        cannot be killed, or which tool did not answer. With a late child goes ``state``, the kernel's letter for
-        it. A child that ended without a word has ``died`` (True), too, and one that no signal ends ``stuck``
-        (True).
+        cannot be killed, or which tool did not answer. With a child that was late or cannot be killed goes
+        ``state``, the kernel's letter for it before it was killed (empty where it was not late). A child that ended
+        without a word has ``died`` (True), too, and one that no signal ends ``stuck`` (True).
         """
         if self.late or self.stuck:
             hung = {"hung": "killed", "state": self.state, "seconds": self.took}

@@ -52,7 +52,7 @@ def follow_orders(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -
     cores.
 
     Raises:
-        ValueError: an order is not JSON
+        ValueError: an order is not JSON, such as an empty line
         KeyError: an order lacks something
         OSError: no process can be made for an order
     """
@@ -71,7 +71,7 @@ def follow_orders(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -
 def _input_lines(descriptor: int) -> Iterator[bytes]:
     """Yield the lines read from the file descriptor ``descriptor``, without line ends, each as soon as it is whole.
 
-    Ends with the input; a last line without an end is dropped.
+    Ends with the input; a last line without an end is dropped, and empty lines are yielded.
     """
     rest = b""
     while block := os.read(descriptor, 1 << 16):
@@ -83,11 +83,11 @@ def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, A
     """Time all-reduces in this node's group of nodes; return what each of its ranks gave, by local index as text.
 
     A rank's entry is as in ``call_all``, its value what ``time_all_reduces`` returns, with ``step``, how many steps
-    it had begun in the end. Empty: the node is in no group. ``spec`` is as of ``follow_orders``. ``order``:
-    disjoint ``groups``, lists of nodes' names; the sizes of a buffer in ``bytes``, a list; after how many
-    ``seconds`` a rank is given up; and the first ``port``: each group has its own from there on. With ``rails``
-    (may be missing), ranks of the same index form a group of their own, with a port of its own. Input on standard
-    input ends it early.
+    it had begun in the end. Empty: the node is in no group. ``spec`` is as of ``follow_orders``. ``order``: disjoint
+    ``groups``, lists of nodes' names; the sizes of a buffer in ``bytes``, a list; after how many ``seconds`` a rank
+    is given up; and the first ``port``: each group has its own from there on, in their order. With ``rails`` (may be
+    missing), ranks of the same index form a group of their own, with a port of its own: as many for each of
+    ``groups`` as a node has GPUs. Input on standard input ends it early.
 
     Raises:
         OSError: no folder, pipe or process can be made
@@ -257,7 +257,7 @@ def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> 
     The group must have been joined; every rank calls this with the same ``number`` and ``size``. The first one is
     not timed, but its sum checked; two blocks after it are not counted either. ``number``: which of the member's
     sizes it is, from 0, because a size may come twice. All ranks time as many (5 to 200 blocks), as the first one
-    says through ``store``.
+    says through ``store``. The buffer is in fp32: ``size`` is rounded down to a multiple of 4.
 
     Raises:
         ValueError: the sum is wrong

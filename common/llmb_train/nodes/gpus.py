@@ -146,11 +146,15 @@ def parse(answer: bytes) -> Dict[str, Any]:
 def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
     """Return what nvidia-smi says of the GPU ``number`` (from 0, in its order), by LLMB's names, which carry units.
 
-    ``element`` is the GPU's in nvidia-smi's XML. The names are ``index`` (that number), those of ``_TEXTS`` (texts,
-    such as ``uuid``) and of ``_NUMBERS`` (floats, such as ``sm_mhz`` and ``power_w``), ``domain`` (text),
-    ``processes`` (their number), ``uncorrected`` and ``uncorrected_sram`` (numbers of ECC errors), ``throttle`` (a
-    list of reasons now) and ``throttled_us`` (a dict, by reason). Every GPU has all of them; the value is None where
-    nvidia-smi does not say it, empty for a list or dict, and 0 for ``processes``.
+    ``element`` is the GPU's in nvidia-smi's XML. The names are ``index`` (that number); the texts ``product``,
+    ``uuid``, ``serial``, ``bus``, ``vbios``, ``gsp_firmware``, ``performance_state``, ``persistence``, ``mig``,
+    ``compute_mode``, ``ecc``, ``pcie_width``, ``pcie_width_max``, ``fabric``, ``fabric_status``, ``rows_pending``,
+    ``rows_failed`` and ``domain`` (as ``_nvlink_domain`` has it); the floats of ``_NUMBERS``, such as ``sm_mhz``,
+    ``power_w``, ``memory_mib`` and ``temperature_c``, and without a unit ``utilization`` (percent),
+    ``pcie_generation``, ``pcie_generation_max`` and ``uncorrected_rows``; ``processes`` (their number),
+    ``uncorrected`` and ``uncorrected_sram`` (numbers of ECC errors), ``throttle`` (a list of reasons now) and
+    ``throttled_us`` (a dict, by reason). Every GPU has all of them; the value is None where nvidia-smi does not say
+    it, empty for a list or dict, and 0 for ``processes``.
     """
     texts = {name: _xml_text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first_number(element, paths) for name, paths in _NUMBERS.items()}
@@ -181,8 +185,8 @@ def _nvlink_domain(element: ElementTree.Element) -> Optional[str]:
 def _uncorrectable_errors(element: ElementTree.Element, memory: str = "") -> Optional[float]:
     """Return a GPU's number of uncorrectable ECC errors since the driver was loaded; None where nothing is counted.
 
-    ``element`` is the GPU's. ``memory`` (``sram`` or ``dram``) limits them to that memory; empty: of all. Older
-    drivers count one total, which is given whatever ``memory`` is.
+    ``element`` is the GPU's in nvidia-smi's XML. ``memory`` (``sram`` or ``dram``) limits them to that memory;
+    empty: of all. Older drivers count one total, which is given whatever ``memory`` is.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:

@@ -85,8 +85,8 @@ def nvlink() -> Dict[str, Any]:
 
     Each of ``gpus``, in nvidia-smi's order, has the number of links that run (``up``), a list of the numbers of
     those that do not (``down``), and the different ``rates`` as texts, sorted. ``errors``: the bit error rates, as
-    texts, that are other than the tool's zero. ``missing``: why nvidia-smi did not say; None: it did, or is not
-    installed, in which case, too, the lists are empty.
+    texts in the tool's order, that are other than its zero; empty also where it does not tell them. ``missing``: why
+    nvidia-smi did not say; None: it did, or is not installed, in which case, too, the lists are empty.
 
     Raises:
         Hangs: nvidia-smi did not answer in time
@@ -147,8 +147,10 @@ def ports() -> List[Dict[str, Any]]:
     """Return for each port of InfiniBand and RoCE adapters ``name``, ``phys``, ``board``, ``gids`` and ``errors``.
 
     ``phys`` is its physical state (``LinkUp``), ``board`` the adapter's board, either None where it is not known;
-    ``gids`` a sorted list of kinds of addresses; ``errors`` has by counter's name how much it has grown in four
-    seconds, which this call takes (0: not at all, or not known). Sorted by name; empty: no adapter.
+    ``gids`` a sorted list of kinds of addresses; ``errors`` has by counter's name, as ``_adapter_ports`` has them,
+    how much it has grown in four seconds, which this call takes (0: not at all, or not known). The two readings are
+    matched by position: where a port comes or goes meanwhile, those behind it keep their totals. Sorted by name;
+    empty: no adapter.
     """
     before = _adapter_ports()
     time.sleep(_APART_SECONDS)
@@ -162,8 +164,9 @@ def ports() -> List[Dict[str, Any]]:
 def _adapter_ports() -> List[Dict[str, Any]]:
     """Return for each port of network adapters its physical state, board, kinds of addresses, and error counters.
 
-    A dict with ``name``, ``phys``, ``board``, ``gids`` (sorted) and ``errors`` (totals, by the kernel's names). A
-    value that the kernel does not tell is None. Sorted by name; empty: no adapter.
+    A dict with ``name``, ``phys``, ``board``, ``gids`` (sorted) and ``errors`` (the totals ``symbol_error``,
+    ``link_error_recovery``, ``link_downed`` and ``port_rcv_errors``). Where the kernel does not tell them, ``phys``,
+    ``board`` and each of the totals are None, and ``gids`` is empty. Sorted by name; empty: no adapter.
     """
     found = []
     for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
@@ -379,8 +382,8 @@ def folder(path: str, written: bool = False) -> Dict[str, Any]:
     """Return how this node sees a folder: ``path``, ``there`` (it is a folder), ``free``, ``size`` and ``problem``.
 
     ``free`` and ``size`` are its file system's, in bytes; None where nothing is at the path. With ``written``, a
-    file is written there and removed; ``problem``, a text, says why that failed. None: it did not fail, or was not
-    tried, as in a folder that is missing.
+    file is written there and removed; ``problem``, a text, says why that failed, after which the file may be left
+    there. None: it did not fail, or was not tried, as in a folder that is missing.
     """
     directory = Path(path)
     found = dict(_disk_space(path), path=path, there=directory.is_dir(), problem=None)

@@ -46,7 +46,7 @@ def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
 def cpu_model(cpuinfo: str) -> Optional[str]:
     """Return the CPU's model name from the text of ``/proc/cpuinfo``; on Arm the core's part number (``0xd4f``).
 
-    That of the first core. None where the text has neither.
+    That of the first core, cut to 120 characters. None where the text has neither.
     """
     found = re.search(r"^(?:model name|CPU part)\s*: *(.+)$", cpuinfo, re.MULTILINE)
     return found.group(1).strip()[:120] if found else None
@@ -87,8 +87,9 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
 def ports(root: Path) -> List[Tuple[str, Path, Path]]:
     """Return (name, adapter's folder, port's folder) of each port of the network adapters in ``root``, sorted.
 
-    ``root`` is a folder such as ``/sys/class/infiniband``. A name is ``mlx5_0``, or ``mlx5_0:1`` where the adapter
-    has several ports. At most 64 adapters, and 4 ports of each. Empty where there is no adapter.
+    ``root`` is a folder such as ``/sys/class/infiniband``. Sorted by adapter, then by port, as text. A name is
+    ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. At most 64 adapters, and 4 ports of each. Empty
+    where there is no adapter.
     """
     found = []
     for name in sorted_names(root)[:_MOST_ADAPTERS]:

@@ -39,14 +39,14 @@ _SECONDS_AFTER = 4.0
 class Node:
     """Writes what a node reports about itself during a run to ``nodes/<host>.json``, from the node's first rank.
 
-    It is made from the run's folder, this process's rank, and the process's environment variables; call ``start``
-    first and ``finish`` last. ``start`` begins a look at the node, which ``wait`` waits for; ``after_step``, called
-    with the number of steps that have ended in this process, has the GPUs looked at under load; ``finish`` looks
-    once more. The file is one JSON object, replaced at each look, with, among others, the keys ``machine`` and
-    ``before``, ``load`` and ``samples``, and ``after``. Other ranks only add their GPU's peak memory to
-    ``nodes/<host>.memory.jsonl`` at the end, as the first one does. All return None; none raises or waits for
-    longer than 12 seconds: what cannot be found out is recorded as missing, or not at all. Questions are asked in
-    threads of their own, because reading a broken adapter's file can hang too.
+    It is made from the run's folder, this process's ``Rank``, and the process's environment variables; call
+    ``start`` first and ``finish`` last. ``start`` begins a look at the node, which ``wait`` waits for;
+    ``after_step``, called with the number of steps that have ended in this process, has the GPUs looked at under
+    load; ``finish`` looks once more. The file is one JSON object, replaced at each look, with, among others, the
+    keys ``machine`` and ``before``, ``load`` and ``samples``, and ``after``. Other ranks only add their GPU's peak
+    memory to ``nodes/<host>.memory.jsonl`` at the end, as the first one does. All return None; none raises or waits
+    for longer than 12 seconds: what cannot be found out is recorded as missing, or not at all. Questions are asked
+    in threads of their own, because reading a broken adapter's file can hang too.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -73,10 +73,10 @@ class Node:
     def start(self, *, uses_nccl: bool) -> None:
         """Begin to record this node's hardware and GPUs in a thread; only on the node's first rank.
 
-        Called before torch is imported, which takes longer. ``uses_nccl`` (the job is on GPUs): variables are set
-        in the ``environ`` that the object was made from, which make NCCL log to ``nodes/<host>.nccl.log``. An
-        earlier start's log and file of peak memory are removed. The run's folder must exist, or nothing is written.
-        Never raises.
+        Called before torch is imported, which takes longer. ``uses_nccl`` (the job is on GPUs): variables are set in
+        the ``environ`` that the object was made from, which make NCCL log to ``nodes/<host>.nccl.log``, unless the
+        job sets such variables itself. An earlier start's log and file of peak memory are removed. The run's folder
+        must exist, or nothing is written. Never raises.
         """
         self._on_gpu = uses_nccl
         if not self._writes:

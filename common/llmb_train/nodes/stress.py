@@ -62,9 +62,10 @@ def _samples_under_load() -> list[dict[str, Any]]:
 def measure_gpu(device: str, index: int) -> dict[str, float]:
     """Put the GPU ``index`` to work; return ``tflops`` of a matrix product and the bandwidth of ``copy``.
 
-    ``device`` is ``cuda`` or ``cpu``. The product is in bf16, on a CPU in fp32; the copy stays within its memory.
-    On a GPU there are also ``to_gpu`` and ``from_gpu``, copies from and to the host's memory. Bandwidths are in
-    GB/s (1e9 bytes); ``copy`` counts reads and writes. This process works on that GPU from then on.
+    ``device`` is ``cuda`` or ``cpu``, for which ``index`` plays no part. The product is in bf16, on a CPU in fp32;
+    the copy stays within its memory. On a GPU there are also ``to_gpu`` and ``from_gpu``, copies from and to the
+    host's memory. Bandwidths are in GB/s (1e9 bytes); ``copy`` counts reads and writes. This process works on that
+    GPU from then on.
 
     Raises:
         ValueError: a matrix product is wrong
@@ -121,6 +122,8 @@ def usual(times: Sequence[float], device: str) -> float:
 
 def take(device: str, index: int) -> None:
     """Make this process work on the GPU ``index`` from now on if ``device`` is ``cuda``; else give torch one thread.
+
+    ``index`` counts from 0, and plays no part on a CPU.
 
     Raises:
         Exception: torch's own error, where there is no such GPU

@@ -57,9 +57,10 @@ def complete_answers(
 
     None counts as not given. Choices may be in any case; paths become absolute, and names of workloads full; they
     must be in ``recipes``, which are all by name. ``workloads: all`` becomes those that have a configuration for the
-    GPU type. The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
-    ``where`` names the play file ("": there is none), and ``lines`` the line of each of its keys by ``$.key`` (None:
-    not known), for messages. ``given`` stays as it is. The disk is not looked at, but for recipes' catalogues.
+    GPU type; beside other names, ``all`` is every recipe. The defaults depend on the answers alone, not on the
+    machine, except for ``arch`` of a CPU installation. ``where`` names the play file ("": there is none), and
+    ``lines`` the line of each of its keys by ``$.key`` (None: not known), for messages. ``given`` stays as it is.
+    The disk is not looked at, but for recipes' catalogues.
 
     Raises:
         RequestError: an answer is missing, wrong, or contradicts another

@@ -81,7 +81,8 @@ def check_answers(
     workloads among them, are looked for only where nothing else is wrong.
 
     Raises:
-        RequestError: the only problem that was found, or one error that lists all of them
+        RequestError: the only problem that was found, of code ``missing-answers`` where that is answers that are
+            missing, or one error that lists all of them
     """
 
     def message_start(field: str) -> str:
@@ -156,8 +157,8 @@ def place_in(where: str, line: int | None) -> str:
 def listed_engines(value: object) -> list[str]:
     """Return the releases of Megatron-Bridge in a list or a comma-separated text, each once, sorted as text.
 
-    They are stripped, and empty ones left out: ``0.6, 0.3`` gives ``["0.3", "0.6"]``. An empty list for a value of
-    any other kind.
+    ``0.6, 0.3`` gives ``["0.3", "0.6"]``. They are stripped, and empty ones left out; items of a list are not split
+    at commas. An empty list for a value of any other kind.
     """
     return sorted(set(as_words(value)))
 
@@ -220,9 +221,9 @@ def _missing_answers_error(lacking: list[Question], where: str) -> RequestError:
 def path_problems(given: Given) -> list[RequestError]:
     """Return an error for each answer in ``given`` with a path that cannot be used here; empty where all paths can.
 
-    A folder cannot where something above it is no folder, a program where it is missing or not executable. In the
-    order of the questions. Looks at the disk and changes nothing. The errors are returned, not raised; questions
-    without an answer are skipped.
+    A folder cannot where it, or the nearest path above it that exists, is no folder, a program where it is missing
+    or not executable. In the order of the questions. Looks at the disk and changes nothing. The errors are returned,
+    not raised; questions without an answer are skipped.
 
     Raises:
         RequestError: a path begins with the home of an unknown user
@@ -312,9 +313,9 @@ _DRAFT, LAST = "installer-draft.json", "installer-answers.json"
 def keep_draft(given: Given, name: str = _DRAFT) -> bool:
     """Write the answers ``given`` as JSON to the file ``name`` in the user's state folder, for this user alone.
 
-    By default that is the draft of an unfinished dialogue. The folder is made where it is missing, and an earlier
-    file is replaced. Returns whether they were written; where they cannot be nothing is raised: a home that is full
-    or read-only is no reason to stop an installation.
+    By default that is the draft of an unfinished dialogue. Answers must be JSON values. The folder is made where it
+    is missing, and an earlier file is replaced. Returns whether they were written; where they cannot be nothing is
+    raised: a home that is full or read-only is no reason to stop an installation.
     """
     path = _draft_path(name)
     try:

@@ -168,8 +168,8 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
 def gpus_in(gres: str) -> tuple[str, int]:
     """Return (name, number) of the GPUs per node in a GRES text: ``gpu:h100:8(S:0-1)`` gives ``("h100", 8)``.
 
-    Of several kinds it is the first name and the sum. The name is empty where Slurm has none; a text without GPUs,
-    such as ``(null)``, gives ``("", 0)``.
+    Of several kinds it is the first name that is there and the sum; a kind without a number does not count. The name
+    is empty where Slurm has none; a text without GPUs, such as ``(null)``, gives ``("", 0)``.
     """
     names, total = "", 0
     # In parentheses are sockets, whose numbers are no counts.
@@ -236,8 +236,8 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
     """Yield an error for each chosen workload that has no configuration for the GPU type of the installation.
 
     ``given`` must answer ``workloads`` and ``gpu_type``; ``recipes`` are by workload name. The errors are yielded,
-    not raised, in the order of the workloads' names. Nothing is yielded where the workloads are ``all``, which
-    stands for those that can run, or where there are no ``recipes``.
+    not raised, in the order of the workloads' names. Nothing is yielded where the workloads are ``all`` (that text,
+    or a list of it alone), which stands for those that can run, or where there are no ``recipes``.
 
     Raises:
         RequestError: on the first step, if an answer names an unknown workload, or none

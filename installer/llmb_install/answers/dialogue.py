@@ -72,12 +72,12 @@ class Dialogue:
     """One session of the installer's questions in a terminal; ``run`` asks them, and is called once.
 
     It is made from ``site``, what was detected on this machine, the ``recipes`` by workload, ``given``, the answers
-    from flags by field, which are not asked again, and ``defaults``, earlier answers by field, which are offered
-    for Enter to accept. ``run`` returns (answers, secrets) that the user has confirmed, after seeing the text that
-    ``summary`` makes of the two. It raises Interrupted where the user ends it, RequestError where the folder from
-    the flags is refused, OSError where that folder cannot be looked at, RecipeError where a recipe's catalogue
-    cannot be read, and what ``summary`` raises but for RequestError. Drafts of the answers are written meanwhile;
-    nothing is installed.
+    from flags by field, which are not asked again unless the user picks one to change, and ``defaults``, earlier
+    answers by field, which are offered for Enter to accept. ``run`` returns (answers, secrets) that the user has
+    confirmed, after seeing the text that ``summary`` makes of the two. It raises Interrupted where the user ends it,
+    RequestError where the folder from the flags is refused, OSError where that folder cannot be looked at,
+    RecipeError where a recipe's catalogue cannot be read, and what ``summary`` raises but for RequestError. Drafts
+    of the answers are written meanwhile; nothing is installed.
     """
 
     def __init__(self, site: Site, recipes: Mapping[str, Recipe], given: Given, defaults: Given) -> None:
@@ -184,9 +184,10 @@ class Dialogue:
     def _take_back(self, position: int) -> int:
         """Forget the answer to the last changeable question before ``position``; return that question's index.
 
-        Both are indexes in ``QUESTIONS``. Changeable is one that was asked, and whose answer is not from a flag.
-        The answer becomes what Enter accepts next time; answers to later questions are dropped, too, but for those
-        from flags. Where no such question was answered, nothing changes and ``position`` itself is returned.
+        Both are indexes in ``QUESTIONS``. Changeable is one that the dialogue asks, that matters, and that has an
+        answer, not from a flag, be it typed or only detected. The answer becomes what Enter accepts next time;
+        answers to later questions are dropped, too, but for those from flags. Where no such question was answered,
+        nothing changes and ``position`` itself is returned.
         """
         for earlier in range(position - 1, -1, -1):
             question = QUESTIONS[earlier]

@@ -80,7 +80,8 @@ _PREFIX = "pretrain_"
 def as_words(value: object) -> list[str]:
     """Return the words in a list or tuple, or in text separated by commas, stripped, in their order.
 
-    Empty ones are left out. A word that is given twice is there twice. An empty list for a value of any other kind.
+    Items of a list are turned into text, and not split at commas. Empty ones are left out. A word that is given
+    twice is there twice. An empty list for a value of any other kind.
     """
     words: Iterable[object] = ()
     if isinstance(value, str):

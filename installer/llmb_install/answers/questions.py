@@ -124,8 +124,9 @@ class Question:
     def listed(self, site: Site) -> dict[str, str]:
         """Return what the dialogue lists to choose from, in order: the line shown for each value, by value.
 
-        Values that this machine offers take the place of the choices, with ``OTHER`` at the end as key and line, after
-        which an answer is typed. Empty for a question that is answered by typing.
+        Values that this machine offers take the place of the choices, with ``OTHER`` (``another one``) at the end as
+        key and line, after which an answer is typed. A choice's line is its value padded to 8 characters, a blank
+        and its label, or the value alone without a label. Empty for a question that is answered by typing.
         """
         if found := self.offered(site):
             return {**found, OTHER: OTHER}
@@ -248,10 +249,11 @@ _ON_ARM = ", ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host 
 class Answers:
     """All answers that decide what is installed, in the order of the questions; secrets are in ``Secrets`` instead.
 
-    Making one checks nothing: ``complete_answers`` checks and adds the defaults, ``stored_answers`` reads those of an
-    installation. Choices are in lower case; paths (``install_path``, ``image_folder``, ``engine_python``) are
-    absolute, names in ``workloads`` are those of recipes (none after all were removed), ``engines`` are releases such
-    as ``0.6``. None of a field means that nobody answered: what its question calls the default holds, or the question
+    Making one checks nothing: ``complete_answers`` checks and adds the defaults, ``stored_answers`` reads those of
+    an installation. Choices are in lower case; paths (``install_path``, ``image_folder``, ``engine_python``) are
+    absolute, names in ``workloads`` are those of recipes (none after all were removed), ``engines`` are releases
+    such as ``0.6``. ``account`` and the partitions are names in Slurm, None without it; ``engine_python`` is a
+    program. None of a field means that nobody answered: what its question calls the default holds, or the question
     does not matter.
 
     The property ``on_slurm`` tells whether jobs are submitted to Slurm, the property ``uses_images`` whether jobs run

@@ -87,8 +87,8 @@ class _ImageOnNode:
         such as ``the release cannot be read``.
 
         Raises:
-            EnvironmentLacks: the program or its container failed, or took too long; the message ends with its last
-                line
+            EnvironmentLacks: the program or its container failed, or took too long; the message ends with the last
+                line of its stderr, if it has one
         """
         argv = ["bash", "-c", _INSIDE, "llmb-adopt", str(self.folder / _CODE), *words]
         answer = self.held.run(argv, 60 * _MINUTES, inside=self.container)
@@ -115,17 +115,20 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     which another image of the same release is replaced. The functions, performance recipes of Megatron-Bridge, are
     read on a compute node; the result compares them with the newest that LLMB brings. Holds the installation's lock.
     The result's data has ``release``, ``image``, the paths ``catalogue`` and ``validation`` if there are such files,
-    and then, if the release has functions, what ``_function_differences`` returns. What was read before an error
-    stays for the next attempt.
+    and then, if the release has functions, what ``_function_differences`` returns. Its text says the same for
+    people; remarks name an image that this one replaces, and the next command. What was read before an error stays
+    for the next attempt.
 
     Raises:
         RequestError: the installation's jobs run without images, or the image does not exist or has no
             Megatron-Bridge that LLMB can use
-        EnvironmentLacks: there is no installation, or the image cannot be imported or started
+        EnvironmentLacks: there is no installation, another installer is at work in it, or the image cannot be
+            imported or started
         ConfigError: ``cluster_config.yaml`` or the answer file is wrong
         RecipeError: a recipe or a catalogue is wrong
         SchedulerError: no node can be had
         RecordError: a file cannot be written
+        LLMBError: the image lies where others could have put it
         OSError: the image cannot be read, or a folder not be made
         ValueError: what the image prints of its versions is no JSON
     """
@@ -297,7 +300,7 @@ def _keep_release(install: Path, work: Path, release: str) -> dict[str, Path]:
 
     They go to ``catalogues`` in ``install``, the installation's folder, and replace earlier ones of the release. The
     keys are those of ``cluster_config.yaml``, ``catalogue`` and ``validation``; one that ``work`` does not have is
-    left out, and an earlier file of it stays.
+    left out, and an earlier file of it stays; empty where it has neither.
 
     Raises:
         RecordError: a file cannot be written

@@ -94,7 +94,8 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     at the beginning and written last, so that an unfinished bundle has none; what was fetched before an error stays
     for the next attempt. The result's data has the folder as ``bundle``, and what it is for: lists of ``platforms``,
     ``pythons`` (``3.12``), ``engines`` (releases) and ``images`` (sources), LLMB's release as ``llmb``, the
-    fingerprint of the lock files as ``locks``, and ``schema``, 1. ``options`` is the parsed command line.
+    fingerprint of the lock files as ``locks``, and ``schema``, 1. ``options`` is the parsed command line. Holds the
+    folder's lock meanwhile.
 
     Raises:
         RequestError: the folder holds files that are no bundle's, or an option is wrong
@@ -188,7 +189,8 @@ def _wanted_content(
 def _machines(options: argparse.Namespace) -> list[str]:
     """Return the CPU architectures that a bundle is for, such as ``x86_64``: ``--platform``, else this machine's.
 
-    Those of ``--platform`` are as given, repeated ones too. ``options`` is the parsed command line.
+    Those of ``--platform`` are as given, in that order, repeated ones too; the list is never empty. ``options`` is
+    the parsed command line.
     """
     return options.platform or [platform.machine()]
 

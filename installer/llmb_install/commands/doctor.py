@@ -43,11 +43,13 @@ _LARGE_SEGMENTS = (25, 11)
 def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     """Run the command ``doctor``: return a report on whether jobs can run at this site.
 
-    The result's exit status is 1 where something blocks them. Its data has ``checks``, a list in the report's order
-    with a dictionary for each line: ``name``, ``level`` (``ok``, ``doubt`` or ``blocks``), ``found`` and ``remedy``.
-    One small job runs on a compute node, unless ``options.no_compute_node``; ``options.account`` and
-    ``options.gpu_partition`` replace the site's. An installation in ``install`` is not needed, and not changed but for
-    a test folder among its runs, which is removed. ``clone`` has the recipes; a wrong one is a line of the report.
+    The result's exit status is 1 where something blocks them, else 0. Its data has ``checks``, a list in the
+    report's order with a dictionary for each line: ``name``, ``level`` (``ok``, ``doubt`` or ``blocks``), ``found``
+    and ``remedy`` (empty where it is ok). One small job runs on a compute node where Slurm answers, unless
+    ``options.no_compute_node``; ``options.account`` and ``options.gpu_partition``, names or None, replace the
+    site's; ``options.verbose`` is only for the reporter that shows the progress on stderr. An installation in
+    ``install`` is not needed, and not changed but for a test folder among its runs, which is removed. ``clone`` has
+    the recipes; a wrong one is a line of the report.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong or not to be trusted
@@ -72,9 +74,9 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
 def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
     """Return a copy of the site's settings with ``options.account`` and ``options.gpu_partition``, where given.
 
-    None of these: not given, and the site's stays. Where the settings have no ``cluster_type``, the copy has the one
-    detected here: ``slurm`` where sbatch is on the PATH, else that of another scheduler whose program is here, else
-    ``local``.
+    ``config`` are the site's settings, and stay as they are. None or empty: not given, and the site's stays. Where
+    the settings have no ``cluster_type``, the copy has the one detected here: ``slurm`` where sbatch is on the
+    PATH, else that of another scheduler whose program is here, else ``local``.
 
     Raises:
         RequestError: the account or partition is no valid name in Slurm
@@ -93,9 +95,9 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 def _report_lines(checks: list[DoctorCheck]) -> list[str]:
     """Return the report's lines: each of ``checks``, in their order, its remedy below it, and last a line of counts.
 
-    The line of a check has its level, its name and what was found, in columns; that of a remedy, if it has one,
-    begins with ``->`` in the last column. The last line is, for example, ``12 ok, 2 in doubt, 1 block``. Lines have
-    no line break. ``checks`` must not be empty.
+    The line of a check has its level (``ok``, ``doubt`` or, in capitals, ``BLOCKS``), its name and what was found,
+    in columns; that of a remedy, if it has one, begins with ``->`` in the last column. The last line is, for
+    example, ``12 ok, 2 in doubt, 1 block``. Lines have no line break. ``checks`` must not be empty.
     """
     width = max(len(check.name) for check in checks)
     lines = []
@@ -109,11 +111,12 @@ def _report_lines(checks: list[DoctorCheck]) -> list[str]:
 
 
 def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
-    """Return every check of the site that makes sense for these facts, in the order of repair; never empty.
+    """Return every check of the site that makes sense for ``facts``, in the order of repair; never empty.
 
-    Space and recipes come first, then the scheduler, containers and the node; without Slurm, this machine's GPUs or
-    the scheduler's commands, and the engine. What blocks is not put before the rest. A site without ``cluster_type``
-    counts as one with Slurm.
+    Space and unreadable recipes come first, then Slurm, containers and the node; without Slurm, this machine's GPUs or
+    the scheduler's commands, and the engine. What blocks is not put before the rest. Partition, account, time and
+    settings are left out where Slurm's controller does not answer, the node where none was asked. A site without
+    ``cluster_type`` counts as one with Slurm.
 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong
@@ -137,8 +140,9 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the free space for the installation and, where jobs use containers, for images.
 
-    Less than 5 GB for the installation is a doubt, as is less than one image takes (``IMAGE_BYTES``) in the folder of
-    images; none of them blocks.
+    Less than 5 GB for the installation is a doubt, as is less than one image takes (``IMAGE_BYTES``) in the folder
+    of images; none of them blocks. That of the installation comes first, and is always there. ``facts`` are those
+    of ``gather_facts``.
     """
     found = f"{size(facts.free_install)} free in {facts.install}"
     small = facts.free_install < 5_000_000_000
@@ -155,7 +159,7 @@ def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCh
 
     ``traits`` are those of the site's ``cluster_type``: on this machine its GPUs are looked at, else the commands.
     Each blocks: no GPU here where ``gpu_type`` in ``cluster_config.yaml`` is one of GPUs, a missing command, or no
-    Python in that file to train with.
+    Python in that file to train with. They come in this order. ``facts`` are those of ``gather_facts``.
     """
     if traits.this_machine:
         present = ", ".join(facts.site.local_gpus)
@@ -174,9 +178,10 @@ def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCh
 def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of missing Slurm commands, Slurm's version, controller, MPI and topology, in this order.
 
-    Ends after commands that are missing or a controller that does not answer, which block: nothing else can be asked
-    then. There is no line on commands where all are here. A Slurm before 21.08, or of unknown version, is a doubt.
-    The last two are those of ``_mpi_check`` and ``_segment_checks``.
+    Ends after commands that are missing or a controller that does not answer, which block: nothing else can be
+    asked then. There is no line on commands where all are here. A Slurm before 21.08, or of unknown version, is a
+    doubt. The last two are those of ``_mpi_check`` and ``_segment_checks``. ``facts`` are those of a site with
+    Slurm, by ``gather_facts``.
     """
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
@@ -198,7 +203,9 @@ def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _mpi_check(facts: SiteFacts) -> DoctorCheck:
     """Return the check of whether srun can start ranks with the type ``slurm.mpi``, or PMIx where that is not set.
 
-    A type that is set and missing blocks, but ``none`` is never missing; a missing PMIx, of any version, is a doubt.
+    A type that is set and missing blocks, but ``none`` is never missing; a missing PMIx, of any version, is a
+    doubt. ``facts`` are those of ``gather_facts``, from a Slurm whose controller answers: without, no type is
+    known.
     """
     mpi, listed = facts.slurm.mpi, ", ".join(facts.mpi_types) or "nothing listed"
     if mpi is None:
@@ -218,6 +225,7 @@ def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
     It does from 24.05 on with topology/block; an unknown version counts as older. Before 25.11, blocks that are
     smaller than a rack are a doubt, too. Nothing for GPU types whose NVLink ends at the node, or of unknown type.
+    ``facts`` are those of ``gather_facts``.
     """
     gpu = gpus.GPUS.get(facts.config.gpu_type or "")
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -247,9 +255,10 @@ def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the GPU partition, that it exists and is up, and of whether jobs request its GPUs.
 
-    A partition that does not exist or is down blocks; that none is set is a doubt. Jobs that request GPUs where Slurm
-    has none block; that they do not request those that Slurm has is a doubt. The second check is left out where there
-    is no such partition.
+    They come in this order. A partition that does not exist or is down blocks; that none is set is a doubt. Jobs
+    that request GPUs where Slurm has none block; that they do not request those that Slurm has is a doubt. The
+    second check is left out where no partition is set, or the set one does not exist. ``facts`` are those of
+    ``gather_facts``, from a Slurm whose controller answers.
     """
     name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
@@ -278,6 +287,7 @@ def _account_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield one check of the account that jobs are charged to; it blocks where it is none of the user's accounts.
 
     It is a doubt where Slurm keeps no accounts or none is set, and ok where the user's accounts are not known.
+    ``facts`` are those of ``gather_facts``, from a Slurm whose controller answers.
     """
     account = facts.slurm.account
     if not facts.has_accounting:
@@ -296,9 +306,11 @@ def _account_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _time_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the time limit that jobs get, and of the time left to save a checkpoint on preemption.
 
-    The limit is the shortest that Slurm sets; without any, that check is left out. It is a doubt where some jobs of a
-    workload ask for more, and blocks where all jobs of one do; where no workload is known, a job of 30 minutes counts.
-    The second, a doubt at worst, is left out where the checkpoint size or Slurm's ``KillWait`` is unknown.
+    They come in this order. The limit is the shortest that Slurm sets; without any, that check is left out. It is a
+    doubt where some jobs of a workload ask for more, and blocks where all jobs of one do; where no workload is
+    known, a job of 30 minutes counts. The second, a doubt where Slurm preempts jobs and leaves them less time than
+    saving takes, is left out where the checkpoint size or Slurm's ``KillWait`` is unknown. ``facts`` are those of
+    ``gather_facts``, from a Slurm whose controller answers.
     """
     wanted = facts.workloads or (WorkloadNeeds("a benchmark"),)
     name = facts.slurm.gpu_partition
@@ -333,6 +345,7 @@ def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of Slurm settings that change what jobs do: the task plug-in, and limits that are not enforced.
 
     The first is always ok. The second, a doubt, is there only where Slurm accepts jobs over a partition's limit.
+    ``facts`` are those of ``gather_facts``, from a Slurm whose controller answers.
     """
     task = facts.slurm_config.get("TaskPlugin", "") or "unknown"
     unbound = "" if "affinity" in task else ": CPU_PER_TASK_PINNING has no effect; ranks are bound by numactl"
@@ -345,10 +358,11 @@ def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of what runs containers here, Pyxis and Enroot; nothing where the runtime is ``none``.
 
-    These block: one of the options that jobs need of Pyxis, such as ``--container-image``, missing from srun where
-    the runtime is Pyxis; a Pyxis that cannot make containers writable where ``slurm.container_writable`` is true; and
-    an Enroot on this machine without ``unsquashfs``. No Enroot here is a doubt, as is
-    ``slurm.container_writable: false``. srun's options are judged only where Slurm's controller answers.
+    The order is Pyxis, writing to images, Enroot, unsquashfs. These block: one of the options that jobs need of
+    Pyxis, such as ``--container-image``, missing from srun where the runtime is Pyxis; a Pyxis that cannot make
+    containers writable where ``slurm.container_writable`` is true; and an Enroot on this machine without
+    ``unsquashfs``. No Enroot here is a doubt, as is ``slurm.container_writable: false``. srun's options are judged
+    only where Slurm's controller answers. ``facts`` are those of a site with Slurm, by ``gather_facts``.
     """
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:

@@ -38,7 +38,7 @@ def ask_a_node(config: ClusterConfig, install: Path, image_folder: Path, image: 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong
         EnvironmentLacks: a part of LLMB is missing
-        OSError: the installation's folder may not be looked at
+        OSError: the installation's folder may not be looked at, or a part of LLMB not be read
     """
     releases = tuple(config.engine.releases.values()) if config.engine else ()
     needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
@@ -116,7 +116,7 @@ class SiteFacts:
     container_options: tuple[str, ...] = ()
     """The options of srun that Pyxis brings, without dashes, such as ``container-image``."""
     slurm_config: dict[str, str] = field(default_factory=dict)
-    """What ``scontrol show config`` says, by key."""
+    """What ``scontrol show config`` says, text by key such as ``PreemptMode``; empty: Slurm does not answer."""
     has_accounting: bool = False
     """Whether Slurm keeps accounts, in slurmdbd."""
     local_enroot: str = ""
@@ -216,9 +216,9 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
 def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, ...]:
     """Return what each workload needs on this site's GPUs: of those named in ``config``, or of all if it names none.
 
-    They are in the order of the recipes' folders. Workloads without a configuration for the GPUs are left out; where
-    the site names no GPU type, all configurations count. Empty where ``clone`` has no recipes, which doctor does not
-    need.
+    They are in the order of the recipes' folders. Workloads without a configuration for the GPUs are left out, as are
+    names in ``config`` without a recipe; where the site names no GPU type, all configurations count. Empty where
+    ``clone`` has no recipes, which doctor does not need.
 
     Raises:
         RecipeError: a recipe is wrong
@@ -314,7 +314,10 @@ def _block_sizes(text: str) -> tuple[int, ...] | None:
 
 
 def _node_count(hostlist: str) -> int:
-    """Return the number of nodes in a list as Slurm writes it, such as ``n[1-4]``: 4; 0 if it cannot be read."""
+    """Return the number of nodes in a list as Slurm writes it, such as ``n[1-4]``: 4; 0 if it cannot be read.
+
+    A host that comes twice counts once; 0 also for no host, such as ``(null)``.
+    """
     try:
         return len(expand(hostlist))
     except RequestError:

@@ -30,8 +30,9 @@ _SKEW_SECONDS = 5
 def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield the lines of doctor's report about the asked ``node``, in the order of repair.
 
-    They are the hardware, Enroot, folders, what does not answer, the engine or image, and the clock, which may be five
-    seconds off. A node that could not be asked gives one line, a doubt.
+    They are its name, the hardware, Enroot, folders, what does not answer, the engine or image, and the clock, more
+    than five seconds off being a doubt; a clock that is not known is left out. A node that could not be asked gives
+    one line, a doubt. ``facts`` are those of ``gather_facts``, of a site with Slurm.
 
     Raises:
         RequestError: ``additional_params`` of the configuration is wrong
@@ -85,8 +86,9 @@ def _rule_check(name: str, remarks: Mapping[str, Remark], rule: str, found: str,
 def _hardware_checks(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
     """Yield checks of a node's architecture, GPUs, driver and network, each as bad as the rules in ``remarks`` say.
 
-    ``remarks`` are by the name of the rule. The GPUs are left out for CPU jobs where the node has none; GPUDirect RDMA
-    and locked memory are there only where something is remarked.
+    They come in this order, CUDA with the GPUs. ``remarks`` are by the name of the rule. The GPUs are left out for
+    CPU jobs where the node has none; GPUDirect RDMA and locked memory are there only where something is remarked.
+    ``facts`` are those of the site, ``node`` is the report of a node that was asked.
     """
     remedy = f"cluster_config.yaml says {facts.config.arch}: images would be built for the wrong architecture"
     yield _rule_check("architecture", remarks, "architecture", node.facts.machine.architecture or "", remedy)
@@ -108,7 +110,8 @@ def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the node sees the installation, the image folder and the folder of runs.
 
     A folder that it does not see blocks. The first is left out where there is no installation, the second where no
-    image folder is set or no container is used. The last is ``_workload_folder``'s.
+    image folder is set or no container is used. The last is ``_workload_folder``'s. ``facts`` are those of the
+    site, ``node`` is the report of a node that was asked.
     """
     if facts.install.is_dir():
         sees = node.folder("installation").there
@@ -124,9 +127,10 @@ def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the node, and the container on it, can write to the folder of runs; each blocks if not.
 
-    They look for a folder that doctor has made there: whoever sees it sees the same file system. The container's is
-    left out where it did not start. Where this user cannot write to the folder of runs there is one doubt instead, or
-    nothing where there is no installation.
+    The node's comes first. They look for a folder that doctor has made there: whoever sees it sees the same file
+    system. The container's is left out where it did not start. Where this user cannot write to the folder of runs
+    there is one doubt instead, or nothing where there is no installation. ``facts`` are those of the site, ``node``
+    is the report of a node that was asked.
     """
     if not node.writes:
         if facts.install.is_dir():
@@ -145,7 +149,10 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
 
 
 def _hung_checks(node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yield one check that blocks and names the node's programs that did not answer; nothing where all did."""
+    """Yield one check that blocks and names the node's programs that did not answer; nothing where all did.
+
+    ``node`` is the report of a node that was asked. Each program is named once.
+    """
     silent = ["nvidia-smi"] if "did not answer" in (node.facts.before.missing or "") else []
     hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", ())])
     if hung:
@@ -156,7 +163,8 @@ def _hung_checks(node: NodeReport) -> Iterator[DoctorCheck]:
 def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
     """Return the check of whether the Pythons in which jobs train start on the node; it names those that do not.
 
-    It blocks where one does not start, or none is set in ``cluster_config.yaml``.
+    It blocks where one does not start, or none is set in ``cluster_config.yaml``. ``facts`` are those of the site,
+    ``node`` is the report of a node that was asked.
     """
     wanted = facts.engine_pythons
     lost = [python for python in wanted if python not in node.facts.software.starts]
@@ -168,10 +176,11 @@ def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
 def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yield checks of whether the image starts on the node, has room to be unpacked there, and sees the node's GPUs.
 
-    ``image`` is its file. Each blocks, but what ``enroot`` does about room is a doubt (``_unpack_folder_check``). Room
-    is missing for Pyxis where less than the size of the image is free and the image did not start. Checks that do not
-    apply are left out: the room where no container runtime unpacks, the GPUs where the image did not start or the node
-    has none.
+    They come in this order. ``image`` is its file. Each blocks, but what ``enroot`` does about room is a doubt
+    (``_unpack_folder_check``). Room is missing for Pyxis where less than the size of the image is free and the
+    image did not start. Checks that do not apply are left out: the room where no container runtime unpacks, the
+    GPUs where the image did not start or the node has none. ``facts`` are those of the site, ``node`` is the report
+    of a node that was asked.
     """
     inside = node.inside
     started = node.inside.started
@@ -205,8 +214,8 @@ def _unpack_folder_check(facts: SiteFacts, roots: Folder, needed: int) -> Doctor
 
     They do where ``roots``, Enroot's folder for unpacked images as the node sees it, is on a local file system with
     room for twice the image (``ROOT_ROOM``). Otherwise Enroot mounts the image, and the mount does not outlive the
-    SIGCONT with which Slurm announces a preemption: the job could not save then. It is a doubt where Slurm preempts,
-    else ok.
+    SIGCONT with which Slurm announces a preemption: the job could not save then. It is a doubt where Slurm
+    preempts, else ok. ``facts`` are those of the site, whose runtime is Enroot.
     """
     wanted = ROOT_ROOM * needed
     if not roots.there:

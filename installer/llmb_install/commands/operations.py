@@ -45,10 +45,12 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     The answers come from a play file, flags, the installation in ``path``, or the user, who is asked on a terminal.
     With ``--record`` they are only written to a file, which is ``recorded`` in the result's data; with
     ``--list-workloads`` the workloads are only listed, as by ``list_workloads``. Else the result is that of
-    ``carry_out``. ``clone`` has the recipes. ``options`` is the parsed command line.
+    ``carry_out``. ``clone`` has the recipes. ``options`` is the parsed command line, in which ``options.record``
+    and ``options.play`` are paths as text, or None.
 
     Raises:
-        RequestError: answers are wrong or missing, or the folder holds other things
+        RequestError: answers are wrong or missing, or the folder holds other things (unless ``--into-used-folder``
+            or ``--dry-run`` was given)
         EnvironmentLacks: this machine lacks something, or another command changed the installation meanwhile
         Interrupted: the user left the dialogue
         LLMBError: a file of the site or a recipe is wrong, or a part could not be made
@@ -132,15 +134,15 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``remove``: take ``options.workloads``, names, out of the installation in ``path``.
 
-    Images and engines that nothing else needs are removed; results stay. ``options.workloads`` is a list; the word
-    ``all``, alone, names those installed. An unfinished earlier removal is finished first; after an error the next
-    command finishes this one. The result's data has ``install_path`` and the list ``workloads`` of those that are
-    left. ``clone`` has the recipes.
+    Images and engines that nothing else needs are removed; results stay. ``options.workloads`` is a list of names,
+    short ones such as ``grok1`` too; the word ``all``, alone, names those installed. An unfinished earlier removal is
+    finished first; after an error the next command finishes this one. The result's data has ``install_path`` and the
+    list ``workloads`` of those that are left. ``clone`` has the recipes.
 
     Raises:
         RequestError: a workload is unknown, or not installed while no unfinished removal is there
-        EnvironmentLacks: there is no installation, or runs of the workloads have not ended (unless
-            ``--despite-runs``)
+        EnvironmentLacks: there is no installation, the clone has no recipe, or runs of the workloads have not ended
+            (unless ``--despite-runs``)
         LLMBError: the answer file or a recipe is wrong, or a file could not be written
         OSError: an image cannot be removed, or a file not be used
     """
@@ -211,11 +213,12 @@ def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     ``clone`` has the recipes and the lock file. ``options`` is the parsed command line.
 
     Raises:
-        EnvironmentLacks: there is no installation, or the script cannot be fetched
+        EnvironmentLacks: there is no installation, the clone has no recipe, or the script cannot be fetched
         ConfigError: the answer file is damaged or not to be trusted
         RecipeError: a recipe is wrong
         RecordError: a file cannot be written
         OSError: a file or folder cannot be used
+        Interrupted: this process is ending
     """
     part = Installation(clone, required_answers(path)).charts()
     ran = []
@@ -250,13 +253,15 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
     """Make what the installation lacks, or with ``options.dry_run`` list it; nothing is written for nothing to do.
 
     ``options`` is the parsed command line of ``install``, ``add`` or ``update``; only ``install`` makes the folder.
-    ``decide`` gives the installation that there should be. Where something is to do, it is called again with the lock
-    held, because another command may have come first; an unfinished removal is then finished first, and replaced
-    builds of environments are removed at the end. What was made before an error stays. ``repair``: always look, and
-    make anew what only the thorough check finds damaged, too. The result's data has ``install_path``, the ids of the
-    parts made, in order, as ``ran``, and ``complete``, True; of a dry run ``install_path``, ``dry_run``, True, and
-    ``todo``, a list with a dictionary for each part: ``step`` (its id), ``does`` (a line), ``download`` and ``disk``
-    in bytes.
+    ``decide`` gives the installation that there should be. Where something is to do, it is called again with the
+    lock held, because another command may have come first; an unfinished removal is then finished first, and
+    replaced builds of environments are removed at the end. What was made before an error stays. ``repair``: always
+    look, and make anew what only the thorough check finds damaged, too. The result's data has ``install_path``, the
+    ids of the parts made, in order, as ``ran``, and ``complete``, True; of a dry run ``install_path``, ``dry_run``,
+    True, and ``todo``, a list with a dictionary for each part: ``step`` (its id), ``does`` (a line), ``download``
+    and ``disk`` in bytes. Its text says where it is installed, or that there is nothing to do, and of a dry run
+    lists the parts; its remarks name images that nothing needs any more and workloads without a recipe and, where
+    ``install`` made something, what to run next.
 
     Raises:
         LLMBError: what ``decide`` raises, what this machine lacks, or why a part could not be made
@@ -299,7 +304,7 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
 
 
 def _next_steps(installation: Installation) -> Iterator[str]:
-    """Yield a line each on a finished installation: that the umask keeps colleagues out, and what to run next.
+    """Yield a line each on a finished ``installation``: that the umask keeps colleagues out, and what to run next.
 
     The first, behind ``note: ``, is there only on Slurm, and where the umask does so; the second, behind ``next: ``,
     always. The lines have no line break.
@@ -323,9 +328,9 @@ def _next_steps(installation: Installation) -> Iterator[str]:
 def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
     """Return the summary that the user confirms: answers, download, disk space, and what is free.
 
-    It is of several lines, with an empty one at the beginning, and ends in a line break. Secrets are only said to be
-    given. ``accounts`` are all that the user may charge (empty: not known); where the chosen one is among them, the
-    others are mentioned.
+    It is of several lines, with an empty one at the beginning, and ends in a line break. Secrets are only said to
+    be given. ``accounts`` are all that the user may charge (empty: not known); where the chosen one is among them,
+    the others are mentioned. ``installation`` need not be there yet.
 
     Raises:
         LLMBError: a part of the installation cannot be looked at
@@ -397,8 +402,8 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
         def summary(answers: Answers, secrets: Secrets) -> str:
             """Return the summary of these answers and secrets that the user confirms, as ``describe`` does.
 
-            Whether this machine contradicts an answer is looked at first. ``options``, ``clone``, ``path`` and the
-            detected ``site`` are those of the enclosing function.
+            ``answers`` are complete ones. Whether this machine contradicts one of them is looked at first.
+            ``options``, ``clone``, ``path`` and the detected ``site`` are those of the enclosing function.
 
             Raises:
                 RequestError: this machine or Slurm contradicts an answer
@@ -423,7 +428,8 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
 
     With ``--no-site-check`` only paths are checked, as for an installation in ``path`` that has the same answers. A
     workload without a configuration that was not asked for now is only told to the user, on stderr. ``options`` is
-    the parsed command line. ``answers`` are complete ones; ``clone`` has the recipes.
+    the parsed command line. ``answers`` are complete ones. Errors on paths come first, then those on workloads,
+    then Slurm's; ``clone`` has the recipes.
 
     Raises:
         ConfigError: the stored answers are wrong
@@ -500,6 +506,9 @@ def _note_what_stays(answers: Answers, flags: Given, recipes: Mapping[str, Recip
     This goes to stderr. ``answers`` are those that hold, ``flags`` the ones given now, by field, ``recipes`` all by
     name. Nothing is said where they mean the same; where flags alone would not do, only that the stored answers are
     continued with.
+
+    Raises:
+        RecipeError: a recipe's catalogue cannot be read
     """
     path = answers.install_path
     try:
@@ -524,8 +533,8 @@ def _with_space_check(options: argparse.Namespace, answers: Answers) -> Answers:
 def _estimate_line(todo: list[Artefact]) -> str:
     """Return a line on how many steps are to do, and about how much they download and store, without a full stop.
 
-    For example ``3 steps to do, about 12.0 GB to download and 30.0 GB of disk``. The sizes are left out where no part
-    needs disk space.
+    For example ``3 steps to do, about 12.0 GB to download and 30.0 GB of disk``. The sizes are left out where no
+    part needs disk space. ``todo`` has the parts to make.
     """
     download = sum(part.download for part in todo)
     disk = sum(part.disk for part in todo)

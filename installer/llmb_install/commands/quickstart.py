@@ -74,7 +74,7 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
 
 
 def _make_installation(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:
-    """Make what a CPU installation lacks, and note with ``reporter`` if its CPU engine is there already.
+    """Make what ``installation`` lacks for CPU jobs, and note with ``reporter`` if its CPU engine is there already.
 
     An existing installation for GPU jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``;
     no note then. What killed commands have left is removed first. ``space_check``: free disk space is checked before.
@@ -110,7 +110,8 @@ def _training_environment(clone: Path, install: Path) -> dict[str, str]:
 def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
     """Train a tiny model through the clone's ``launch.sh`` as a user would, wait, and return the new run's folder.
 
-    The installation in ``install`` must be complete. ``reporter`` shows the steps. There is no limit of time.
+    The installation in ``install`` must be complete. ``clone`` is the repository's folder. ``reporter`` shows the
+    steps. There is no limit of time.
 
     Raises:
         CheckFailed: the training ended with another status than 0, or left no run
@@ -170,8 +171,9 @@ def _run_folders(experiments: Path) -> list[Path]:
 def _timing_table(clone: Path, install: Path, run_folder: Path) -> Answer:
     """Run the clone's ``parse_train_timing_mbridge.sh`` on a run, for at most 120 seconds, and return its answer.
 
-    The table of step times is the answer's ``output``. A script that fails, does not end in time or cannot be started
-    is told in the answer, not raised. ``run_folder`` is the run's; ``install`` has the tool that the script calls.
+    The table of step times is the answer's ``output``. A script that fails, does not end in time or cannot be
+    started is told in the answer, not raised. ``run_folder`` is the run's; ``clone`` is the repository's folder;
+    ``install`` has the tool that the script calls.
     """
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
     return run_program(["bash", str(parser), str(run_folder)], 120, env=_training_environment(clone, install))

@@ -35,8 +35,9 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     ``path`` is the installation's folder, which goes, too, if nothing is left in it. Results (``workloads/``) stay
     unless ``--results-too`` is given; what others have put beside it stays in any case. An NGC key that release 0.2
     put into the user's Enroot credentials is removed there. The result's data has ``install_path``, ``removed``, a
-    list of paths in the order of their removal, and ``stays``, the names that are left in the folder, sorted.
-    ``clone`` plays no part. ``options`` is the parsed command line.
+    list of paths in the order of their removal, and ``stays``, the names that are left in the folder, sorted
+    (empty: the folder is gone, too, or nothing is in it). ``clone`` plays no part. ``options`` is the parsed
+    command line.
 
     Raises:
         EnvironmentLacks: there is no installation, runs have not ended, or another installer is at work
@@ -79,7 +80,7 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
     are damaged, nothing is raised. ``path`` is the installation's folder. ``options`` is the parsed command line.
 
     Raises:
-        EnvironmentLacks: code ``live-runs``; names the runs
+        EnvironmentLacks: code ``live-runs``; names at most five of the runs
     """
     if options.despite_runs:
         return
@@ -101,8 +102,9 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
 def _unfinished_on_record(install: Path) -> list[str]:
     """Return the runs that have not ended by their records, as ``ID (WORKLOAD, STATE)``, sorted; empty: none.
 
-    No scheduler is asked. Records that cannot be read, or lack a state, run or workload, are left out: a damaged
-    installation can be removed, too. ``install`` is the installation's folder.
+    Runs elsewhere count, too, where their folder is on the installation's list. No scheduler is asked. Records that
+    cannot be read, or lack a state, run or workload, are left out: a damaged installation can be removed, too.
+    ``install`` is the installation's folder.
     """
     found = {}
     for folder in run_folders_in(map(str, _experiment_folders(install))):
@@ -116,7 +118,8 @@ def _unfinished_on_record(install: Path) -> list[str]:
 def _experiment_folders(install: Path) -> Iterator[Path]:
     """Yield the folders that hold runs: those in the installation, and those elsewhere that are on its list.
 
-    The latter need not exist, and a folder may come twice. A missing or damaged list counts as empty.
+    Those in the installation come first. Those elsewhere need not exist, and a folder may come twice. A missing or
+    damaged list counts as empty. ``install`` is the installation's folder.
     """
     yield from install.glob("workloads/*/experiments")
     with contextlib.suppress(RecordError, LookupError, TypeError):  # no list, or a damaged one
@@ -142,9 +145,10 @@ def _paths_to_remove(options: argparse.Namespace, path: Path) -> list[Path]:
 def _sweep_images(install: Path, reporter: Reporter) -> None:
     """Remove what this user's killed imports have left in the folder of images, if that has a ``.llmb`` of its own.
 
-    The folder is the one in the answers, else the installation's own; one that several installations share has its own
-    lock in ``.llmb``. Nothing is removed while somebody imports there, or where the folder is closed to this user; no
-    error is raised. The user is told what was removed.
+    The folder is the one in the answers, else the installation's own; one that several installations share has its
+    own lock in ``.llmb``. Nothing is removed while somebody imports there, or where the folder is closed to this
+    user; no error is raised. ``reporter`` tells the user what was removed. ``install`` is the installation's
+    folder.
     """
     folder = install / "images"
     with contextlib.suppress(LLMBError, NotFlatError):  # damaged answers

@@ -37,8 +37,9 @@ from llmb_install.working.transaction import at_work
 def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]:
     """Return the records of runs that are queued or running: of the named ``workloads``, or of all workloads if empty.
 
-    The schedulers are asked now, and the records updated on disk. A run whose state nobody can tell counts as live.
-    Empty: none is. The newest run comes first. ``install`` is the installation's folder.
+    ``workloads`` are full names, such as ``pretrain_grok1``. The schedulers are asked now, and the records updated
+    on disk. A run whose state nobody can tell counts as live. Empty: none is. The newest run comes first.
+    ``install`` is the installation's folder.
 
     Raises:
         RecordError: a record, or the list of run folders, is damaged
@@ -52,9 +53,10 @@ def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord
 def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
     """Raise while runs of ``workloads`` (of all, if empty) are queued or running; the schedulers are asked now.
 
-    A run whose state nobody can tell counts as running. ``doing`` begins the message: ``cannot uninstall /path``.
-    Where the records are too damaged to tell, the user is told so on stderr, and nothing is raised. The records of
-    runs are updated on disk. ``install`` is the installation's folder.
+    ``workloads`` are full names, such as ``pretrain_grok1``. A run whose state nobody can tell counts as running.
+    ``doing`` begins the message: ``cannot uninstall /path``. Where the records are too damaged to tell, the user is
+    told so on stderr, and nothing is raised. The records of runs are updated on disk. ``install`` is the
+    installation's folder.
 
     Raises:
         EnvironmentLacks: code ``live-runs``: there are such runs; names at most five
@@ -74,7 +76,10 @@ _NOTE = Path(".llmb") / "removing.json"
 
 
 def is_pending(install: Path) -> bool:
-    """Return whether a removal of workloads was begun in the installation and not finished: its note is there."""
+    """Return whether a removal of workloads was begun in the installation and not finished: its note is there.
+
+    ``install`` is the installation's folder. The note is not read.
+    """
     return (install / _NOTE).exists()
 
 
@@ -101,9 +106,9 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
     """Remove the images and engines that ``begin_removal`` noted and that nothing needs now, then the note.
 
     ``installation`` is the installation as it is to be, and says what is needed. What was noted and is needed now
-    stays. What is gone already is no error; ``reporter`` tells the user of all but what stays, as removed. Does
-    nothing without a note; a damaged note names nothing and is removed. The caller holds the installation's lock.
-    After an error the note stays.
+    stays. What is gone already is no error; ``reporter`` tells the user of all but what stays, as removed. An
+    ``images`` folder that is a link is left alone. Does nothing without a note; a damaged note names nothing and is
+    removed. The caller holds the installation's lock. After an error the note stays.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong
@@ -131,8 +136,9 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
 def prune(installation: Installation, reporter: Reporter) -> None:
     """Remove builds of environments that later ones have replaced and that no process here uses; tell the user which.
 
-    Nothing is removed while a run is queued or running, where that cannot be told (which only the log says), or where
-    ``venvs`` is a link; no error is raised then. The caller holds the installation's lock.
+    Nothing is removed while a run is queued or running, where that cannot be told (which only the log says), or
+    where ``venvs`` is a link; no error is raised then. The caller holds the installation's lock. ``reporter``
+    prints a line for each folder that is removed, and has the log.
 
     Raises:
         EnvironmentLacks: an environment cannot be removed
@@ -155,7 +161,8 @@ def prune(installation: Installation, reporter: Reporter) -> None:
 def _noted_names(noted: Mapping[str, Any], key: str) -> list[str]:
     """Return the strings in the list under ``key`` of ``noted``, the note of a removal; other values are left out.
 
-    ``key`` is ``images`` or ``engines``. Empty where the note has no such key, or no list there.
+    They stay in their order. ``key`` is ``images`` or ``engines``. Empty where the note has no such key, or no list
+    there.
     """
     names = noted.get(key, [])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

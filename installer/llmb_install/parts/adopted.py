@@ -27,7 +27,8 @@ def receipt_path(folder: Path, release: str) -> Path:
 def write_receipt(folder: Path, release: str, image: Path) -> None:
     """Write the file that notes that ``release`` was read in the image file ``image`` as it is now.
 
-    The catalogues' ``folder`` is made where it is missing, but not the one above it; an earlier file is replaced.
+    It is JSON with ``schema``, ``image`` (its path), ``size`` and ``mtime_ns``. The catalogues' ``folder`` is made
+    where it is missing, but not the one above it; an earlier file is replaced.
 
     Raises:
         RecordError: the file cannot be written
@@ -40,7 +41,7 @@ def write_receipt(folder: Path, release: str, image: Path) -> None:
 def _file_state(image: Path) -> dict[str, Any]:
     """Return ``size`` in bytes and ``mtime_ns`` of an image file, one of which changes when the file is replaced.
 
-    They are the keys of the dictionary; ``mtime_ns`` is in nanoseconds.
+    They are the keys of the dictionary, with whole numbers; ``mtime_ns`` is in nanoseconds.
 
     Raises:
         OSError: the file is missing

@@ -29,7 +29,8 @@ _FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
 def _entries(install: Path, name: str) -> list[Path]:
     """Return the paths in the folder ``name`` of the installation, sorted; empty where the folder is missing.
 
-    Empty also where the folder is a link: other installations may share it.
+    Empty also where the folder is a link: other installations may share it. ``install`` is the installation's
+    folder.
 
     Raises:
         OSError: the folder cannot be listed
@@ -79,8 +80,8 @@ def belongings(install: Path) -> list[Path]:
 def environment_paths(install: Path, name: str) -> list[Path]:
     """Return what belongs to the environment ``name`` in ``venvs``: its link, builds and package cache; sorted.
 
-    ``name`` is that of the link, such as ``llmb``. Builds need not be finished. Only what the installer has made;
-    empty where there is nothing of it, or ``venvs`` is a link.
+    ``install`` is the installation's folder, ``name`` that of the link, such as ``llmb``. Builds need not be
+    finished. Only what the installer has made; empty where there is nothing of it, or ``venvs`` is a link.
 
     Raises:
         OSError: the folder cannot be listed

@@ -98,7 +98,8 @@ def use_bundle(bundle: Path, clone: Path) -> None:
 def read_sums(bundle: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a bundle, images too, by its path in it; compares no file.
 
-    They are those in ``SHA256SUMS``, as hexadecimal digits; paths are as text, such as ``wheels/NAME``.
+    They are those in ``SHA256SUMS``, as hexadecimal digits; paths are as text, such as ``wheels/NAME``. The file
+    that says what the bundle is for is always among them.
 
     Raises:
         EnvironmentLacks: the folder is no bundle, or an unfinished one: ``SHA256SUMS`` is missing or damaged

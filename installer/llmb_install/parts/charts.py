@@ -36,13 +36,14 @@ open(sys.argv[2], "w", encoding="utf-8").write(script.replace("</script", "<\\\\
 class Charts(Artefact):
     """The part that draws the charts of reports: one script with Vega and Vega-Lite, 0.9 MB.
 
-    ``Installation.charts`` makes the object. The property ``path`` is the script's, in the environment of ``tool``;
-    it goes when that goes. ``is_complete`` tells whether the file is there, ``verify`` returns ``PATH is missing`` or
-    None; neither looks at its content. ``ensure`` writes it, for which it fetches vl-convert-python, and returns
-    whether it did; it raises EnvironmentLacks where that fails, and OSError where a file cannot be written. ``room``
-    returns the disk space that writing it needs, a list of one ``Room``; ``lacks`` the error that no index has what
-    is to be fetched, in a list that is empty otherwise; it is not raised, but an OSError is where the folder of
-    certificates cannot be listed. ``show`` returns the line of a dry run.
+    ``Installation.charts`` makes the object; its id is ``charts``. The property ``path`` is the script's, in the
+    environment of ``tool``; it goes when that goes. ``is_complete`` tells whether the file is there, ``verify``
+    returns ``PATH is missing`` or None; neither looks at its content. ``ensure`` writes it where it is missing, or
+    with ``anew`` in any case, for which it fetches vl-convert-python, and returns whether it did; it raises
+    EnvironmentLacks where that fails, OSError where a file cannot be written, and Interrupted where this process is
+    ending. ``room`` returns the disk space that writing it needs, a list of one ``Room``; ``lacks`` the error that
+    no index has what is to be fetched, in a list that is empty otherwise; it is not raised, but an OSError is where
+    the folder of certificates cannot be listed. ``show`` returns the line of a dry run.
     """
 
     tool: Tool

@@ -100,9 +100,10 @@ def enroot_setting(name: str, env: Mapping[str, str]) -> str:
 
 
 def temporary_folder(env: Mapping[str, str]) -> Path:
-    """Return the folder in which Enroot unpacks layers: by its settings, else TMPDIR in ``env``, else ``/tmp``.
+    """Return the folder in which Enroot unpacks layers: ``ENROOT_TEMP_PATH``, else TMPDIR, else ``/tmp``.
 
-    It need not exist.
+    The first is that of ``env``, else that of Enroot's files (``enroot_setting``); TMPDIR is that of ``env``. Empty
+    ones count as not set. The folder need not exist.
     """
     return Path(enroot_setting("ENROOT_TEMP_PATH", env) or env.get("TMPDIR") or "/tmp")
 
@@ -110,8 +111,9 @@ def temporary_folder(env: Mapping[str, str]) -> Path:
 def cache_folder(env: Mapping[str, str]) -> Path:
     """Return the folder in which Enroot keeps downloaded layers, by its settings and ``env``; it need not exist.
 
-    Without a setting it is ``enroot`` in XDG_CACHE_HOME, else in ``.cache`` of HOME; both variables are those of
-    ``env``. Without HOME that is ``/``.
+    The setting is ``ENROOT_CACHE_PATH``, in ``env``, else in Enroot's files. Without it, the folder is ``enroot``
+    in XDG_CACHE_HOME, else in ``.cache`` of HOME; both variables are those of ``env``. Without HOME, ``/`` takes
+    its place.
     """
     base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
     return Path(enroot_setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
@@ -132,8 +134,9 @@ def _expand_variables(value: str, env: Mapping[str, str]) -> str:
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
     """Return the path of the user's Enroot credentials, by Enroot's settings and ``env``; it need not exist.
 
-    Without a setting it is ``enroot/.credentials`` in XDG_CONFIG_HOME, else in ``.config`` of HOME, both in ``env``;
-    without HOME it is in the home that the system knows.
+    The setting is ``ENROOT_CONFIG_PATH``, the folder of ``.credentials``, in ``env``, else in Enroot's files.
+    Without it, the path is ``enroot/.credentials`` in XDG_CONFIG_HOME, else in ``.config`` of HOME, both in
+    ``env``; without HOME it is in the home that the system knows.
     """
     base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
     return Path(enroot_setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
@@ -168,8 +171,8 @@ def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None
     """Return ``theirs``, the text of the user's Enroot credentials, with an NGC key; None: nothing is to be added.
 
     The key is that in the file ``kept``, which takes the place of the user's own, else a variable of ``env``, for
-    those NGC hosts that the user has no entry for: ``NGC_API_KEY`` before ``NGC_CLI_API_KEY``. A ``kept`` that is
-    empty, missing or may not be read counts as absent.
+    those NGC hosts that the user has no entry for: ``NGC_API_KEY`` before ``NGC_CLI_API_KEY``; of the variable its
+    name behind a $ is put in, not its value. A ``kept`` that is empty, missing or may not be read counts as absent.
 
     Raises:
         OSError: the file ``kept`` cannot be read for another reason than its permissions
@@ -285,7 +288,7 @@ def key_path(install: Path) -> Path:
 def stored_hf_token(install: Path) -> Secret | None:
     """Return the Hugging Face token that an installation holds, stripped; None where it holds none.
 
-    An empty file holds none.
+    An empty file holds none. ``install`` is the installation's folder.
 
     Raises:
         OSError: the file of the token cannot be read
@@ -297,9 +300,9 @@ def stored_hf_token(install: Path) -> Secret | None:
 def from_environment() -> Secrets:
     """Return the secrets in this process's environment variables; a secret that is not set, or empty, is None.
 
-    They are ``HF_TOKEN``, else ``HUGGING_FACE_HUB_TOKEN``, and ``NGC_API_KEY``, else ``NGC_CLI_API_KEY``. Those that
-    came as flags are marked to be kept in the installation. Others are only used: a token that every shell of the user
-    exports was not given to this installation.
+    They are ``HF_TOKEN``, else ``HUGGING_FACE_HUB_TOKEN``, and ``NGC_API_KEY``, else ``NGC_CLI_API_KEY``. Those
+    that came as flags, whose variables the variable ``KEPT`` names, are marked to be kept in the installation.
+    Others are only used: a token that every shell of the user exports was not given to this installation.
     """
     kept = os.environ.get(KEPT, "").split(",")
     token = next(filter(os.environ.get, ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")), "")
@@ -329,7 +332,8 @@ def hf_token_file(install: Path, token: Secret) -> Small:
     """Return the part that stores the Hugging Face token in a file of the installation; writes nothing yet.
 
     Its id is ``hugging-face-token``. The file is for its owner alone; an earlier token is replaced when the part is
-    made, which raises RecordError or OSError where it cannot be written. ``install`` is the installation's folder.
+    made, which raises RecordError or OSError where it cannot be written. Looking at it raises OSError where the
+    file cannot be read. ``install`` is the installation's folder.
     """
     path, text = hf_token_path(install), token.reveal() + "\n"
 
@@ -363,6 +367,7 @@ def registry_key(install: Path, key: Secret) -> Small:
 
     Its id is ``registry-credentials``. The file is for its owner alone; an earlier one is replaced. Making the part
     raises RequestError for a text that can be no key, RecordError or OSError where the file cannot be written.
+    Looking at it raises OSError where it cannot be read.
     """
     path, text = key_path(install), _ngc_lines(key.reveal())
 
@@ -409,8 +414,9 @@ def private_files(install: Path) -> Small:
     def readable_by_others() -> list[Path]:
         """Return this user's files with secrets that others can read, write or execute; empty: there are none.
 
-        Others are the file's group, too. The installation is that of the enclosing function. Files of another user are
-        left out, as are those that are missing, or in a folder that is closed to this user.
+        The token's comes first, then the key's, then Enroot's. Others are the file's group, too. The installation
+        is that of the enclosing function. Files of another user are left out, as are those that are missing, or in
+        a folder that is closed to this user.
         """
         # Not Path.exists, which raises where a colleague may not look.
         noted = os.path.exists(install / _NOTE)  # noqa: PTH110

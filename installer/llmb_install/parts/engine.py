@@ -81,12 +81,13 @@ ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
 class CpuEngine(Environment):
     """The Python environment of an installation in which jobs train on CPUs, with one release of Megatron-Bridge.
 
-    ``cpu_engine`` makes the object; the release must be one of ``KINDS``. Its ``python`` is empty where this machine
-    has none that fits; ``ensure``, which builds or links it and returns whether anything changed, then looks again,
-    and raises EnvironmentLacks where it cannot be built, RecordError where its receipt cannot be written. ``room``
-    returns the disk space that a build needs, in a list of one entry; ``lacks`` returns what else is missing, as a
-    list of errors that are not raised, and may download a Python. ``ensure`` and ``lacks`` raise OSError where the
-    lock file cannot be read.
+    ``cpu_engine`` makes the object; its other fields are those of ``Content``; the release must be one of
+    ``KINDS``. Its ``python`` is empty where this machine has none that fits; ``ensure``, which builds or links it
+    and returns whether anything changed, then looks again, and raises EnvironmentLacks where it cannot be built,
+    RecordError where its receipt cannot be written, Interrupted where this process is ending. ``room`` returns the
+    disk space that a build needs, in a list of one entry; ``lacks`` returns what else is missing, as a list of
+    errors that are not raised, and may download a Python. ``ensure`` and ``lacks`` raise OSError where the lock
+    file cannot be read.
     """
 
     release: str = DEFAULT_ENGINE
@@ -102,9 +103,9 @@ class CpuEngine(Environment):
     def lacks(self) -> list[EnvironmentLacks]:
         """Return what this machine lacks to build the engine, as errors that are not raised; empty: nothing.
 
-        Looked for are what every environment needs, builds of packages for this kind of machine, a Python that fits,
-        and PyTorch's CPU build. Asks package indexes. Where no Python fits, uv downloads one, which takes a while and
-        stays.
+        Looked for are, in this order, what every environment needs, builds of packages for this kind of machine, a
+        Python that fits, and PyTorch's CPU build. Asks package indexes. Where no Python fits, uv downloads one,
+        which takes a while and stays.
 
         Raises:
             OSError: the lock file cannot be read, or the folder of certificates not be listed
@@ -117,7 +118,8 @@ class CpuEngine(Environment):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Build or link the engine unless it is complete; return whether anything changed.
 
-        ``anew``: build it in any case. Where its ``python`` is empty, one that is found on this machine now is used.
+        ``anew``: build it in any case. ``reporter`` shows the step and logs what is run. Where its ``python`` is
+        empty, one that is found on this machine now is used.
 
         Raises:
             EnvironmentLacks: the engine could not be built
@@ -236,7 +238,7 @@ def python_for(release: str) -> str | None:
     """Return the path of a Python on this machine that runs the CPU engine of a release; None: there is none.
 
     ``release`` is such as ``0.6``. The one that runs this is taken if it fits, else the first that does of those on
-    PATH, then of uv's own. Downloads nothing.
+    PATH, then of uv's own, in the order of ``find_python``. Downloads nothing.
 
     Raises:
         KeyError: the installer has no CPU engine of this release
@@ -291,10 +293,10 @@ HUB_IMPORTS = ("requests", "huggingface_hub", "stamina")
 class Tool(Environment):
     """The Python environment ``venvs/llmb`` that LLMB itself runs in: its packages, and the clone in editable form.
 
-    ``tool_environment`` makes the object; the rest is as in ``Environment``. ``is_usable`` tells whether the
-    environment is there and sound, by reading every file and importing its packages; it raises OSError where the lock
-    file cannot be read. ``room`` returns the disk space that a build needs, in a list of one entry, ``show`` the line
-    that a dry run says of it.
+    ``tool_environment`` makes the object; its id is ``tool``; the rest is as in ``Environment``. ``is_usable``
+    tells whether the environment is there and sound, by reading every file and importing its packages; it raises
+    OSError where the lock file cannot be read. ``room`` returns the disk space that a build needs, in a list of one
+    entry, ``show`` the line that a dry run says of it.
     """
 
     id = "tool"
@@ -377,7 +379,7 @@ class SharedTool(Tool):
     def earlier_builds(self) -> list[Path]:
         """Return the folders of builds that nobody has used for four weeks, without the one in use; removes none.
 
-        Most are of other lock files. They are sorted by name. Their modification times tell.
+        Most are of other lock files. They are sorted by name; empty: there is none. Their modification times tell.
 
         Raises:
             OSError: a folder vanishes meanwhile or is closed to this user, or the lock file cannot be read

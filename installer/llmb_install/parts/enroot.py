@@ -97,10 +97,10 @@ class Watch:
 
     One follows one import. Call it with each line of Enroot's output, as text. It is made from ``step``, whose
     progress line it sets, and ``shown``, which gets what Enroot is doing, such as ``Downloading 3 missing layers``,
-    and returns the text for that line, or a function that returns the text of the moment; what ``shown`` raises
-    passes. The attribute ``doing`` is what Enroot said last that it does, ``wrong_architecture`` its warning that the
-    image is for another architecture; both are text and empty as long as there was none. The property
-    ``was_unpacking`` tells whether it was unpacking or converting layers last.
+    and returns the text for that line, or a function that returns the text of the moment (by default it is the same
+    text); what ``shown`` raises passes. The attribute ``doing`` is what Enroot said last that it does,
+    ``wrong_architecture`` its warning that the image is for another architecture; both are text and empty as long
+    as there was none. The property ``was_unpacking`` tells whether it was unpacking or converting layers last.
     """
 
     def __init__(self, step: Step, shown: Callable[[str], str | Callable[[], str]] = str) -> None:
@@ -109,7 +109,11 @@ class Watch:
         self._step, self._shown = step, shown
 
     def __call__(self, line: str) -> None:
-        """Take note of a line that Enroot has printed, and show on the progress line what it is doing."""
+        """Take note of a line that Enroot has printed, and show on the progress line what it is doing.
+
+        ``line`` is one line, colours and all. An ``[INFO]`` line sets ``doing``, a warning of the architecture sets
+        ``wrong_architecture``; others change nothing. What ``shown`` raises passes.
+        """
         text = re.sub(r"\x1b\[[0-9;]*m", "", line).strip()
         if "[WARN]" in text and "architecture" in text:
             self.wrong_architecture = text.partition("]")[2].strip()

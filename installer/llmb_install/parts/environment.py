@@ -49,18 +49,20 @@ RECEIPT = ".llmb-receipt.json"
 class Environment(Content, Artefact):
     """A Python environment of an installation, with the packages of a lock file, to be checked and made.
 
-    ``Tool``, ``CpuEngine`` and ``Hub`` are those that there are. Each build has a folder of its own; a link with the
-    environment's name leads to the one in use. ``ensure`` builds or links one, and returns whether it did, unless
-    ``is_complete``, a quick look, says that it is there; ``ensure_usable`` does so unless ``is_usable``, which reads
-    every file and imports the packages. Both raise EnvironmentLacks where it cannot be built, RecordError where its
-    receipt cannot be written. ``verify`` returns what is wrong as a sentence, or None. ``earlier_builds`` returns the
-    folders of the builds that are not in use, finished or not; ``prune`` removes those that no process here uses and
-    returns them (EnvironmentLacks: one cannot be removed). Both lists are sorted by name. The property ``folder`` is
-    that of the build in use, or an unused path where there is none; ``new_folder`` returns an unused path for the
-    next build, ``inputs`` a hash, as text, of what decides the content: path, kind, lock file and clone. ``room``
-    returns the disk space that a build needs, in a list of one, ``lacks`` what else is missing, as a list of errors
-    that are not raised, ``show`` a line for a dry run. The property ``id`` is the environment's name. All but ``id``,
-    ``show`` and ``room`` raise OSError where the lock file cannot be read.
+    ``Tool``, ``CpuEngine`` and ``Hub`` are those that there are; the fields are those of ``Content``. Each build
+    has a folder of its own; a link with the environment's name leads to the one in use. ``ensure`` builds or links
+    one unless ``is_complete``, a quick look, says that it is there, or with ``anew`` in any case; ``ensure_usable``
+    does so unless ``is_usable``, which reads every file and imports the packages, says so. Both return whether they
+    did. Both raise EnvironmentLacks where it cannot be built, RecordError where its receipt cannot be written, and
+    Interrupted where this process is ending. ``verify`` returns what is wrong as a sentence, or None.
+    ``earlier_builds`` returns the folders of the builds that are not in use, finished or not; ``prune`` removes
+    those that no process here uses and returns them (EnvironmentLacks: one cannot be removed). Both lists are
+    sorted by name. The property ``folder`` is that of the build in use, or an unused path where there is none;
+    ``new_folder`` returns an unused path for the next build, ``inputs`` a hash, as text, of what decides the
+    content: path, kind, lock file and clone. ``room`` returns the disk space that a build needs, in a list of one,
+    ``lacks`` what else is missing, as a list of errors that are not raised, ``show`` a line for a dry run. The
+    property ``id`` is the environment's name. All but ``id``, ``show`` and ``room`` raise OSError where the lock
+    file cannot be read.
     """
 
     of_one_user = False
@@ -89,8 +91,9 @@ class Environment(Content, Artefact):
     def lacks(self) -> list[EnvironmentLacks]:
         """Return what this machine lacks to build the environment, as errors that are not raised; empty: nothing.
 
-        Looked for are a free path, conda where it was asked for, and an index that has uv or, where uv is at hand,
-        the first package of the lock. Asks the indexes over the network; writes nothing.
+        Looked for are the link's path, free or the installer's own, conda where it was asked for, and an index that
+        has uv or, where uv is at hand, the first package of the lock. That no index has it is left out where pip or
+        the user's uv may know more than this process. Asks the indexes over the network; writes nothing.
 
         Raises:
             OSError: the lock file cannot be read, or the folder of certificates not be listed
@@ -208,7 +211,8 @@ class Environment(Content, Artefact):
     def ensure_usable(self, reporter: Reporter) -> bool:
         """Build or link the environment unless it can be relied on now; return whether anything changed.
 
-        As ``ensure``, but one that is damaged or does not import is built anew, too.
+        As ``ensure``, but one that is damaged or does not import is built anew, too. ``reporter`` shows the step
+        and logs what is run.
 
         Raises:
             EnvironmentLacks: the environment could not be built
@@ -247,8 +251,8 @@ class Environment(Content, Artefact):
     def earlier_builds(self) -> list[Path]:
         """Return the folders of the environment's builds that are not in use now, sorted by name; removes none.
 
-        In use is the linked build with the present inputs, even if it is unfinished or damaged, else a finished one of
-        these. All others are among the earlier ones, finished or not.
+        In use is the linked build with the present inputs, even if it is unfinished or damaged, else a finished one
+        of these. All others are among the earlier ones, finished or not. Empty: there is no other.
 
         Raises:
             OSError: the lock file cannot be read
@@ -336,8 +340,8 @@ def _discard_unfinished(environment: Environment) -> None:
 def _build_folders(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
     """Return the folders of all builds of an environment, finished or not, sorted by name; empty: there is none.
 
-    ``content``: a regular expression for the eight hex digits in a build's name, the hash of what is in it; all by
-    default.
+    ``content``: a regular expression for the eight hex digits in a build's name, the hash of what is in it, in
+    parentheses where it has alternatives; all by default.
 
     Raises:
         OSError: the folder of builds cannot be listed

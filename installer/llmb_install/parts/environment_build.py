@@ -63,13 +63,13 @@ class Build:
     """One build of a Python environment: what is built, in which new folder, and who is told.
 
     ``build_environment`` makes it; making it changes nothing. ``run`` runs a program for the build (OSError: it
-    cannot be started), ``install`` has uv install packages into it; both return a ``Finished``, how that ended,
-    whatever the exit status, and ``require`` then raises EnvironmentLacks if it is not 0. These are properties:
-    ``python`` is the path of the new environment's Python, as text, there or not, ``cache`` the folder of uv's
-    downloads, which need not exist, ``settings`` are this machine's package indexes by ``child_environment``, read
-    once (OSError: the folder of certificates cannot be listed), and ``uv`` is the path of uv, which is downloaded at
-    the first use if need be; ``uv`` and ``install`` raise EnvironmentLacks where no index has it, and OSError where
-    it cannot be written.
+    cannot be started), ``install`` has uv install packages into it; both raise Interrupted where this process is
+    ending, and return a ``Finished``, how that ended, whatever the exit status, and ``require`` then raises
+    EnvironmentLacks if it is not 0. These are properties: ``python`` is the path of the new environment's Python,
+    as text, there or not, ``cache`` the folder of uv's downloads, which need not exist, ``settings`` are this
+    machine's package indexes by ``child_environment``, read once (OSError: the folder of certificates cannot be
+    listed), and ``uv`` is the path of uv, which is downloaded at the first use if need be; ``uv`` and ``install``
+    raise EnvironmentLacks where no index has it, and OSError where it cannot be written.
     """
 
     environment: Content
@@ -88,7 +88,10 @@ class Build:
 
     @property
     def cache(self) -> Path:
-        """The folder beside this build for uv's downloads, kept for the next attempt; it need not exist."""
+        """The folder beside this build for uv's downloads, kept for the next attempt; it need not exist.
+
+        ``build_environment`` removes it after a success.
+        """
         return self.folder.with_name(cache_name(self.environment.name))
 
     @cached_property
@@ -198,8 +201,10 @@ def cache_name(environment: str) -> str:
 def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[str]:
     """Return a pattern for the names of the folders in which the environment named ``environment`` is built.
 
-    They are ``NAME-HASH`` with eight digits, or that with six more behind a dash. For use with ``match``: it fits the
-    whole name. ``content``: a regular expression for the hash in the name, to match builds of that content only.
+    They are ``NAME-HASH`` with eight digits, or that with six more behind a dash. For use with ``match``: it fits
+    the whole name. ``content``: a regular expression for the hash in the name, to match builds of that content
+    only; it is put in as it is, so one with alternatives (``a|b``) must be in parentheses. ``environment`` is plain
+    text.
     """
     return re.compile(rf"{re.escape(environment)}-{content}(-[0-9a-f]{{6}})?\Z")
 
@@ -230,7 +235,11 @@ def child_environment() -> dict[str, str]:
 
 
 def disk_is_full(done: command.Finished) -> bool:
-    """Return whether the last lines of the program in ``done`` say that the disk or the quota is full."""
+    """Return whether the last lines of the program in ``done`` say that the disk or the quota is full.
+
+    That is so where one of them has ``No space left on device`` or ``Disk quota exceeded``. The disk itself is not
+    looked at.
+    """
     return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
 
 
@@ -447,8 +456,8 @@ def cpu_torch_remedy() -> str:
 def _install_packages(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
     """Have uv install what ``arguments`` name, and raise if it fails; ``what`` is shown on the progress line.
 
-    ``arguments`` are those of ``uv pip install``; ``what`` is a noun, such as ``packages``; ``total``: the number of
-    packages, 0 where it is not known.
+    They go into the new environment of ``build``. ``arguments`` are those of ``uv pip install``; ``what`` is a
+    noun, such as ``packages``; ``total``: the number of packages, 0 where it is not known.
 
     Raises:
         EnvironmentLacks: something cannot be installed, or uv cannot be had
@@ -477,7 +486,10 @@ class UvProgress:
         self._what = f"{what} ({total})" if total else what
 
     def __call__(self, line: str) -> None:
-        """Show on the progress line what a ``line`` of uv's output says; lines of no use are ignored."""
+        """Show on the progress line what a ``line`` of uv's output says; lines of no use are ignored.
+
+        Of use are those that begin with ``Downloading`` or ``Building``.
+        """
         text = line.strip()
         if download := re.match(r"Downloading (\S+) \((.*)\)", text):
             self._step.update(f"{self._what}: downloading {download[1]} ({download[2]})")

@@ -44,7 +44,6 @@ def fetch_package(lock: Path, accepts: Callable[[str], bool], folder: Path, sett
         Unavailable: no index has the package, or none answers
         OSError: the lock cannot be read, the package not be written, or ``folder`` is there
         ValueError: ``lock`` names no package, or several
-        RuntimeError: the path of a folder of packages begins with the home of an unknown user
     """
     folder.mkdir()
     own = shutil.which("uv")

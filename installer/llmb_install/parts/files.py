@@ -28,8 +28,8 @@ def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any],
     """Return the content, by key, of ``cluster_config.yaml``, answers or a play file, and lines by ``$.key``.
 
     Lines are numbers from 1. Both are empty for a file that says nothing: emptied by hand, or by a disk that was
-    full. Values are not checked, but for ``schema``, which may be absent or 1. ``load`` parses the text; it gets
-    that, the path and the class of errors.
+    full. Values are not checked, but for ``schema``, which may be absent or 1. ``load`` parses the text: it is
+    called with that, the path as text and ``ConfigError``, and returns data and lines as ``load_text`` does.
 
     Raises:
         ConfigError: the file is missing or unreadable, is no YAML mapping (with the line), or has a ``schema`` that
@@ -100,10 +100,10 @@ def answers_file(path: Path, text: str) -> Small:
 class WorkloadFolders(Artefact):
     """The part of an installation that is the folders for the runs of each workload.
 
-    ``Installation.artefacts`` has one. ``make`` makes those that are missing (OSError: one cannot be made).
-    ``is_complete`` tells whether all are there; ``verify`` returns a sentence that names those that are missing, or
-    that this user owns and cannot write to, or None. ``show`` returns the line of a dry run, ``make PATH, PATH``,
-    with all of them.
+    ``Installation.artefacts`` has one; its id is ``workloads``. ``make`` makes those that are missing (OSError: one
+    cannot be made). ``is_complete`` tells whether all are there; ``verify`` returns a sentence that names those
+    that are missing, or that this user owns and cannot write to, or None. ``show`` returns the line of a dry run,
+    ``make PATH, PATH``, with all of them.
     """
 
     folders: tuple[Path, ...]

@@ -60,12 +60,13 @@ class ModelFiles(Artefact):
     recipe was tested with. ``hub``: the environment that fetches them, which must be there for ``ensure``. ``token``:
     the one to fetch them with; None: without any.
 
-    ``ensure`` downloads them and returns whether it did; it raises EnvironmentLacks where they cannot be had,
-    RecordError where the receipt cannot be written. ``is_complete`` compares their sizes with a receipt, and
-    ``verify`` also looks for them as jobs do: it returns what is wrong as a sentence, or None. ``ensure`` and
-    ``verify`` raise OSError where the cache cannot be used. The property ``id`` is ``hugging-face OWNER/NAME``,
-    ``show`` returns a line for a dry run, whether the files are there or not. The attributes ``repository``
-    (``owner/name``), ``revision`` (the commit) and ``cache`` (the folder) say what and where.
+    ``ensure`` downloads them unless they are complete, or with ``anew`` in any case, and returns whether it did; it
+    raises EnvironmentLacks where they cannot be had, RecordError where the receipt cannot be written.
+    ``is_complete`` compares their sizes with a receipt, and ``verify`` also looks for them as jobs do: it returns
+    what is wrong as a sentence, or None. ``ensure`` and ``verify`` raise OSError where the cache cannot be used.
+    The property ``id`` is ``hugging-face OWNER/NAME``, ``show`` returns a line for a dry run, whether the files are
+    there or not. The attributes ``repository`` (``owner/name``), ``revision`` (the commit) and ``cache`` (the
+    folder) say what and where.
     """
 
     needs = (HUB,)
@@ -110,8 +111,8 @@ class ModelFiles(Artefact):
         """Download the model's files unless they are there, or ``anew``; return whether it did.
 
         They are then looked for without the network, as jobs do, and a receipt with their sizes is written. The
-        packages of the environment that fetches them are imported into this process. After an error what has come
-        stays in the cache, without a receipt.
+        packages of the environment that fetches them are imported into this process. ``reporter`` shows the step.
+        After an error what has come stays in the cache, without a receipt.
 
         Raises:
             EnvironmentLacks: the files are not available; where access must be asked for, the remedy names the page
@@ -193,7 +194,9 @@ class ModelFiles(Artefact):
     def _download(self, anew: bool) -> Path:
         """Download the model's files, in up to six attempts within two minutes, and return their folder.
 
-        Another attempt is made only where the error says that it may help. ``anew``: also those that are in the cache.
+        Another attempt is made only where the error says that it may help. ``anew``: also those that are in the
+        cache. The token is the part's; without one, none is sent, not even one that the user has stored elsewhere.
+        huggingface_hub must be importable, and its progress bars are turned off in this process.
 
         Raises:
             EnvironmentLacks: the files cannot be had
@@ -224,7 +227,7 @@ class ModelFiles(Artefact):
         """Return the error that says why the model's files did not come, and what to do; not raised here.
 
         Asks Hugging Face whether it accepts the token. ``error`` is that of the last attempt. ``page``: the address
-        of the repository.
+        of the repository. huggingface_hub must be importable.
         """
         from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -271,7 +274,7 @@ def _import_from(environment: Environment) -> None:
 def _is_passing(error: Exception) -> bool:
     """Return whether a failed download may work later, by its HTTP status: 429, or a server error from 500 on.
 
-    The errors that ``error`` was raised from count, too.
+    The errors that ``error`` was raised from, or during whose handling it was raised, count, too.
     """
     seen: BaseException | None = error
     while seen is not None:

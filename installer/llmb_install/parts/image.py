@@ -44,15 +44,17 @@ _IMPORT_SECONDS = 7200.0
 class Image(Artefact):
     """A container image (``*.sqsh``) of an installation, with its receipt, a file with its source, size and hash.
 
-    ``Installation.image`` makes the object. ``ensure`` imports it with Enroot, takes it from ``origin``, or adopts a
-    whole file without a receipt; it returns whether anything was to do, and raises EnvironmentLacks where the image
-    cannot be had. ``discard`` removes it. Nothing else changes anything. ``is_complete`` is the quick look,
-    ``verify`` reads all of the file and returns what is wrong as a sentence, or None; ``ensure``, ``is_complete`` and
-    ``verify`` raise ConfigError where others could have put the file there. ``room`` returns the disk space that an
-    import needs (empty where the file is there), ``lacks`` the error that something is missing for it, not raised,
-    both as lists. ``receipt`` returns the receipt as a dictionary, or None, and ``receipt_path`` where to write it.
-    ``import_command`` returns the command line, word by word, that imports the image to a given file, ``show`` that
-    line quoted. Those that look at files raise OSError where one or its folder cannot be used.
+    ``Installation.image`` makes the object. ``ensure``, where it is not complete or with ``anew``, imports it with
+    Enroot, takes it from ``origin``, or adopts a whole file without a receipt; it returns whether anything was to
+    do, and raises EnvironmentLacks where the image cannot be had, RecordError where its receipt cannot be written,
+    and Interrupted where this process is ending. ``discard`` removes it. Nothing else changes anything.
+    ``is_complete`` is the quick look, ``verify`` reads all of the file and returns what is wrong as a sentence, or
+    None; ``ensure``, ``is_complete`` and ``verify`` raise ConfigError where others could have put the file there.
+    ``room`` returns the disk space that an import needs (empty where the file is there), ``lacks`` the error that
+    something is missing for it, not raised, both as lists. ``receipt`` returns the receipt as a dictionary, or
+    None, and ``receipt_path`` where to write it. ``import_command`` returns the command line, word by word, that
+    imports the image to a given file, ``show`` that line quoted. Those that look at files raise OSError where one
+    or its folder cannot be used.
 
     Properties: ``id`` is ``image FILE``; ``install`` the installation's folder, or the bundle's, that it is imported
     for; ``is_private`` tells whether the image lies in there; ``root`` is the folder in which it is put together,
@@ -241,9 +243,10 @@ class Image(Artefact):
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Import the image unless it is complete, or in any case if ``anew``; return False only where it was complete.
 
-        A whole image without a receipt is adopted: it gets one; so is one whose content, but not its time, is as its
-        receipt says. The old file stays until the new one takes its place. With an ``origin`` nothing is imported.
-        True also where another installation has imported it while this one waited.
+        A whole image without a receipt is adopted: it gets one; so is one whose content, but not its time, is as
+        its receipt says. The old file stays until the new one takes its place. With an ``origin`` nothing is
+        imported. ``reporter`` shows the step and logs what is run. True also where another installation has
+        imported it while this one waited.
 
         Raises:
             EnvironmentLacks: the image could not be imported, with the cause, which Enroot does not always say
@@ -288,12 +291,19 @@ class Image(Artefact):
         return shlex.join(self.import_command(self.path))
 
     def import_command(self, output: Path) -> list[str]:
-        """Return the command line, behind ``prefix``, that imports the image to the file ``output``; not run."""
+        """Return the command line, behind ``prefix``, that imports the image to the file ``output``; not run.
+
+        It is a list of words: ``prefix``, then ``enroot``, ``import``, its options and, last, ``docker://`` with
+        ``asked_for``. Nothing is looked at.
+        """
         argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.asked_for}"]
         return [*self.prefix, *argv]
 
     def discard(self) -> None:
         """Remove the image file and its receipts; what is gone already is no error.
+
+        Those in ``receipts`` and beside the image both go; the receipts go first. Whether others need the image is
+        not looked at.
 
         Raises:
             OSError: a file cannot be removed
@@ -404,8 +414,9 @@ def _take_from(image: Image, origin: Path, step: Step) -> None:
 def _import_image(image: Image, reporter: Reporter, step: Step) -> None:
     """Import the image beside its place, check it, and rename it into place with its receipt.
 
-    Damaged layers in Enroot's cache are removed and fetched again, once. The image's folder must be there, and locked
-    where others write to it. ``step`` shows the progress. An earlier image stays until the new one takes its place.
+    Damaged layers in Enroot's cache are removed and fetched again, once. The image's folder must be there, and
+    locked where others write to it. ``step`` shows the progress, ``reporter`` logs Enroot's output and prints
+    notes. An earlier image stays until the new one takes its place.
 
     Raises:
         EnvironmentLacks: the image cannot be imported; what was unfinished is removed
@@ -460,8 +471,8 @@ def _run_enroot(
 ) -> tuple[command.Finished, enroot.Watch]:
     """Run Enroot's import of the image to ``output``; return how it ended, and the follower of its output.
 
-    How it ended is a ``Finished``, the follower a ``Watch``. ``env``: Enroot's whole environment. ``step`` shows the
-    progress. A failure is in the exit status, not raised.
+    How it ended is a ``Finished``, the follower a ``Watch``. ``env``: Enroot's whole environment. ``step`` shows
+    the progress, ``reporter`` logs the output. A failure is in the exit status, not raised.
 
     Raises:
         FileNotFoundError: the program is missing
@@ -578,6 +589,8 @@ def _lock_image_folder(image: Image, reporter: Reporter) -> Iterator[None]:
 
 def _require_writable(image: Image) -> None:
     """Make the image's folder if it is missing, and raise where the image cannot be written there.
+
+    A folder that was made stays. Nothing else is written.
 
     Raises:
         EnvironmentLacks: the folder cannot be made or written, or a folder has the image's name

@@ -15,7 +15,8 @@ _WITH_VALUE = ("login", "password", "account")
 class NetrcEntry:
     """One entry of a netrc file, by ``parse_entries``: credentials for one host, and where its text lies.
 
-    The text goes on to the beginning of the next entry, and has the comments and blank lines before that.
+    The text goes on to the beginning of the next entry, and has the comments and blank lines before that. The
+    user's name is not kept.
     """
 
     host: str
@@ -31,9 +32,9 @@ class NetrcEntry:
 def parse_entries(text: str) -> list[NetrcEntry]:
     """Return all entries in the text of a netrc file, in their order, ``default`` among them; empty: there is none.
 
-    Nothing is refused. An entry ends where the next one, or a macro, begins. Unknown words are skipped, quotes are
-    part of a word, and of a password that is given twice the last one holds. A host may have several entries, and
-    keeps its spelling; keywords count in lower case only.
+    Nothing is refused. An entry ends where the next one, or a macro, begins. Unknown words, comment lines and
+    macros are skipped, quotes are part of a word, and of a password that is given twice the last one holds. A host
+    may have several entries, and keeps its spelling; keywords count in lower case only.
     """
     found: list[NetrcEntry] = []
     words = iter(_words(text))
@@ -58,7 +59,7 @@ def parse_entries(text: str) -> list[NetrcEntry]:
 def effective_entries(text: str) -> list[NetrcEntry]:
     """Return the entries of a netrc file that curl finds: those before ``default``, which fits every host.
 
-    ``text`` is what the file says.
+    They are in the file's order; empty: there is none. ``text`` is what the file says.
     """
     return list(takewhile(lambda entry: entry.host, parse_entries(text)))
 

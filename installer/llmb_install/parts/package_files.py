@@ -50,8 +50,9 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
 
     Both are folders, or links to them. The packages are sorted by their metadata folders. ``wanted`` names them as
     returned, in lower case with ``-``; others are not linked. Nothing happens, and the list is empty, where the
-    Pythons differ, where the file system has no hard links, where a file of ``source`` is damaged or ``source`` is
-    missing. Packages that ``target`` has, in whatever version, stay. After an error what was linked stays.
+    Pythons differ, where the file system has no hard links, where a file of ``source`` is damaged, or where either
+    folder is missing or has no Python packages. Packages that ``target`` has, in whatever version, stay. After an
+    error what was linked stays.
 
     Raises:
         OSError: a file cannot be read or linked

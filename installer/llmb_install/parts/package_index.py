@@ -53,14 +53,14 @@ _PACKAGES = (".whl", ".tar.gz", ".zip")
 class Sources:
     """Where this machine's settings for pip and uv say that packages come from: pages of links first, then indexes.
 
-    It is made from ``settings``, by ``read_index_settings``, and asks nobody before ``links`` or ``fetch`` is called.
-    ``links`` returns the list of files of a package whose names ``accepts`` accepts, at least one; ``fetch`` returns,
-    as bytes, the first of them with a SHA-256 in ``hashes``. Both also ask the indexes ``more``, and raise
-    ``Unavailable`` where there is no such file, OSError where a local folder is closed, and RuntimeError where its
-    path begins with the home of an unknown user. ``configured`` returns the page or index that a location belongs to,
-    for messages. What pages say is kept as long as the object lives, as is that a server does not answer. The
-    attribute ``refusal`` is an ``Unavailable``, not raised, with what indexes said that did not let the last
-    ``links`` look; None: all did.
+    It is made from ``settings``, by ``read_index_settings``, and asks nobody before ``links`` or ``fetch`` is
+    called. ``links`` returns the list of files of a package for whose names ``accepts`` returns True, at least one;
+    ``fetch`` returns, as bytes, the first of them with a SHA-256 in ``hashes``. Both also ask the indexes ``more``,
+    and raise ``Unavailable`` where there is no such file, and OSError where a local folder is closed.
+    ``configured`` returns the page or index that a location belongs to, else the location, without a password, for
+    messages. What pages say is kept as long as the object lives, as is that a server does not answer. The attribute
+    ``refusal`` is an ``Unavailable``, not raised, with what indexes said that did not let the last ``links`` look;
+    None: all did.
     """
 
     def __init__(self, settings: IndexSettings) -> None:
@@ -96,7 +96,6 @@ class Sources:
         Raises:
             Unavailable: there is no such file; with what each index said that did not answer, or did not let us look
             OSError: a local folder is closed to this user
-            RuntimeError: the path of a local folder begins with the home of an unknown user
         """
         package = _normalized_name(package)
         found: List[Link] = []
@@ -140,7 +139,6 @@ class Sources:
         Raises:
             Unavailable: there is no such file; says why the last one that was tried was refused
             OSError: a local folder is closed to this user
-            RuntimeError: the path of a local folder begins with the home of an unknown user
         """
         problems = []
         for link in self.links(package, accepts, more):
@@ -169,13 +167,12 @@ class Sources:
     def _links_on_page(self, page: str) -> List[Link]:
         """Return the files that a page of links, or a folder, names; empty: it names none.
 
-        ``page`` is a URL or a path. Each page is read once, and its files kept; one that cannot be read is tried
-        again.
+        They are in the page's order, a folder's sorted by name; all files count, of whatever package. ``page`` is a
+        URL or a path. Each page is read once, and its files kept; one that cannot be read is tried again.
 
         Raises:
             Unavailable: the page or folder cannot be read, or is a web page for people
             OSError: a local folder is closed to this user
-            RuntimeError: the path begins with the home of an unknown user
         """
         if page not in self._read_pages:
             self._read_pages[page] = self._read_page(page)
@@ -184,13 +181,13 @@ class Sources:
     def _read_page(self, page: str) -> List[Link]:
         """Read a page of links, or a folder, now, and return the files that it names; empty: it names none.
 
-        ``page`` is a URL or a path. A package file stands for itself, and of a folder with an ``index.html`` that page
-        is read. A server that did not answer before is not asked again, but the same error raised.
+        They are in the page's order, a folder's sorted by name. ``page`` is a URL or a path. A package file stands
+        for itself, and of a folder with an ``index.html`` that page is read. A server that did not answer before is
+        not asked again, but the same error raised.
 
         Raises:
             Unavailable: the page or folder cannot be read, or is a web page for people
             OSError: a local folder is closed to this user
-            RuntimeError: the path begins with the home of an unknown user
         """
         local = _local_path(page)
         if local is not None and local.is_dir() and not (local / "index.html").is_file():
@@ -235,7 +232,6 @@ class Sources:
         Raises:
             Unavailable: it cannot be read; its ``absent``, ``down`` and ``later`` tell more
             OSError: its local folder is closed to this user
-            RuntimeError: the path begins with the home of an unknown user
         """
         local = _local_path(location)
         shown = without_password(location)
@@ -269,6 +265,9 @@ class Sources:
         """Return the request for the address ``location``, with the user and password for its host; not sent.
 
         The password is in a header, and no longer in the address. A redirect does not carry it on.
+
+        Raises:
+            ValueError: the address is malformed
         """
         parts = urllib.parse.urlsplit(location)
         host = parts.netloc.rpartition("@")[2]
@@ -325,7 +324,8 @@ class Sources:
         password is sent.
 
         Raises:
-            OSError: a certificate that the settings name cannot be read
+            OSError: a certificate that the settings name cannot be read, or the folder of certificates not be
+                listed
         """
         given = self._env.get("SSL_CERT_FILE")
         context = ssl.create_default_context(cafile=given if given and Path(given).is_file() else None)
@@ -342,7 +342,10 @@ class Sources:
 
 
 def _normalized_name(name: str) -> str:
-    """Return the name of a package as indexes spell it: ``huggingface-hub`` for ``Huggingface_Hub``."""
+    """Return the name of a package as indexes spell it: ``huggingface-hub`` for ``Huggingface_Hub``.
+
+    It is in lower case, with one ``-`` for each run of ``-``, ``_`` and ``.``.
+    """
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -364,10 +367,8 @@ def _links_in_folder(folder: Path) -> List[Link]:
 def _local_path(location: str) -> Optional[Path]:
     """Return the path that ``location`` names on this machine, which need not exist; None for an address elsewhere.
 
-    A ``file:`` address names one, and so does any text without a scheme and ``://``; ``~`` is replaced in the latter.
-
-    Raises:
-        RuntimeError: the path begins with the home of an unknown user
+    A ``file:`` address names one, and so does any text without a scheme and ``://``; ``~`` and ``~USER`` are
+    replaced at the beginning of the latter, but stay where the user is unknown.
     """
     if location.startswith("file:"):
         return Path(urllib.request.url2pathname(urllib.parse.urlsplit(location).path))

@@ -115,7 +115,7 @@ class Inspector:
         """Return the architecture of an image's programs, ``x86_64`` or ``aarch64``, by the head of one of them.
 
         Another one is described in words. ``names``: all paths in the image. Up to 20 files in its folders for
-        programs, such as ``usr/bin``, are looked at, as some are scripts.
+        programs, such as ``usr/bin``, are looked at, as some are scripts, shells and the like first.
 
         Raises:
             BadImage: none of the files that were looked at is a program

@@ -35,7 +35,7 @@ BESIDE = Path(sys.executable).parent
 def find_uv(*folders: Path) -> Optional[str]:
     """Return the path of uv in the first of ``folders`` that has it, else beside this Python; None: there is none.
 
-    Only a file ``uv`` that can be executed counts. PATH is not searched.
+    ``folders`` need not exist. Only a file ``uv`` that can be executed counts. PATH is not searched.
     """
     for folder in (*folders, BESIDE):
         program = folder / "uv"
@@ -52,13 +52,12 @@ def uv_on_path() -> Optional[str]:
 def fetch_uv(folder: Path, settings: IndexSettings) -> str:
     """Download the uv that the lock file names into ``folder``, and return its path; replaces an earlier one there.
 
-    ``settings``: the indexes that this machine uses. The folder is made where it is missing, and removed where it
+    ``settings``: the indexes that this machine uses. ``folder`` is made where it is missing, and removed where it
     stays empty.
 
     Raises:
         Unavailable: no folder, page or index that packages come from has it for this machine
         OSError: it could not be written; names the path
-        RuntimeError: the path of a folder of packages begins with the home of an unknown user
     """
     program = folder / "uv"
     fresh = folder / f".uv.{os.getpid()}"
@@ -89,6 +88,8 @@ def may_know_better(problem: Unavailable) -> bool:
 def is_for_here(name: str) -> bool:
     """Return whether the file ``name`` is the wheel of the locked uv for this machine and its C library.
 
+    The version must be the locked one. False for all names where the lock file names no uv.
+
     Raises:
         OSError: the lock file cannot be read
     """
@@ -106,7 +107,6 @@ def get_uv(folder: Path, settings: IndexSettings) -> str:
     Raises:
         Unavailable: uv is nowhere to be had
         OSError: the download cannot be written
-        RuntimeError: the path of a folder of packages begins with the home of an unknown user
     """
     program = find_uv(folder)
     if program:
@@ -128,7 +128,6 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
     Raises:
         OSError: the folder of certificates cannot be listed
-        RuntimeError: the path of a folder of packages begins with the home of an unknown user
     """
     pip_settings = read_index_settings(env)
     try:
@@ -201,8 +200,9 @@ def repair_environment() -> None:
     """Repair this process's environment variables: set a missing or empty HOME, drop certificates that are gone.
 
     HOME becomes the folder that the system knows; for a user without a name ``/nonexistent``, to which nobody can
-    write and which messages name. Dropped are variables such as ``SSL_CERT_FILE`` that name a missing path, of an
-    environment that was left for instance: uv and Python would know no authority at all.
+    write and which messages name. Dropped are ``SSL_CERT_FILE``, ``REQUESTS_CA_BUNDLE``, ``CURL_CA_BUNDLE`` and
+    ``PIP_CERT`` where they name a missing path, of an environment that was left for instance: uv and Python would
+    know no authority at all.
     """
     if not os.environ.get("HOME"):
         try:
@@ -228,8 +228,8 @@ def find_python(accepts: Accepts) -> Optional[str]:
     """Return the path of a Python whose version ``accepts`` accepts: the running one, one on PATH, or one of uv's.
 
     ``accepts`` gets a version as (major, minor). They are tried in this order. Of those on PATH 3.11 is preferred,
-    then 3.12, 3.13, 3.10 and 3.14. None where there is none. Candidates are started to ask their version; the path is
-    that of the real executable.
+    then 3.12, 3.13, 3.10, 3.14, and last a plain ``python3``. None where there is none. Candidates are started to
+    ask their version; the path is that of the real executable, of the running one ``sys.executable``.
     """
     if accepts(running_version()):
         return sys.executable
@@ -243,8 +243,9 @@ def find_python(accepts: Accepts) -> Optional[str]:
 def _candidate_pythons() -> Iterator[str]:
     """Yield the paths of Pythons on PATH, then of uv's own; not all need to run.
 
-    On PATH the preferred names come first, each from every folder, not just the first hit: a version manager's shim may
-    stand in front and refuse to run. uv's own are sorted by path.
+    On PATH the preferred names, in the order of ``find_python``, come first, each from every folder, not just the
+    first hit: a version manager's shim may stand in front and refuse to run. uv's own are sorted by path. A path
+    may come twice, and there may be none.
     """
     folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
     for name in _NAMES:
@@ -321,7 +322,7 @@ def start_with_another(argv: List[str], stream: TextIO) -> int:
     in ``argv``); else this process is replaced. Messages go to ``stream``.
 
     Raises:
-        OSError: the new Python cannot be started
+        OSError: the new Python cannot be started, or the folder of certificates not be listed
     """
     found = "{}.{}".format(*running_version())
     what = f"LLMB needs Python 3.10 or newer; this is Python {found} ({sys.executable})"
@@ -345,7 +346,7 @@ def main() -> None:
 
     Raises:
         SystemExit: with a message, where uv cannot be had
-        OSError: uv cannot be written or started
+        OSError: uv cannot be written or started, or the folder of certificates not be listed
     """
     env = dict(os.environ)
     env.pop("PYTHONPATH", None)

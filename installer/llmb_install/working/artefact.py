@@ -42,15 +42,16 @@ class Room(NamedTuple):
 class Artefact(ABC):
     """One part of an installation, such as an image or a file, that can be checked and made.
 
-    It looks at what is there, not at what was once noted, so that a command that was killed is repaired by giving it
-    again. The property ``id`` is the name of the part. ``is_complete`` is the quick look, a bool; ``verify`` is the
-    thorough one, which returns what is wrong, as text, or None. ``ensure`` makes what is missing and returns whether
-    anything changed; unless a class has an ``ensure`` of its own, that calls ``make``, which small parts have, and
-    which raises NotImplementedError otherwise. They raise an LLMBError where the part cannot be looked at or made, or
-    an OSError. ``room`` returns the disk space that making it needs, a sequence of ``Room``, ``lacks`` what else this
-    machine lacks for it, a sequence of errors that are not raised; both are empty by default, and may raise OSError.
-    ``show`` returns a line for a dry run, whether there is something to do or not. Every class must define ``id``,
-    ``is_complete``, ``verify`` and ``show``.
+    It looks at what is there, not at what was once noted, so that a command that was killed is repaired by giving
+    it again. The property ``id`` is the name of the part. ``is_complete`` is the quick look, a bool; ``verify`` is
+    the thorough one, which returns what is wrong, as text, or None. ``ensure`` makes what is missing, or with
+    ``anew`` all of it, which small parts ignore, and returns whether anything changed; unless a class has an
+    ``ensure`` of its own, that calls ``make``, which small parts have, and which raises NotImplementedError
+    otherwise. They raise an LLMBError where the part cannot be looked at or made, or an OSError. ``room`` returns
+    the disk space that making it needs, a sequence of ``Room``, ``lacks`` what else this machine lacks for it, a
+    sequence of errors that are not raised; both are empty by default, and may raise OSError. ``show`` returns a
+    line for a dry run, whether there is something to do or not. Every class must define ``id``, ``is_complete``,
+    ``verify`` and ``show``.
     """
 
     @property
@@ -165,6 +166,8 @@ class Small(Artefact):
     def is_complete(self) -> bool:
         """Return whether ``find_problem`` finds nothing wrong with the part.
 
+        None and an empty text count as nothing. It is as quick as ``find_problem`` is.
+
         Raises:
             LLMBError: as ``find_problem`` raises it
             OSError: a file cannot be read
@@ -182,6 +185,8 @@ class Small(Artefact):
 
     def verify(self) -> str | None:
         """Return what ``find_problem`` says is wrong with the part; None: nothing.
+
+        An empty text of ``find_problem`` counts as None.
 
         Raises:
             LLMBError: as ``find_problem`` raises it
@@ -258,6 +263,8 @@ def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
 def free_bytes(folder: Path) -> int:
     """Return the bytes free on the disk where ``folder`` is or, if it does not exist, will be.
 
+    What is reserved for root is not counted; quotas are not looked at.
+
     Raises:
         OSError: the file system does not answer, or a folder above is closed to this user
     """
@@ -280,8 +287,8 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
     """Return an error for each file system that is too small for all of ``rooms`` on it; empty: all have room.
 
     What the rooms on one need adds up; exactly that much free space is enough. A room's folder need not exist: the
-    nearest one above it then counts. The folder in the message is that of the largest. The errors are not raised
-    here.
+    nearest one above it then counts. The folder in the message is that of the largest. The errors are in the order
+    of ``rooms``, and not raised here.
 
     Raises:
         OSError: a file system does not answer, or a folder above is closed to this user
@@ -327,6 +334,8 @@ _SIDE_BY_SIDE = 3
 def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
     """Return the parts of ``artefacts`` that are not complete by the quick look, in their order; empty: all are.
 
+    Nothing is made.
+
     Raises:
         LLMBError: a part cannot be looked at
         OSError: a file cannot be read
@@ -344,9 +353,10 @@ def make_missing(
     """Make the parts that are missing, and anew those in ``damaged``; return the ids of those that were made.
 
     The ids are in the order in which the parts were finished. ``damaged`` (None: none is) has what is wrong with a
-    part by its id; ids of no part are ignored. A part comes after those it needs; up to three are made at a time.
-    ``space_check``: whether there has to be room for all of it. ``reporter`` shows the steps and, where several parts
-    fail, tells the user of the others. Ctrl-C ends every program that a part has started.
+    part by its id, and each part named in it is made anew, even for None; ids of no part are ignored. A part comes
+    after those it needs; up to three are made at a time. ``space_check``: whether there has to be room for all of
+    it. ``reporter`` shows the steps and, where several parts fail, tells the user of the others. Ctrl-C ends every
+    program that a part has started.
 
     Raises:
         EnvironmentLacks: this machine lacks something for any of them; nothing was begun
@@ -416,7 +426,8 @@ def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | No
     """Return the error that lists the problems in ``found``, by part; None: no part has one. Not raised here.
 
     ``found`` is what ``verify_all`` returns. ``remedy``: what to do, but for problems whose text has a line ``->``
-    with a remedy of their own: a mistake by hand, which no update takes out of a file.
+    with a remedy of their own: a mistake by hand, which no update takes out of a file. The message is of several
+    lines: first how many of the parts are damaged or missing, then a line or more for each.
     """
     bad = [f"    {name}: {problem}" for name, problem in found.items() if problem]
     if not bad:

@@ -85,13 +85,14 @@ def run(
 ) -> Finished:
     """Run ``argv`` to its end, with stdout and stderr joined; each line goes to the log and to ``on_line``.
 
-    ``argv`` is the program, looked up on this process's PATH, and its arguments; the log is that of ``reporter``.
-    Returns its exit status, which may be other than 0, and its last lines. Lines are without trailing blanks, and
-    blank ones count; bytes that are no text are replaced. The program gets no terminal input, and has as much time as
-    it takes. It and all that it has started die with this process, even when that is killed, and when ``on_line``
-    raises, which passes on. ``on_line`` gets each line as text (None: the log alone). ``env``: its whole environment,
-    if not this process's. ``cwd``: its folder, if not the current one. ``patience``: seconds between SIGTERM and
-    SIGKILL when it is stopped.
+    ``argv`` is the program and its arguments; it must be on this process's PATH, and is started from the PATH of
+    ``env`` (exit status 127 where that lacks it); the log is that of ``reporter``. Returns its exit status, which
+    may be other than 0, and its last lines. Lines are without trailing blanks, and blank ones count; bytes that are
+    no text are replaced. The program gets no terminal input, and has as much time as it takes. It and all that it
+    has started die with this process, even when that is killed, and when ``on_line`` raises, which passes on.
+    ``on_line`` gets each line as text (None: the log alone). ``env``: its whole environment, if not this process's.
+    ``cwd``: its folder, if not the current one. ``patience``: seconds between SIGTERM and SIGKILL when it is
+    stopped.
 
     Raises:
         OSError: the program is missing or cannot be started
@@ -140,9 +141,10 @@ def stop_all() -> None:
 def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
     """Start a program in a session of its own that ends with this process, however that ends; does not wait.
 
-    ``argv`` is the program, looked up on this process's PATH, and its arguments. Its stdout, with stderr in it, is a
-    pipe of text; the caller closes it, and the file descriptor that ``_running`` has for the process. ``env``: its
-    whole environment; None: this process's. ``cwd``: its folder; None: the current one.
+    ``argv`` is the program, which must be on this process's PATH and is started from that of ``env``, and its
+    arguments. Its stdout, with stderr in it, is a pipe of text; the caller closes it, and the file descriptor that
+    ``_running`` has for the process. ``env``: its whole environment; None: this process's. ``cwd``: its folder;
+    None: the current one.
 
     Raises:
         FileNotFoundError: there is no such program

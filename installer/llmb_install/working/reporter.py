@@ -86,7 +86,10 @@ class Reporter:
             self._print(text)
 
     def say_where_the_log_is(self) -> None:
-        """Print ``full log: PATH``, at the end of a run that failed; nothing where nothing was logged."""
+        """Print ``full log: PATH``, at the end of a run that failed; nothing where nothing was logged.
+
+        It goes to the screen and, as a line, to the log.
+        """
         if self.log_path is not None:
             self.note(f"full log: {self.log_path}")
 
@@ -220,7 +223,10 @@ class Reporter:
             self._folder = None
 
     def _masked(self, text: str) -> str:
-        """Return ``text`` with secrets as ``****``, and printable: control characters cannot reach a terminal."""
+        """Return ``text`` with secrets as ``****``, and printable: control characters cannot reach a terminal.
+
+        Tabs and line breaks stay.
+        """
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return printable_lines(text)  # much of it is what other programs said
@@ -255,11 +261,17 @@ class Step:
         return time.monotonic() - self._start
 
     def describe(self) -> str:
-        """Return the step in one line, ``TITLE: DETAIL (12 s)``: title, what it is doing, and for how long."""
+        """Return the step in one line, ``TITLE: DETAIL (12 s)``: title, what it is doing, and for how long.
+
+        Without a detail it is ``TITLE (12 s)``. What a function given to ``update`` raises passes.
+        """
         return f"{self.title}{self.detail_suffix()} ({duration(self.elapsed())})"
 
     def detail_suffix(self) -> str:
-        """Return what the step is doing as ``: TEXT``, to be put behind its title; empty where nobody said."""
+        """Return what the step is doing as ``: TEXT``, to be put behind its title; empty where nobody said.
+
+        What a function given to ``update`` raises passes.
+        """
         detail = self._detail if isinstance(self._detail, str) else self._detail()
         return f": {detail}" if detail else ""
 

@@ -70,9 +70,9 @@ def private_folder(root: Path, name: str) -> Iterator[Path]:
 def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Replace the content of ``path`` in one move, by a temporary file in ``root``'s folder for unfinished things.
 
-    A file that is missing is made. Where ``path`` lies on another file system than ``root``, the temporary file is
-    beside it. The folder of ``path`` must be there. The file gets ``mode``, whatever the umask; text is written as
-    UTF-8.
+    A file that is missing is made; of a link the link itself is replaced. Where ``path`` lies on another file
+    system than ``root``, the temporary file is beside it. The folder of ``path`` must be there. The file gets
+    ``mode``, whatever the umask; text is written as UTF-8.
 
     Raises:
         RecordError: the file cannot be written; the earlier one is as it was

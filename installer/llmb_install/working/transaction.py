@@ -138,8 +138,8 @@ def open_as_folder(folder: Path) -> None:
 def at_work(install: Path) -> str:
     """Return who is changing the installation just now: ``process 42 on HOST, since TIME``; empty: nobody.
 
-    As far as can be told from here: an owner on another host counts as at work even if it was killed. The lock is not
-    touched.
+    As far as can be told from here: an owner on another host counts as at work even if it was killed. The lock is
+    not touched. ``install`` is the installation's folder, or another that is locked in the same way.
 
     Raises:
         OSError: the file that names an owner on another host cannot be looked at
@@ -163,8 +163,9 @@ def _whose(folder: Path) -> str:
 def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:
     """Wait until both lock and lease of the installation are this process's, for at most ``patience`` seconds.
 
-    ``descriptor`` is that of the open lock file, ``lease`` that of this process. Both are tried at least once. The
-    user is told once who has them. After an error neither is given back here.
+    ``descriptor`` is that of the open lock file, ``lease`` that of this process. Both are tried at least once.
+    ``reporter`` tells the user once who has them. ``install`` is the folder that is locked, for messages. After an
+    error neither is given back here.
 
     Raises:
         EnvironmentLacks: it took too long, or the installation is gone
@@ -294,6 +295,8 @@ class _Lease:
     def _create(self) -> bool:
         """Make the file of the lease with this process as its owner; return False where a lease is there.
 
+        The file is never there without its content. A temporary one beside it is removed, after an error, too.
+
         Raises:
             OSError: the file cannot be written
         """
@@ -363,7 +366,7 @@ class _Lease:
 def _lives(owner: Owner) -> bool | None:
     """Return whether the process ``owner`` is alive; None: that cannot be told from here, as it is on another host.
 
-    ``owner`` is what the file of a lease says; what it lacks counts as empty.
+    ``owner`` is what the file of a lease says; a text that it lacks counts as empty, a missing ``pid`` as 0.
     """
     host = str(owner.get("host", ""))
     started = str(owner.get("started", ""))
@@ -374,8 +377,8 @@ def _lives(owner: Owner) -> bool | None:
 def _read_owner(path: Path) -> Owner | None:
     """Return the owner of the lock that the file ``path`` names; None: it is missing, unreadable, or names none.
 
-    That is a dictionary with ``pid``, and as a rule ``token``, ``host``, ``boot``, ``started`` and ``since``, which
-    are not checked.
+    That is a dictionary with ``pid``, an int from 1 to 2**31 - 1, without which the file names no owner. As a rule
+    it also has ``token``, ``host``, ``boot``, ``started`` and ``since``, which are not checked.
     """
     try:
         owner = json.loads(read_plain(path))
@@ -423,9 +426,11 @@ def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
 def remove_leftovers(install: Path) -> list[Path]:
     """Remove what killed commands have left in the installation, end their imports, and return the removed paths.
 
-    The caller holds the installation's lock, so that it cannot belong to anybody alive here. Only what is this user's
-    goes, and of imports those of this host. The paths are in no particular order; what imports had unpacked is
-    removed, too, and not among them.
+    Left are unfinished files and folders, leases that were being taken, and parts of images by release 0.2; builds
+    of environments in ``venvs`` stay. ``install`` is its folder. The caller holds the installation's lock, so that
+    it cannot belong to anybody alive here. Only what is this user's goes, and of imports those of this host. The
+    paths are in no particular order (empty: nothing was left); what imports had unpacked is removed, too, and not
+    among them.
 
     Raises:
         OSError: something cannot be removed; what came before it is gone
@@ -445,7 +450,8 @@ def remove_leftovers(install: Path) -> list[Path]:
 def earlier_parts(images: Path, name: str = "*.sqsh") -> list[Path]:
     """Return this user's files in the folder ``images`` that imports by release 0.2 did not finish; removes none.
 
-    They are in no order. ``name``: only those of the image with this file name. Empty where the folder is missing.
+    They are in no order. ``name``: only those of the image with this file name, or of those that fit this pattern;
+    by default all. Empty where the folder is missing.
     """
     return [path for path in images.glob(f".{name}.*.????????.part") if _is_own(path, stat.S_ISREG)]
 
@@ -481,7 +487,7 @@ def _end_import(link: Path) -> None:
         def members() -> list[ProcessId]:
             """Return the processes of this machine that belong to the import of the enclosing function.
 
-            They have the import's folder in their variable ``ENROOT_TEMP_PATH``.
+            They have the import's folder in their variable ``ENROOT_TEMP_PATH``. Empty: there is none.
             """
             return with_variable("ENROOT_TEMP_PATH", str(folder))
 
@@ -530,11 +536,11 @@ def transaction(
 ) -> Iterator[Reporter]:
     """Return a context that holds the installation's lock and gives a reporter that logs into the installation.
 
-    Entering it waits for another installer, up to ten minutes, and removes leftovers of killed commands. What a
-    command goes by (answers, belongings, runs) it reads in here: another may have come first. After an error, which
-    passes on, the user is told where the log is; nothing that was done is undone. ``verbose``: the log is shown on the
-    screen, too. ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be no
-    installation yet. ``log``: whether to write a log.
+    ``install`` is the installation's folder. Entering it waits for another installer, up to ten minutes, and
+    removes leftovers of killed commands. What a command goes by (answers, belongings, runs) it reads in here:
+    another may have come first. After an error, which passes on, the user is told where the log is; nothing that
+    was done is undone. ``verbose``: the log is shown on the screen, too. ``hidden``: secrets that must not be
+    shown, whatever prints them. ``new``: there may be no installation yet. ``log``: whether to write a log.
 
     Raises:
         EnvironmentLacks: the lock is held for too long, cannot be taken, or the installation was removed meanwhile

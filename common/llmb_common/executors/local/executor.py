@@ -65,8 +65,10 @@ def processes_of(record: RunRecord) -> list[ProcessId]:
 def _finding_of(record: RunRecord) -> Finding:
     """Return what has become of a run on this machine, by its events and processes.
 
-    Its ``unknown`` says so where the run is on another machine; the finding has no ``state`` while the start is under
-    way. A run whose processes are gone without an end record is FAILED. Nothing is written, and nothing raised.
+    Where there is an end record, it is what ``end_of`` makes of that, such as COMPLETED, FAILED or CANCELLED. Its
+    ``unknown`` says so where the run is on another machine; the finding has no ``state`` while the start is under way.
+    RUNNING while a process of it lives; one whose processes are gone without an end record is FAILED. Nothing is
+    written, and nothing raised.
     """
     events = read_events(record.paths.events)
     if events.exit_code is not None:
@@ -245,9 +247,10 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
 
     Made without arguments; as a context it yields itself. ``run`` and ``talk`` start programs on it, with this
     process's environment and without a container (``inside`` and ``nodes`` are ignored): ``run`` returns an ``Answer``
-    and never raises, ``talk`` returns a context with a ``Conversation`` and raises OSError where the program cannot be
-    started. The properties: ``nodes`` has this machine's name alone, ``addresses`` is 127.0.0.1 by that name, ``port``
-    the first of 4096 TCP ports in a row. ``unreached`` is always empty.
+    and never raises, ``talk`` returns a context with a ``Conversation`` and raises OSError, on entering, where the
+    program cannot be started. The properties: ``nodes`` has this machine's name alone (inside a job of Slurm its name
+    there, else the host name), ``addresses`` is 127.0.0.1 by that name, ``port`` the first of 4096 TCP ports in a row.
+    ``unreached`` is always empty.
     """
 
     @property
@@ -286,7 +289,7 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
         It gets this process's environment. Always without a container: ``inside`` and ``nodes`` are ignored.
 
         Raises:
-            OSError: the program cannot be started
+            OSError: the program cannot be started (on entering the context)
         """
         return talk(argv, env=os.environ)
 
@@ -370,7 +373,7 @@ class LocalExecutor(TorchrunScript, Executor):
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         """End runs on this machine, one after the other; return by run id its record, saved, or why it was not ended.
 
-        None is missing in the answer. Waits for each to save, for up to ``END_SECONDS`` (30), and kills it then.
+        Every run is in the answer. Waits for each to save, for up to ``END_SECONDS`` (30), and kills it then.
 
         Raises:
             OSError: reading a run's record fails

@@ -33,8 +33,9 @@ _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
     """Return the ids of the jobs of series (runs that take turns in one Slurm job) that can be cancelled as a whole.
 
-    Those are the jobs all of whose unfinished runs are among ``records``, which must be runs of series with a job. A
-    series whose folder cannot be read is not among them. Empty where there is none. Nothing is cancelled here.
+    Those are the jobs all of whose unfinished runs are among ``records``, compared by their folders; ``records`` must
+    be runs of series with a job. A series whose folder cannot be read is not among them. Empty where there is none.
+    Nothing is cancelled here.
     """
     wanted: dict[tuple[str, Path], set[Path]] = {}
     for record in records:
@@ -146,10 +147,10 @@ _ENDED = r"Invalid job id|already completing"
 def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     """Cancel the Slurm jobs of runs; return by run id the record of one that surely ended, or why it did not.
 
-    Each run must have a job's id. A record is saved, as CANCELLED unless the run had ended by itself. Runs that are
-    missing in the answer were told to end, or their job has ended already. Of a series in which others go on, or of
-    which that cannot be told, only these runs are ended, each of which may take 10 s. Errors of single runs are
-    returned, not raised.
+    Each of ``records``, the runs', must have a job's id. A record is saved, as CANCELLED unless the run had ended by
+    itself. Runs that are missing in the answer were told to end, or their job has ended already. Of a series in which
+    others go on, or of which that cannot be told, only these runs are ended, each of which may take 10 s. Errors of
+    single runs are returned, not raised.
 
     Raises:
         OSError: reading the record of a run of a series fails

@@ -84,7 +84,8 @@ class SlurmExecutor(SlurmScript, Executor):
     def doubts(self, plan: JobPlan) -> list[str]:
         """Return sentences on a folder of runs that nodes may not see, and on limits of the partition; mostly none.
 
-        They have no full stop. What cannot be found out, as when Slurm does not answer, is left out.
+        They come in this order, without full stops: what ``folder_doubts`` and then ``limit_doubts`` return of
+        ``plan``. What cannot be found out, as when Slurm does not answer, is left out.
         """
         return [*folder_doubts(plan), *limit_doubts(plan)]
 
@@ -131,8 +132,8 @@ _OWN_DISKS = frozenset(
 def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
     """Return one sentence where the folder of runs is on a disk of this machine that the job's nodes may not see.
 
-    The plan must be for Slurm. Empty where they may well see it, or nothing tells, as when Slurm does not answer.
-    ``root`` is the folder under which the lists of NFS exports (``etc/exports``) are looked for.
+    It has no full stop. The plan must be for Slurm. Empty where they may well see it, or nothing tells, as when Slurm
+    does not answer. ``root`` is the folder under which the lists of NFS exports (``etc/exports``) are looked for.
     """
     slurm = slurm_of(plan)
     try:
@@ -154,11 +155,11 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
 
 
 def limit_doubts(plan: JobPlan) -> list[str]:
-    """Return a sentence for each of time and nodes of which the job asks for more than its partition gives.
+    """Return a sentence for the time and one for the nodes, each where the job asks for more than its partition gives.
 
-    Sentences have no full stop. The plan must be for Slurm. Of several partitions the largest limit counts. Many sites
-    queue such a job for ever. Empty where the limits are kept, not known, or the scheduler does not answer; a time
-    limit among the options of sbatch is not compared.
+    They come in this order, without full stops. The ``plan`` must be for Slurm. Of several partitions the largest
+    limit counts. Many sites queue such a job for ever. Empty where the limits are kept, not known, or the scheduler
+    does not answer; a time limit among the options of sbatch is not compared.
     """
     slurm = slurm_of(plan)
     try:

@@ -36,12 +36,13 @@ class HeldNodes:
 
     ``hold`` makes one of an allocation of its own, ``own_nodes`` of the job that this process is in; the methods
     neither allocate nor give back. ``run`` waits for a program's end, at most ``seconds``, and returns one ``Answer``
-    for all nodes, never raising; ``talk`` returns a context with a ``Conversation``, for a program that takes orders,
-    and raises OSError where srun cannot be started. Without ``nodes`` both mean all nodes, without ``inside`` no
+    for all nodes, with srun's status (0 only where all succeed), never raising; ``talk`` returns a context with a
+    ``Conversation``, for a program that takes orders, and raises OSError, on entering, where srun cannot be started.
+    ``nodes`` are names of the job's nodes, each once; without them both mean all nodes, without ``inside`` no
     container. ``unreached`` returns the names of the nodes on which srun could not start the program; mostly none. The
     property ``addresses`` maps each node's name to its address, without nodes that Slurm no longer knows; it asks the
-    scheduler each time, and raises ``SchedulerError`` where that does not answer. The property ``port`` is the first of
-    4096 TCP ports.
+    scheduler each time, and raises ``SchedulerError`` where that does not answer. The property ``port`` is the first
+    of 4096 TCP ports.
     """
 
     job_id: str
@@ -87,11 +88,11 @@ class HeldNodes:
     ) -> AbstractContextManager[Conversation]:
         """Return a context in which ``argv`` runs on ``nodes`` (empty: on all of the job's) and can be talked to.
 
-        srun passes what is sent on to all of them, and mixes the lines that they print. In the container ``inside``, or
-        without one (None). The programs are ended with the context.
+        srun passes what is sent on to all of them, and mixes the lines that they print. In the container ``inside``,
+        or without one (None). The programs are ended with the context.
 
         Raises:
-            OSError: srun cannot be started
+            OSError: srun cannot be started (on entering the context)
         """
         return talk(self._srun_command(argv, inside, nodes))
 
@@ -183,8 +184,8 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
 def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
     """Return the nodes of the Slurm job ``job_id``, in which this process runs, so that it can run programs on them.
 
-    Nothing is allocated, given back or asked: ``nodes`` are taken as they are. ``part`` is the plan's part for Slurm,
-    and must not be None.
+    ``job_id`` is a number as text. Nothing is allocated, given back or asked: ``nodes``, their names, are taken as
+    they are. ``part`` is the plan's part for Slurm, and must not be None.
     """
     assert isinstance(part, SlurmPlan)
     return HeldNodes(job_id, tuple(nodes), part)
@@ -193,9 +194,9 @@ def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> 
 def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
     """Return the salloc command line for the ``wanted`` nodes, as words, without the program that it is to run.
 
-    Nothing is run here. It asks for any one node where ``wanted`` names none. Account, partition and GRES are those of
-    the site's jobs, ``slurm``, which counts instead of ``wanted.scheduler``; of its additional options only ``qos``,
-    ``reservation`` and ``constraint``.
+    Nothing is run here. It asks for as many nodes as ``wanted`` names, each once, and for any one node where it names
+    none. Account, partition and GRES are those of the site's jobs, ``slurm``, which counts instead of
+    ``wanted.scheduler``; of its additional options only ``qos``, ``reservation`` and ``constraint``.
     """
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]

@@ -79,9 +79,10 @@ def _add_attempts(
 def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]) -> list[Attempt]:
     """Return the earlier starts of a run's job, the oldest first, by its own events and by Slurm's accounting.
 
-    ``finding`` is what is known of the run now. ``starts`` are by its events, ``rows`` by accounting; of a job that
-    runs, its present start in ``rows`` is left out. Accounting knows how each ended, and the events on which nodes it
-    was: a row may lack those that failed. A start that accounting lacks has no end time, and mostly an empty state.
+    ``finding`` is what is known of the run now. ``starts`` are by its events, ``rows`` by accounting, matched by their
+    times; of a job that runs, its present start in ``rows`` is left out, as are rows without a start or an end.
+    Accounting knows how each ended, and the events on which nodes it was: a row may lack those that failed. A start
+    that accounting lacks has no end time, and mostly an empty state.
     """
     last = finding.start if finding.start is not None and not is_waiting(finding.state or "") else float("inf")
     left = list(starts)
@@ -159,8 +160,9 @@ LOCAL_GRACE_SECONDS = 30
 def poll_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """Return what has become of each run, a finding by run id, as Slurm and the jobs' own events tell.
 
-    A finding without a ``state`` means nothing new. That of a restarted job has its earlier starts. Records are not
-    changed. Nothing is raised where the scheduler does not answer: the finding's ``unknown`` says why.
+    ``records`` are the runs', and are not changed. A finding without a ``state`` means nothing new. That of a
+    restarted job has its earlier starts. Nothing is raised where the scheduler does not answer: the finding's
+    ``unknown`` says why.
     """
     queue: dict[str, list[JobInfo]] = {}
     accounting: dict[str, list[JobInfo]] = {}
@@ -352,10 +354,11 @@ def _pending_remedy(reason: str) -> str:
 def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     """Return what has become of a run of a series, by the Slurm job of the series and the run's own events.
 
-    ``job`` is the series', ``events`` are the run's own. ``record`` must be of a run of a series. What Slurm says of
-    the job holds for the run whose turn it is, and for all while the job waits for nodes. A run whose turn has not come
-    is PENDING, with the reason ``turn 2 of 3 in job 7``, or NOT_SUBMITTED where the job was cut short before it. One
-    that left no record of its end is FAILED where the job went on to complete.
+    ``job`` is the series', ``events`` are the run's own. ``record`` must be of a run of a series. A run that is over
+    by its events has the outcome that they say. What Slurm says of the job holds for the run whose turn it is, and for
+    all others while the job waits for nodes. A run whose turn has not come is PENDING, with the reason ``turn 2 of 3
+    in job 7``, or NOT_SUBMITTED where the job was cut short before it. One that left no record of its end is FAILED
+    where the job went on to complete.
     """
     own_turn, of_job = record.submission.turn, _finding_of_job(record, job, events)
     assert own_turn is not None
@@ -409,9 +412,9 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
 def may_still_appear(record: RunRecord) -> bool:
     """Return whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear.
 
-    ``record`` is that of a run without a job's id. False once its state is older than ``GRACE_SECONDS`` (480); before
-    that, True unless whoever submitted it is known to have ended, or is this process, at least 30 s have passed, and no
-    process has the run's script on its command line.
+    ``record`` is that of a run without a job's id. False once its state is older than ``GRACE_SECONDS`` (480). Before
+    that it is False only where three things hold: whoever submitted it is known to have ended, or is this process; its
+    state is at least 30 s old; and no process of this machine has the run's script on its command line.
     """
     age = time.time() - record.state_time
     if age > GRACE_SECONDS:

@@ -140,8 +140,8 @@ def listed_nodes(value: str) -> str:
     """Return the host list that the value of sbatch's ``nodelist=`` or ``exclude=`` stands for, unchecked.
 
     A value without a slash is that list. With one, it is the path of a file, relative to the current folder, that has
-    the list, on one or several lines, with comments after ``#``. Names in a file may end in ``*4``, a number of ranks,
-    which is dropped.
+    the list, on one or several lines, with comments after ``#``; empty where the file has none. Names in a file may
+    end in ``*4``, a number of ranks, which is dropped.
 
     Raises:
         RequestError: the file cannot be read, or is not UTF-8

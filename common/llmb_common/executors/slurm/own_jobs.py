@@ -28,8 +28,8 @@ _AT_ONCE = 400
 def jobs_in_queue(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
     """Return, by run id, each run's Slurm jobs that the controller knows, each once; runs without one are left out.
 
-    Only jobs that prove to be the run's own; in no particular order. Ended jobs are among them for some minutes. Empty
-    for no records, of which nobody is asked.
+    ``records`` are the runs'. Only jobs that prove to be the run's own; in no particular order. Ended jobs are among
+    them for some minutes. Empty for no records, of which nobody is asked.
 
     Raises:
         SchedulerError: the controller cannot be reached, or its answer cannot be read
@@ -40,7 +40,8 @@ def jobs_in_queue(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
 def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
     """Return, by run id, every start of each run's Slurm jobs, the oldest first; runs without one are left out.
 
-    Only jobs that prove to be the run's own. Empty where there is no accounting, and for no records.
+    ``records`` are the runs'. Only jobs that prove to be the run's own. Empty where there is no accounting, and for no
+    records, of which nobody is asked.
 
     Raises:
         SchedulerError: accounting cannot be reached, or its answer cannot be read

@@ -241,7 +241,7 @@ def unfit_nodes(nodes: str) -> list[str]:
 def unknown_nodes(names: Sequence[str]) -> list[str]:
     """Return those of ``names`` that are no nodes of this cluster, in their order; empty where all are nodes of it.
 
-    At least one name is needed.
+    At least one name is needed. Nodes of hidden partitions are known, too.
 
     Raises:
         SchedulerError: the scheduler does not answer
@@ -417,7 +417,7 @@ def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[li
 def _query(command: Sequence[str]) -> Answer:
     """Run a read-only command of Slurm and return its answer, with status 0; one that fails is run again a few times.
 
-    One that does not answer in time is not run again.
+    ``command`` is its command line, as words. One that does not answer in time is not run again.
 
     Raises:
         AnswerLost: it failed in the end, or at once with what trying again does not change
@@ -496,7 +496,8 @@ def _task_ids(job_id: str) -> list[str]:
     """Return the ids of the tasks in a Slurm array's id like ``7_[0-2,5%4]``: ``7_0``, ``7_1``, ``7_2``, ``7_5``.
 
     An id without brackets is returned alone, such as ``7`` or ``7_0``. Waiting tasks of an array share a row; %4 is
-    the number that may run at once. Steps, as in ``0-8:4``, are heeded.
+    the number that may run at once. Steps, as in ``0-8:4``, are heeded. In the order of the text; empty where the
+    brackets have no number.
     """
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:

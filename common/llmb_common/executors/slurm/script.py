@@ -77,12 +77,14 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
 def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
     """Return the mounts of a job's container as ``pyxis`` or ``enroot`` (``runtime``) takes them: ``SOURCE:TARGET``.
 
-    The plan is for Slurm. Nothing is mounted or looked at here. Installation, workload and checkpoints are mounted at
-    the same paths as outside, unless they lie in one another; then follow those that were asked for, in their order,
-    some with ``:FLAGS`` (Pyxis: ``+`` between flags, Enroot: commas).
+    The plan is for Slurm. Nothing is mounted or looked at here. Installation, workload, the folder of checkpoints and
+    the one to load are mounted in this order at the same paths as outside, without those that are not set or lie in an
+    earlier one; then follow those that were asked for, in their order, some with ``:FLAGS`` (Pyxis: ``+`` between
+    flags, Enroot: commas).
 
     Raises:
-        RequestError: the runtime has no way to express a path
+        RequestError: a path cannot be mounted: ``mount_problem`` says why, as of a comma, a colon or a ``$`` in it,
+            for Enroot also of a blank
     """
     # The file that Megatron reads first is next to a single checkpoint (iter_0000050).
     load = re.sub(r"/iter_[0-9]+$", "", plan.checkpoint.load or "")
@@ -175,7 +177,8 @@ def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     ``slurm`` is the plan's part for Slurm. The plan must have an image.
 
     Raises:
-        RequestError: a path cannot be mounted
+        RequestError: a path cannot be mounted, because it contains a comma, a colon, one of the characters that Bash
+            interprets in double quotes, or a line break
     """
     image = plan.image or ""
     # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a

@@ -345,8 +345,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
     def time_limit(self, request: Request) -> TimeLimit | None:
         """Return the time limit of a job that the request gives, or else the site, also among options of sbatch.
 
-        The request gives it by ``TIME_LIMIT`` or among its options, else the site's ``additional_params`` count. None
-        where neither does.
+        The request gives it by ``TIME_LIMIT`` or among its options (``ADDITIONAL_SLURM_PARAMS``, which counts as its
+        source where both give the same), else the site's ``additional_params`` count. None where neither does.
 
         Raises:
             RequestError: the request gives two different ones, a limit is no time or has no end, or an option is wrong

@@ -52,8 +52,9 @@ def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[
 def _figures_by_measure(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
     """Return the figures that GPUs and nodes gave by themselves, by the measure's name.
 
-    Each list is in the order of the measurement. All five names are always there, in the order in which they are
-    reported; a list is empty where nobody gave a figure of that measure. A figure of 0 counts as none.
+    Each list is in the order of the measurement. All five names, ``matrix``, ``copy``, ``to_gpu``, ``from_gpu`` and
+    ``within``, are always there, in this order, in which they are reported; a list is empty where nobody gave a
+    figure of that measure. A figure of 0 counts as none, and one within several nodes is left out.
     """
     matrix = [Value(node.host, node.gpu, node.tflops) for node in measured.nodes if node.tflops]
     copy = [Value(node.host, node.gpu, node.copy_gbps) for node in measured.nodes if node.copy_gbps]
@@ -177,8 +178,9 @@ def is_too_many(slow: int, of: int) -> bool:
 def two_kinds_note(name: MeasureName, hosts: Sequence[str], lower: float, median: float) -> FabricFinding:
     """Return the finding, of the level ``note``, that the fleet has two kinds of nodes, one slower than the other.
 
-    ``hosts`` are the nodes of the slower kind; empty: it is not known which they are. ``lower`` and ``median`` are the
-    median figures of the slower and of the usual kind, in the unit of the measure ``name``. Its kind is ``two-kinds``.
+    ``hosts`` are the nodes of the slower kind; empty: it is not known which they are. ``lower`` and ``median`` are
+    the median figures of the slower and of the usual kind, in the unit of the measure ``name``; ``median`` must not
+    be 0. Its kind is ``two-kinds``.
     """
     slower_nodes = f"{len(hosts)} of them, {nodes_text(hosts)}," if hosts else "some"
     return new_finding(

@@ -25,12 +25,13 @@ CONTROLS = 3
 def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
     """Return disjoint groups of hosts to measure next, to find out which nodes make groups slow.
 
-    ``judged`` is the verdict on ``measurement``. Each node that was in no fast group yet gets partners out of the
-    fastest groups, of its own switch where there are any, and others the second time, as far as partners last; after
-    two slow groups with such partners it is asked no more. A slow group of which every node is fast with others is
-    measured once more. With up to five nodes, each pair is measured, in as many rounds as that takes. Empty: nothing is
-    left to ask, there was no first round, or nine rounds have been measured. Nodes that hung or are missing are in no
-    group. Nothing is measured here.
+    ``judged`` is the verdict on ``measurement``. Groups have as many hosts as those of the first round. Each node
+    that was in no fast group yet gets partners out of the fastest groups, of its own switch where there are any,
+    and others the second time, as far as partners last; after two slow groups with such partners it is asked no
+    more. A slow group of which every node is fast with others is measured once more. With up to five nodes that
+    respond, each pair is measured, in as many rounds as that takes. Empty: nothing is left to ask, there was no
+    first round, or nine rounds have been measured. Nodes that hung or are missing are in no group. Nothing is
+    measured here.
     """
     if not measurement.rounds or len(measurement.rounds) > MOST_ROUNDS:
         return []
@@ -66,13 +67,14 @@ def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list
 class Witnesses:
     """What the measured groups of all rounds say of each node: with whom it was fast, and whether it ever was.
 
-    It is made from the speeds of these groups. Groups that could not be judged, for lack of anything to compare them
-    with, are left out. The sets ``cleared`` and ``hung`` have the nodes of at least one fast group, and those that
-    hung; ``fast`` has the groups that were fast at least once, as frozensets of nodes. ``best`` returns the best share
-    of the usual bandwidth that a node had part in (1.0: as usual; 0.0: none), ``groups_against`` the slow groups that
-    only it can explain, ``partners`` the set of nodes that it was measured with, itself included, and ``figures_of``
-    all measurements of exactly one group. ``nodes_to_blame`` returns the nodes that are the cause of slow groups, and
-    ``unexplained`` the slow groups that the nodes passed to it do not explain. Empty where there are none; nothing is
+    It is made from the speeds of these groups, in the order of rounds. Groups that could not be judged, for lack of
+    anything to compare them with, are left out. The sets ``cleared`` and ``hung`` have the nodes of at least one
+    fast group, and those that hung; ``fast`` has the groups that were fast at least once, as frozensets of nodes.
+    ``best`` returns the best share of the usual bandwidth that a node had part in (1.0: as usual; 0.0: none),
+    ``groups_against`` the list of slow groups that only it can explain, ``partners`` the set of nodes that it was
+    measured with, itself included, and ``figures_of`` a list of all measurements of exactly one group.
+    ``nodes_to_blame`` returns the list of nodes that are the cause of slow groups, and ``unexplained`` that of slow
+    groups that the nodes passed to it, and those that hung, do not explain. Empty where there are none; nothing is
     raised for an unknown node.
     """
 
@@ -224,7 +226,10 @@ class _Round:
                 self._add_group(hosts[at::count][: self._size])
 
     def _has_to_cross(self, host: str) -> bool:
-        """Return whether a group around ``host`` must span switches: its own has too few free fast nodes."""
+        """Return whether a group around ``host`` must span switches: its own has too few free fast nodes.
+
+        Hosts whose switch is not known count as on one switch.
+        """
         at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
         return len(at_home) < self._size - 1
 
@@ -323,9 +328,10 @@ _OF_DOMAIN = 0.75
 def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
     """Return what the slow groups have in common: single nodes, a switch or segment, or a path between nodes.
 
-    Slow groups that nothing explains, and that are beyond the limit in the mean of all their measurements, are in its
-    ``unknown``, one for each set of suspects. All fields are empty where no group is slow. ``topology`` has the switch,
-    segment or NVL72 domain of each host; hosts that it lacks belong to none.
+    ``groups`` are the speeds of the groups of all rounds, in their order. Slow groups that nothing explains, and
+    that are beyond the limit in the mean of all their measurements, are in its ``unknown``, one for each set of
+    suspects. All fields are empty where no group is slow. ``topology`` has the switch, segment or NVL72 domain of
+    each host; hosts that it lacks belong to none.
     """
     known = Witnesses(groups)
     named = known.nodes_to_blame()

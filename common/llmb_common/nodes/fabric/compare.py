@@ -21,8 +21,9 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """How one measure (such as the matrix product) changed from the first to the second measurement of a fabric.
 
     ``compare_fabrics`` makes it. Only figures of a GPU, node or group that both measurements have are compared; the
-    larger is the better. ``name`` is the measure's, a key of ``MEASURES``. ``slower`` has names such as ``n1 GPU 0``,
-    ``n1`` or ``n[1-4]`` as its keys; it needs six figures or more.
+    larger is the better. ``name`` is the measure's, a key of ``MEASURES``; of all nodes together (``whole``) only
+    one figure counts. ``slower`` has names such as ``n1 GPU 0``, ``n1`` or ``n[1-4]`` as its keys, and ratios of
+    second to first; it needs six figures or more.
     """
 
     name: MeasureName
@@ -63,10 +64,12 @@ class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> FabricComparison:
     """Return how the second measurement differs from the first one, GPU by GPU, node by node, group by group.
 
-    Only figures that both have are compared: matrix products, copies within a GPU's memory, all-reduces within nodes
-    and in the groups of the first round, and collectives over all nodes. Nothing is refused: measurements that share
-    none, such as one of CPUs and one of GPUs, have no ``changes`` and the answer ``nothing in common``. Hosts that only
-    one of them has are listed, sorted, in any case.
+    Only figures that both have are compared: matrix products, copies within a GPU's memory, all-reduces within
+    nodes and in the groups of the first round, and collectives over all nodes. Hosts go by their names, GPUs by
+    host and number, groups by their hosts in any order, collectives by their name, numbers of nodes and ranks, and
+    message size. Nothing is refused: measurements that share none, such as one of CPUs and one of GPUs, have no
+    ``changes`` and the answer ``nothing in common``. Hosts that only one of them has are listed, sorted, in any
+    case.
     """
     changes = []
     for name, of in _SAME.items() if first.device == second.device else ():
@@ -157,9 +160,10 @@ _SAME: dict[MeasureName, Callable[[FabricMeasurement], dict[str, float]]] = {
 def _change_of_measure(name: MeasureName, first: Mapping[str, float], second: Mapping[str, float]) -> Changed | None:
     """Return how the figures of the measure ``name`` changed; None: the two measurements share no figure of it.
 
-    ``first`` and ``second`` have the figures of each measurement by GPU, node or group, all above 0. Of the measure
-    ``whole`` only the first shared one counts, that of the largest message. With fewer than six shared figures, nothing
-    is singled out as ``slower``, and a change is real if it is more than half a percent.
+    ``first`` and ``second`` have the figures of each measurement, all above 0, by GPU, node or group, under the
+    same keys in both. Of the measure ``whole`` only the first shared key in the order of ``first`` counts, which
+    must have the largest message first. With fewer than six shared figures, nothing is singled out as ``slower``,
+    and a change is real if it is more than half a percent.
     """
     both = [key for key in first if key in second]
     if name == "whole":

@@ -36,9 +36,10 @@ class Expectation:
     def least(self, name: MeasureName, nodes: int = 1) -> float | None:
         """Return the least figure of the measure ``name`` that does not fail; None: the site expects none.
 
-        It is what the site expects less its tolerance, which is the measure's own where the site sets none, in TFLOPS
-        or 10^9 bytes/s. ``nodes`` is the size of a group, which matters to the measure ``groups`` only: for sizes other
-        than 2 and 4 nothing is expected.
+        It is what the site expects less its tolerance, in TFLOPS or 10^9 bytes/s. The tolerance is the site's
+        ``tolerance_percent``, of all measures alike, else the measure's own, on CPUs three quarters. ``nodes`` is
+        the size of a group, which matters to the measure ``groups`` only: for sizes other than 2 and 4 nothing is
+        expected.
         """
         setting = self._setting(name, nodes)
         if setting is None:

@@ -27,8 +27,8 @@ _NEAR = 1 / 8
 class Crossing(msgspec.Struct, frozen=True):
     """Two disjoint parts of the fleet, as hosts, that are each fast by themselves, and slow when measured together.
 
-    ``_Search`` makes it. A part may be a single node, which counts as fast by itself. The property ``nodes`` has the
-    hosts of both, first those of ``one``.
+    ``_Search`` makes it. A part may be a single node, which counts as fast by itself. The property ``nodes`` is a
+    tuple of the hosts of both, first those of ``one``, then those of ``other``.
     """
 
     one: tuple[str, ...]
@@ -45,10 +45,11 @@ class Crossing(msgspec.Struct, frozen=True):
 def next_halves(measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> list[list[str]]:
     """Return lists of hosts to measure next, each as one group, to find where the fleet is slow together.
 
-    The lists are disjoint. They are halves of the fleet, where all nodes together give at most a third (on CPUs, as
-    ``expected`` tells, a tenth) of the slowest group; then halves of the slow half; and where both halves are fast,
-    halves of one with halves of the other. Empty: nothing is left to ask, all nodes were not measured together or are
-    not slow, or a node is missing. Nothing is measured here. ``topology`` has the switch of each host.
+    ``measured`` has all figures so far. The lists are disjoint. They are halves of the fleet, where all nodes
+    together give at most a third (on CPUs, as ``expected`` tells, a tenth) of the slowest group; then halves of the
+    slow half; and where both halves are fast, halves of one with halves of the other. Empty: nothing is left to
+    ask, all nodes were not measured together or are not slow, or a node is missing. Nothing is measured here.
+    ``topology`` has the switch of each host; those that it lacks count as on one.
     """
     return _search(measured, topology, expected).wanted
 
@@ -90,12 +91,13 @@ class _Search:
     """The search, by halves, for the parts of a fleet that are slow when they reduce together.
 
     It is made from a measurement, the switch of each host and the site's expectation, and measures nothing. After
-    ``run``, which returns None and is called once, ``found`` has the slow pairs of parts, ``wanted`` the parts (lists
-    of hosts) to measure before it can go on, and ``unfinished`` the slow parts that these would split up; all empty:
-    there is nothing to search for, or no part stands out. ``of`` returns the bus bandwidth of a part in 10^9 bytes/s
-    (0: without a figure; KeyError: it was not measured), ``slowest`` is that of the slowest group (0: none gave a
-    figure), ``whole`` has the hosts that were measured all together, and ``lost`` is True where one of them went
-    missing, which ends the search.
+    ``run``, which returns None and is called once, ``found`` has the slow pairs of parts (``Crossing``), ``wanted``
+    the parts (lists of hosts) to measure before it can go on, and ``unfinished`` the slow parts (tuples of hosts)
+    that these would split up; all are lists, and empty where there is nothing to search for, or no part stands out.
+    ``of`` returns the bus bandwidth of a part in 10^9 bytes/s (0: without a figure; infinity: a single node;
+    KeyError: it was not measured), ``slowest`` is that of the slowest group (0: none gave a figure), ``whole`` is a
+    tuple of the hosts that were measured all together (empty: they were not), and ``lost`` is True where one of
+    them went missing, which ends the search.
     """
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
@@ -146,8 +148,9 @@ class _Search:
     def _inside(self, nodes: Sequence[str], *, is_sure: bool) -> None:
         """Search for the slow part within ``nodes``, at least two that are slow together: compare their two halves.
 
-        Keeps what was found, and as unfinished what has halves that were not measured. ``is_sure``: whether others
-        that are alike were much faster, so that size and uplinks do not explain it.
+        Appends what is found to ``found``, and to ``unfinished`` each part whose halves were not measured; these go
+        into ``wanted``. ``is_sure``: whether others that are alike were much faster, so that size and uplinks do
+        not explain it.
         """
         one, other = self._halved(nodes)
         if len(nodes) == 2:
@@ -174,8 +177,10 @@ class _Search:
     def _across(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
         """Search between two parts, each fast by itself, for those halves of both that are slow with each other.
 
-        ``one`` and ``other`` are hosts. Keeps what was found, and as unfinished what was not measured yet.
-        ``is_sure``: whether others that are alike were much faster, so that size and uplinks do not explain it.
+        ``one`` and ``other`` are hosts, at least one each. Appends what is found to ``found``: two single nodes, or
+        the parts whose halves do not differ; and to ``unfinished`` the hosts of both, if pairs of halves were not
+        measured, which go into ``wanted``. ``is_sure``: whether others that are alike were much faster, so that
+        size and uplinks do not explain it.
         """
         if len(one) == len(other) == 1:
             self._found(one, other, is_sure=is_sure)
@@ -199,7 +204,10 @@ class _Search:
         self._found(one, other, is_sure=is_sure)
 
     def _found(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
-        """Append two parts of the fleet that are slow together to what the search found, as a ``Crossing``."""
+        """Append two parts of the fleet that are slow together to ``found``, as a ``Crossing``.
+
+        ``one`` and ``other`` are their hosts, ``is_sure`` its field.
+        """
         self.found.append(Crossing(tuple(one), tuple(other), is_sure))
 
     def _know(self, parts: Sequence[Sequence[str]]) -> bool:
@@ -311,9 +319,11 @@ def _smooth(search: _Search) -> FabricFinding:
 def _witnesses(crossing: Crossing, search: _Search) -> str:
     """Return the bandwidths of two parts by themselves and together, as the beginning of a finding's sentence.
 
-    Such as ``all-reduce within n[1-4] 300 GB/s, within n[5-8] 310 GB/s, across both 20 GB/s``, without punctuation at
-    its end. A single node has no bandwidth by itself, which is left out; of two single nodes there is that of both
-    together, and the slowest group's to hold it against. ``search`` has the figures of the parts of ``crossing``.
+    Such as ``all-reduce within n[1-4] 300 GB/s, within n[5-8] 310 GB/s, across both 20 GB/s``, without punctuation
+    at its end. A single node has no bandwidth by itself, which is left out (``..., with n5 20 GB/s``); of two
+    single nodes there is that of both together, and the slowest group's to hold it against:
+    ``all-reduce between n1 and n2 20 GB/s, in groups at least 300 GB/s``. ``search`` has the figures of the parts
+    of ``crossing``.
     """
     both = _gave(crossing.nodes, search)
     sides = [part for part in (crossing.one, crossing.other) if len(part) > 1]

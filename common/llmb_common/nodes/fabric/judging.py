@@ -109,9 +109,9 @@ def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
 def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
     """Return a failure for each GPU, and each node measured by itself, that reports an error; empty: there are none.
 
-    One more, with empty ``hosts``, says where all nodes together were measured and gave no figure. Errors of groups are
-    not among them. GPUs come first, then nodes, each in the order of ``measured``. The kind is ``no-figure``, of all
-    nodes together ``whole-fleet``.
+    One more, with empty ``hosts``, follows if all nodes together were measured and gave no figure. Errors of groups
+    are not among them. GPUs come first, then nodes, each in the order of ``measured``. The kind is ``no-figure``,
+    of all nodes together ``whole-fleet``.
     """
     found = [
         new_finding("no-figure", "fail", (node.host,), f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}")
@@ -144,7 +144,8 @@ def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
 def _all_nodes_measures(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
     """Return the summary of the one all-reduce over all nodes, as a list of one; empty where it gave no figure.
 
-    It has the least figure that the site accepts, but no limit: there is nothing to compare it with.
+    ``measured`` has the figure (``whole``). The summary has the least figure that the site accepts, by
+    ``expected``, but no limit: there is nothing to compare it with.
     """
     whole = measured.whole
     if whole is None or whole.busbw_gbps is None:
@@ -172,9 +173,10 @@ def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
 
 
 def _worst_level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> Answer:
-    """Return the verdict in a word: ``fail`` or ``warn`` by the worst finding; notes alone do not count.
+    """Return the verdict in a word: ``fail`` or ``warn`` by the worst of ``findings``; notes alone do not count.
 
-    Else it is ``ok``, or ``not judged`` where no group could be compared with others, also because there are none.
+    Else it is ``ok``, or ``not judged`` where none of ``groups`` could be compared with others, also because there
+    are none.
     """
     levels = {finding.level for finding in findings}
     if "fail" in levels:

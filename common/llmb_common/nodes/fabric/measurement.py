@@ -132,13 +132,13 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     within: tuple[GroupMeasurement, ...] = ()
     """All-reduce within one node each."""
     rounds: tuple[tuple[GroupMeasurement, ...], ...] = ()
-    """Disjoint groups of nodes: the first round, then those that ask who is to blame."""
+    """Disjoint groups of nodes, each round a tuple: the first round, then those that ask who is to blame."""
     rails: tuple[GroupMeasurement, ...] = ()
     """Slow groups again, once for each GPU number, with this GPU of each node alone."""
     whole: GroupMeasurement | None = None
     """All nodes together."""
     halves: tuple[tuple[GroupMeasurement, ...], ...] = ()
-    """Rounds of parts of the fleet, where all nodes together were far slower than its groups."""
+    """Rounds of parts of the fleet, in order, where all nodes together were far slower than its groups."""
     sizes: tuple[GroupMeasurement, ...] = ()
     """All nodes together by size, where that was asked for."""
     missing: dict[str, str] = {}  # msgspec copies it

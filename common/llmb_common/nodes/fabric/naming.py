@@ -21,9 +21,10 @@ def group_findings(
 ) -> list[FabricFinding]:
     """Return the findings on hung nodes, slow nodes, switches and paths that the speeds of all groups lead to.
 
-    They come in this order, and last groups that were slow once only, and those of which it is open who is slow. Empty
-    where no group was slow or hung. ``topology`` has the switch of each host. ``expected``, what the site expects,
-    decides whether a slow node or path fails or is only warned of.
+    They come in this order, and last groups that were slow once only, and those of which it is open who is slow.
+    Empty where no group was slow or hung. ``groups`` are these speeds, of all rounds in order; ``topology`` has the
+    switch of each host. ``expected``, what the site expects, decides whether a slow node or path fails or is only
+    warned of.
     """
     known = Witnesses(groups)
     found = blame(groups, topology)
@@ -129,7 +130,8 @@ def _slow_node_finding(host: str, group: GroupSpeed, witnesses: Sequence[GroupSp
     """Return the finding that ``host`` slows down every partner, with the mean bandwidth in ``group``.
 
     ``witnesses`` are the groups whose other nodes it quotes as the partners; ``level`` is its level. Its kind is
-    ``slow-node``.
+    ``slow-node``, its text ``n3 slows down every partner: 320 GB/s, 3.8 % below 332.7 (with n4, and with n5)``.
+    ``group`` must have a share, as of ``_mean_group``.
     """
     return new_finding(
         "slow-node",
@@ -190,9 +192,10 @@ def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation
     """Return the findings on groups that are slow though each of their nodes is fast with others; empty: none.
 
     ``found`` has these groups (``together``). Several such groups within one switch are one warning of that switch,
-    with the nodes of all; each other group is one finding on the path between its nodes, which fails or warns by what
-    is ``expected``. Hosts that ``topology`` lacks are on no switch. Findings come in the order of the groups, those of
-    one switch together.
+    with the nodes of all, a node of several as often, and the figures of the first; each other group is one finding
+    on the path between its nodes, which fails or warns by what is ``expected``. Hosts that ``topology`` lacks are
+    on no switch. Findings come in the order of the groups, those of one switch, and those of none or several,
+    together.
     """
     shared: dict[str, list[GroupSpeed]] = {}
     for group in found.together:

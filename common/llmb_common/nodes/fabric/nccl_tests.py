@@ -19,7 +19,8 @@ from llmb_common.nodes.fabric.measurement import GroupMeasurement, bus_factor
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one message size in an output of nccl-tests, either out of place or in place.
 
-    ``parse_nccl_tests`` makes it. Bandwidths are in 10^9 bytes/s, ``seconds``, above 0, is the time of one operation.
+    ``parse_nccl_tests`` makes it. The bandwidths, ``algbw_gbps`` (bytes by time) and ``busbw_gbps`` (on the bus),
+    are in 10^9 bytes/s as the program prints them; ``seconds``, above 0, is the time of one operation.
     """
 
     seconds: float
@@ -213,9 +214,9 @@ class _Reader:
     It is made without arguments; lines come without line breaks and without labels of ``mpirun`` or ``srun``. Ask
     ``is_over`` before each, which takes nothing in: it returns True for the first line of another test, which a new
     reader must take, and False as long as this one has neither figures nor the test's end. ``take`` returns None.
-    ``result`` returns the test of all lines so far, with ``problems`` for what is unclear, and changes nothing. The
-    attribute ``is_test`` is False as long as no line of a test was seen; the ``result`` is then of no test. Nothing is
-    raised, whatever the lines are.
+    ``result`` returns the test (``NcclTest``) of all lines so far, with ``problems`` for what is unclear, and
+    changes nothing. The attribute ``is_test`` is False as long as no line of a test was seen; the ``result`` is
+    then of no test. Nothing is raised, whatever the lines are.
     """
 
     def __init__(self) -> None:
@@ -280,7 +281,8 @@ class _Reader:
     def _take_device(self, match: re.Match[str]) -> None:
         """Keep the host and the GPU's product of one rank, from the match of a line about its device.
 
-        Ranks of other groups than the first are ignored.
+        ``match`` is one of ``_DEVICE``. Ranks of other groups than the first are ignored. A rank that was listed
+        before has the later host.
         """
         if match["group"] not in (None, "0"):
             return  # NCCL_TESTS_SPLIT: the figures are those of the first group

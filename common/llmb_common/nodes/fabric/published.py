@@ -41,7 +41,8 @@ class PublishedBandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of ``published.json``: the published bandwidths, and the day on which they were looked up.
 
-    ``_published_file`` reads it; other fields are refused when it is decoded.
+    ``_published_file`` reads it; other fields are refused when it is decoded. ``figures`` are in the order of the
+    file.
     """
 
     looked_up: str

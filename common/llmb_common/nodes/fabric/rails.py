@@ -60,13 +60,15 @@ def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list
 def with_rails(
     findings: Sequence[FabricFinding], measured: FabricMeasurement, expected: Expectation
 ) -> list[FabricFinding]:
-    """Return copies of ``findings``, each with the rails named that are slow in all measured groups with its nodes.
+    """Return ``findings``, those with a rail that is slow in all measured groups with a node of it as copies that name
+    it.
 
-    Notes stay as they are. A rail is the way of one GPU number to the network, the same on all nodes. Three or more
-    warnings of slow nodes or paths with the same slow rail are replaced by one finding on that rail, and one is added
-    for a rail that is slow in all groups, at least two, if no finding names it; both come at the end. Unchanged where
-    no rails were measured. ``expected`` only says below which share of the median a rail is slow, on CPUs and where
-    too few were measured to know their spread.
+    The others, and notes, stay as they are, in their order. A rail is the way of one GPU number to the network, the
+    same on all nodes. Three or more warnings with the same slow rail, of slow nodes, of paths, or of groups of
+    which it is open who is slow, are replaced by one finding on that rail, and one is added for a rail that is slow
+    in all groups, at least two, if no finding, be it a note, is about a node of theirs; both come at the end.
+    Unchanged where no rails were measured. ``measured`` has the rails; ``expected`` only says below which share of
+    the median a rail is slow, on CPUs and where too few were measured to know their spread.
     """
     slow = _slow_rails(measured, expected)
     rails = [_rails_of(finding, slow) for finding in findings]
@@ -142,7 +144,9 @@ def _rails_in_all(groups: Sequence[_Rails]) -> _Rails:
 def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
     """Return a copy of ``finding`` that names the slow ``rails`` in its text and has their numbers.
 
-    ``rails`` are measurements by GPU number. Without any, and for a note, it is ``finding`` itself.
+    ``rails`` are measurements by GPU number. Behind the text comes
+    ``; only by rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``, with " and " between several rails. Without any, and
+    for a note, it is ``finding`` itself.
     """
     if not rails or finding.level == "note":
         return finding

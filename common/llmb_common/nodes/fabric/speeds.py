@@ -100,9 +100,10 @@ class _References:
     """What is usual of each kind of group in a measurement: the bus bandwidths that each group is compared with.
 
     It is made from a measurement, the switch of each host and the site's expectation. ``usual_of`` returns what is
-    usual of a kind, for every round (None: too few groups to say), with the site's expectation as the limit where that
-    is stricter; ``remeasure_limit`` the bus bandwidth in 10^9 bytes/s below which a group of the first round is slow
-    (None: there is no such limit); ``measures`` a summary of each kind in the first round, the commonest first.
+    usual of a kind (``Usual``), for every round (None: too few groups to say, or the kind was not measured), with
+    the site's expectation as the limit where that is stricter; ``remeasure_limit`` the bus bandwidth in 10^9
+    bytes/s below which a group of the first round is slow (None: there is no such limit); ``measures`` a list of
+    summaries (``Measure``) of the kinds in the first round, the commonest first (empty: no group gave a figure).
     """
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
@@ -215,7 +216,8 @@ class _References:
     def _fast_groups(self, kind: _Kind) -> list[GroupMeasurement]:
         """Return the groups of a kind in the first round that are fast enough not to be measured again.
 
-        The first round must have the kind, or there is a KeyError. Empty, too, where this kind has no such limit.
+        At the limit is fast enough. The first round must have the kind, or there is a KeyError. Empty: none is, or
+        this kind has no such limit.
         """
         limit = self._asked_from[kind]
         return [] if limit is None else [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]

@@ -29,7 +29,8 @@ class Usual(msgspec.Struct, frozen=True):
     far a figure is below the median as a multiple of the limit's distance (0: at the median, 1: at the limit, more:
     slow, negative: above the median); it raises a ZeroDivisionError where ``limit`` equals ``median``.
     ``deviations`` returns how many times ``deviation`` a figure is below the median, negative above it; None where
-    ``deviation`` is None, and a ZeroDivisionError where it is 0. Both happen only where ``median`` is 0.
+    ``deviation`` is None, and a ZeroDivisionError where it is 0. Both happen only where ``median`` is 0, the first
+    also where ``usual`` was given a ``ratio`` of 1.
     """
 
     median: float

@@ -122,6 +122,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     word: str
     """What people call it, such as "matrix product"."""
     unit: Unit
+    """``TFLOPS``, or ``GB/s`` for 10^9 bytes/s."""
     nodes: int
     """Number of nodes in a group; 1 for GPUs and single nodes."""
     count: int

@@ -13,12 +13,12 @@ Unit = Literal["TFLOPS", "GB/s"]
 
 
 class MeasureWord(NamedTuple):
-    """How one measure is called and judged.
+    """How one measure is called and judged; ``MEASURES`` has them all, by the measure's name.
 
     ``word`` is its name for people, ``unit`` that of its figures. ``slow`` is a share of the median (0.95): where
     no spread is known, a figure below it is slow. ``fails`` is a share of what the site expects: where the site
-    sets no tolerance of its own, a figure below it fails. ``setting`` is the key of this expectation in the site's
-    ``health`` section, such as ``matrix_tflops``; empty: the measure has no single key.
+    sets no tolerance of its own, a figure below it fails; neither counts on CPUs. ``setting`` is the key of this
+    expectation in the site's ``health`` section, such as ``matrix_tflops``; empty: the measure has no single key.
     """
 
     word: str

@@ -119,8 +119,9 @@ def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> 
     """Return the (name, value) that was probably set instead of a documented variable, by that variable's name.
 
     Such as ``{"ENABLE_PROFILE": ("PROFILE", "true")}``. ``variables`` are values by name, ``documented`` names. The
-    documented one must not be set, or be blank, and the value must look like one of its. These are only reported,
-    and not read. Empty: there are none.
+    documented one must not be set, or be blank, the other must not be documented itself, and its value, which comes
+    without blanks around it, must look like one of the documented one's. These are only reported, and not read. Empty:
+    there are none.
     """
     known = {name: (meant, _SYNONYM_VALUES.get(meant, _TRUE)) for name, meant in _SYNONYMS.items()}
     for meant in documented:
@@ -265,6 +266,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
     Raises:
         RequestError: a value is wrong, two contradict each other, a variable is misspelled, or ``STAGE_PATH`` is
             set
+        OSError: a path is relative, and the current folder has been removed
     """
     if variables.get("STAGE_PATH"):
         raise RequestError(

@@ -27,9 +27,9 @@ class Reader:
     name that Slurm takes, ``duration`` a time limit as Slurm writes it (``01:30:00``), ``image`` a file's absolute
     path or a registry's name. ``path`` gives an absolute Path; ``positive`` a number from 1, ``size_or_none`` one
     from 1 or None for ``NA``, ``count`` one from 0; ``switch`` True or False; ``dry_run`` ``script``, ``json`` or
-    None; ``mounts`` a tuple of mounts as written, ``settings`` a dict from ``section.field`` to text. ``one_line``
-    returns the value that it is called with. A wrong value raises RequestError. Names are case-sensitive; ``name``,
-    ``choice`` and ``switch`` take only names of ``VARIABLES``.
+    None (also for false); ``mounts`` a tuple of mounts as written, ``settings`` a dict from ``section.field`` to text.
+    ``one_line`` returns the value that it is called with. A wrong value raises RequestError. Names are case-sensitive;
+    ``name``, ``switch``, ``dry_run`` and, without words of the caller's, ``choice`` take only names of ``VARIABLES``.
     """
 
     def __init__(self, variables: Mapping[str, str], say: FieldNames) -> None:
@@ -99,6 +99,7 @@ class Reader:
 
         Raises:
             RequestError: it is not one line of valid text, or in a home that does not exist
+            OSError: it is relative, and the current folder has been removed
         """
         value = self.text(name)
         if value is None:
@@ -110,10 +111,12 @@ class Reader:
         """Return the container image in the variable ``name``: a file's absolute path, or a registry's name.
 
         A file ends with .sqsh, or begins with a slash, ``./``, ``../`` or ``~``; all else is a registry's name, as
-        Pyxis and Enroot take it, and comes back as it is. None where the variable is not set or empty.
+        Pyxis and Enroot take it, and comes back as it is. None where the variable is not set or empty. Whether there is
+        such a file or image is not looked at.
 
         Raises:
             RequestError: it is not one line of valid text, or in a home that does not exist
+            OSError: it is a relative path, and the current folder has been removed
         """
         value = self.text(name)
         is_file = value is not None and (value.endswith(".sqsh") or value.startswith(("/", "./", "../", "~")))
@@ -138,7 +141,7 @@ class Reader:
         ``none`` and ``null`` mean the same as ``NA``, in any case of letters.
 
         Raises:
-            RequestError: it is neither
+            RequestError: it is neither such a number nor one of these words
         """
         return None if self.lower(name) in ("na", "none", "null") else self.positive(name)
 
@@ -247,7 +250,8 @@ class Reader:
     def dry_run(self, name: str) -> str | None:
         """Return what a dry run prints by the variable ``name``: ``script`` for true, ``json`` for ``json``.
 
-        None: the variable is false or not set, so that the job is to run.
+        None: the variable is false or not set, so that the job is to run. The case of letters does not matter; ``name``
+        must be one of ``VARIABLES``.
 
         Raises:
             RequestError: the variable is neither true, false nor ``json``
@@ -259,11 +263,12 @@ class Reader:
     def mounts(self, name: str) -> tuple[str, ...]:
         """Return the container mounts in the variable ``name``, which has commas between them, in its order.
 
-        () where it is not set. Each is ``/source[:/target[:flags]]``, as written, without blanks around it.
-        Repeated ones stay.
+        () where it is not set, or empty or blank. Each is ``/source[:/target[:flags]]``, as written, without blanks
+        around it. Repeated ones stay.
 
         Raises:
-            RequestError: one is not a mount, or is empty, as behind a comma at the end
+            RequestError: one is not a mount, or is empty, as behind a comma at the end; or the variable is not one line
+                of valid text
         """
         value = self.text(name)
         mounts = tuple(part.strip() for part in value.split(",")) if value is not None else ()
@@ -275,11 +280,12 @@ class Reader:
     def settings(self, name: str) -> dict[str, str]:
         """Return the framework's settings in the variable ``name``, from ``section.field`` to its value as text.
 
-        The variable has semicolons between them: ``model.attention_dropout=0;optimizer.lr=1e-4``. Empty where it is
-        not set.
+        The variable has semicolons between them: ``model.attention_dropout=0;optimizer.lr=1e-4``. {} where it is not
+        set, or empty or blank.
 
         Raises:
-            RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice
+            RequestError: code ``megatron``: one is written otherwise, has no value, or is given twice; without a code:
+                the variable is not one line of valid text
         """
         return settings_in(self.text(name), self._say(name))
 
@@ -343,7 +349,8 @@ def is_setting(name: str) -> bool:
     """Return whether ``name`` has the form of a setting of the framework, ``model.attention_dropout``: a section, a
     dot, a field.
 
-    The section is in lower case. Whether there is such a setting is not looked at.
+    The section is in lower case, the field in any; both are ASCII letters, digits and underscores, and begin with a
+    letter. Whether there is such a setting is not looked at.
     """
     return _NAME.fullmatch(name) is not None
 
@@ -379,9 +386,10 @@ def name_value_pairs(
 
 
 def refuse_twice(name: str, value: str, found: Mapping[str, str], origin: str, code: str = "") -> None:
-    """Raise if ``found`` already has ``name``, even with the same value; ``value`` is for the message only.
+    """Raise if ``found`` already has ``name``, even with the same value; ``value``, the second, is for messages only.
 
-    A line that says a thing twice was put together wrongly. ``origin`` begins the message.
+    A line that says a thing twice was put together wrongly. ``found`` has the values read so far by name, and is not
+    changed: the caller adds to it. ``origin`` begins the message.
 
     Raises:
         RequestError: with ``code``: ``found`` has the name already

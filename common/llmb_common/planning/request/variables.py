@@ -100,9 +100,10 @@ VARIABLES = _read_variables()
 class FieldNames(NamedTuple):
     """What a front end calls the variables of a request in its messages: command-line options, or their own names.
 
-    An instance is called with a variable's name and, if need be, its value, and returns text: ``GPU_TYPE=h100``
-    (``GPU_TYPE`` without a value), or ``--gpu-type h100`` where there is an option. For the text ``true`` or no
-    value the option stands alone.
+    Each front end makes its own; without ``options`` variables have their own names. An instance is called with a
+    variable's name and, if need be, its value, and returns text: ``GPU_TYPE=h100`` (``GPU_TYPE`` without a value), or
+    ``--gpu-type h100`` where there is an option. For the text ``true`` or no value the option stands alone. Any name is
+    taken.
     """
 
     options: Mapping[str, str] = MappingProxyType({})

@@ -29,8 +29,9 @@ single NFS server. A site that writes slower says so, or a job that is told to s
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where jobs train outside a container: the Python of an environment that has Megatron-Bridge, for each release.
 
-    It is the section ``engine`` of ``cluster_config.yaml``; paths must be absolute. ``of_release`` returns the path
-    of that of one minor release; None: there is none.
+    It is the section ``engine`` of ``cluster_config.yaml``; ``load_cluster_config`` refuses unknown keys, paths that
+    are not absolute, and releases of another form. ``of_release`` returns the path of that of one minor release; None:
+    there is none.
     """
 
     python: str | None = None
@@ -52,8 +53,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class SiteRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A release of Megatron-Bridge that the site has entered itself: its image, and the files made in that image.
 
-    It is an item of ``releases`` in ``cluster_config.yaml``. None: the site names none. Files must be absolute
-    paths.
+    It is an item of ``releases`` in ``cluster_config.yaml``. None: the site names none. ``load_cluster_config`` refuses
+    unknown keys, and files that are not absolute paths; whether they exist is not looked at.
     """
 
     image: str | None = None
@@ -70,8 +71,9 @@ Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What healthy nodes of this site give under load: ``llmb-run health --fabric`` fails nodes that give less.
 
-    It is the section ``health`` of ``cluster_config.yaml``. A figure of None is not expected of any node; others
-    are above 0. GB/s are 10^9 bytes/s.
+    It is the section ``health`` of ``cluster_config.yaml``, which ``load_cluster_config`` reads. A figure of None is
+    not expected of any node; others are above 0. GB/s are 10^9 bytes/s. Refused are unknown keys, figures of 0 or less,
+    and a tolerance below 0 or of 100 and more.
     """
 
     matrix_tflops: Rate = None
@@ -155,7 +157,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def image_file(self, install: Path, image: str) -> str:
         """Return the file, as text, to which the installer imports a registry's image here; a path comes back as it is.
 
-        ``image`` is a path if it begins with a slash. ``install`` is the installation's folder; the file is in
+        ``image`` is a path if it begins with a slash, else a registry's name (``nvcr.io#nvidia/nemo:26.02.01``, whose
+        file is called ``nvidia+nemo+26.02.01.sqsh``). ``install`` is the installation's folder; the file is in
         ``image_folder``, or else in ``images`` there. Whether it exists is not looked at.
         """
         folder = Path(self.image_folder) if self.image_folder else install / "images"

@@ -55,9 +55,10 @@ _SECONDS = 20.0
 
 
 def gpu_names() -> list[str]:
-    """Return the product name of each of this machine's GPUs, by nvidia-smi and in its order.
+    """Return the product name of each of this machine's GPUs (``NVIDIA H100 80GB HBM3``), in nvidia-smi's order.
 
-    Empty where it is missing, fails or does not answer within 20 seconds. It is asked anew with each call.
+    Equal GPUs are each there. Empty where nvidia-smi is missing, fails or does not answer within 20 seconds. It is
+    asked anew with each call.
     """
     if shutil.which("nvidia-smi") is None:
         return []
@@ -103,9 +104,9 @@ def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
     """Return what planning needs to know of this machine; asks nvidia-smi, or the scheduler's program for its release.
 
     How jobs run is what the request or else the site says; where neither does, it is detected. If no scheduler is
-    found then, a dry run plans for the one whose variables the request has, or, with a GPU type and a number of
-    GPUs, for Slurm. Where a scheduler runs jobs, or the request or the site says ``cpu``, this machine's GPUs are
-    not looked for. What does not answer counts as not there.
+    found then, a dry run plans for the one whose variables the request has, or, with a GPU type other than ``cpu``
+    and a number of GPUs, for Slurm. Where a scheduler runs jobs, or the request or the site says ``cpu``, this
+    machine's GPUs are not looked for. The first GPU's type counts for all. What does not answer counts as not there.
 
     Raises:
         ValueError: the site or the request names no known way of running jobs

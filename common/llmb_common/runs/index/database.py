@@ -53,7 +53,7 @@ class DamagedIndex(Exception):
 
 
 def index_file(install: Path) -> Path:
-    """Return the path of the index of runs of the installation, ``.llmb/index.db``, whether it exists or not."""
+    """Return the path of the index of runs, ``.llmb/index.db`` in the installation ``install``; it need not exist."""
     return install / ".llmb" / "index.db"
 
 
@@ -61,12 +61,13 @@ def index_file(install: Path) -> Path:
 def read_index(install: Path) -> Iterator[sqlite3.Connection]:
     """Yield, for the length of a ``with`` block, a read-only connection to the installation's index of runs.
 
-    It keeps no writer waiting, and waits up to ten seconds for one that commits. The connection is closed at the
-    end.
+    ``install`` is the installation's folder. The index has one table, ``runs``, with a row for each run folder. It
+    keeps no writer waiting, and waits up to ten seconds for one that commits. The connection is closed at the end.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used, as is found now or in the block
         sqlite3.Error: it cannot be read now
+        OSError: its folder may not be looked at
         RuntimeError: the block used the connection wrongly
     """
     with _connection(install, "ro") as connection:
@@ -77,8 +78,9 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
 def open_index(install: Path) -> Iterator[sqlite3.Connection]:
     """Yield, for the length of a ``with`` block, a connection to the installation's existing index, for changes.
 
-    They are committed when the block ends, and dropped on an error; the block itself must not commit. It waits up
-    to 20 seconds for whoever else changes the index. The folder ``.llmb`` is created if missing, an index is not.
+    ``install`` is the installation's folder; the index has one table, ``runs``. The changes are committed when the
+    block ends, and dropped on an error; the block itself must not commit. It waits up to 20 seconds for whoever else
+    changes the index. The folder ``.llmb`` is created if missing, an index is not.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used, as is found now or in the block
@@ -97,12 +99,13 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to the installation's index in SQLite's ``mode`` (``ro``, ``rw``); it is closed at the end.
+    """Yield a connection to the index of ``install`` in SQLite's ``mode`` (``ro``, ``rw``); it is closed at the end.
 
     Raises:
         DamagedIndex: the file is missing, a link, damaged, or of another version
         sqlite3.OperationalError: it is locked, there is no space left, or this user may not write it
         RuntimeError: the caller used the connection wrongly
+        OSError: the file's folder may not be looked at
     """
     file = index_file(install)
     # A link leads to what is not ours to change.
@@ -130,7 +133,7 @@ def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 
 def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, instead_of: int | None = None) -> None:
-    """Build the installation's index beside the present one, then put it in that one's place.
+    """Build the installation's index of runs beside the present one, then put it in that one's place.
 
     An error, also one of ``fill``, which passes, leaves the present one as it is, and nothing half-built behind.
     The folder ``.llmb`` is created if missing.
@@ -172,8 +175,8 @@ def inode_of(file: Path) -> int:
 def make_table(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], None]) -> None:
     """Create the index's table in the empty database behind ``connection``, let ``fill`` write rows, and commit.
 
-    ``fill`` gets the connection, inside the transaction. What it raises passes, and nothing is committed then.
-    ``connection`` must be one without transactions of its own (``isolation_level`` None).
+    The table is ``runs``. ``fill`` gets the connection, inside the transaction. What it raises passes, and nothing is
+    committed then. ``connection`` must be one without transactions of its own (``isolation_level`` None).
 
     Raises:
         sqlite3.Error: the database cannot be written
@@ -266,9 +269,10 @@ _REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
     """Return what the installation's index keeps of the logs of the runs in ``folders``, by folder.
 
-    Folders are paths as the index names them (``RunRow.path``). Runs of which it keeps nothing are left out;
-    whether a log has changed since is for the caller to compare, by ``stamp``. For more than 200 folders it returns
-    those of all runs. Empty where ``folders`` is, and where the index cannot be read or trusted.
+    ``install`` is the installation's folder. Folders are paths as the index names them (``RunRow.path``). Runs of
+    which it keeps nothing are left out; whether a log has changed since is for the caller to compare, by ``stamp``.
+    For more than 200 folders it returns those of all runs. Empty where ``folders`` is, and where the index cannot be
+    read or trusted.
     """
     return _of(install, _FIGURES, LogFigures, folders)
 
@@ -276,9 +280,10 @@ def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigure
 def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
     """Return why the runs in ``folders`` failed, as far as the installation's index keeps it, by folder.
 
-    Folders are paths as the index names them (``RunRow.path``). Runs of which it keeps nothing are left out;
-    whether a log has changed since is for the caller to compare, by ``stamp``. For more than 200 folders it returns
-    those of all runs. Empty where ``folders`` is, and where the index cannot be read or trusted.
+    ``install`` is the installation's folder. Folders are paths as the index names them (``RunRow.path``). Runs of
+    which it keeps nothing are left out; whether a log has changed since is for the caller to compare, by ``stamp``.
+    For more than 200 folders it returns those of all runs. Empty where ``folders`` is, and where the index cannot be
+    read or trusted.
     """
     return _of(install, _REASON, Reason, folders)
 
@@ -286,9 +291,10 @@ def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
 def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
     """Return the rows that ``query`` gives for the runs in ``folders``, each made into a ``kind``, by folder.
 
-    ``query`` is SQL that ends in a condition, to which another is added; ``kind`` is called with a row's columns,
-    each as a positional argument, and its result has a ``folder``. For more than 200 folders it returns those of
-    all runs. Empty where ``folders`` is, and where the index cannot be read or trusted.
+    ``install`` is the installation's folder. ``query`` is SQL that ends in a condition, to which another is added;
+    ``kind`` is called with a row's columns, each as a positional argument, and its result has a ``folder``. For more
+    than 200 folders it returns those of all runs. Empty where ``folders`` is, and where the index cannot be read or
+    trusted.
     """
     if len(folders) > _AT_ONCE:
         return {row.folder: row for row in _ask(install, query, (), kind)}
@@ -299,8 +305,9 @@ def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection
 def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
     """Write figures of runs into the installation's index, in place of what it kept; return whether that worked.
 
-    Runs that the index does not know are left out. A failure is not raised, and nothing is written then, nor where
-    there is no index: it costs the time to read logs again, and nothing else.
+    Each run is found by its ``folder``, in the index of the installation's folder ``install``; runs that this does
+    not know are left out. A failure is not raised, and nothing is written then, nor where there is no index: it costs
+    the time to read logs again, and nothing else.
     """
     return _keep(
         install,
@@ -314,8 +321,9 @@ def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
 def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
     """Write into the installation's index why runs failed, in place of what it kept; return whether that worked.
 
-    Runs that the index does not know are left out. A failure is not raised, and nothing is written then, nor where
-    there is no index: it costs the time to read logs again, and nothing else.
+    Each run is found by the ``folder`` of its entry in ``reasons``, in the index of the installation's folder
+    ``install``; runs that this does not know are left out. A failure is not raised, and nothing is written then, nor
+    where there is no index: it costs the time to read logs again, and nothing else.
     """
     return _keep(install, "UPDATE runs SET why_stamp = :stamp, why = :content WHERE folder = :folder", reasons)
 
@@ -323,7 +331,8 @@ def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
 def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[Reason]) -> bool:
     """Execute the SQL ``statement`` in the installation's index with each of ``items``; return whether that worked.
 
-    It has the items' fields as named parameters (``:stamp``). A failure is not raised, and nothing is written then.
+    ``install`` is the installation's folder. The statement has the items' fields as named parameters (``:stamp``). A
+    failure is not raised, and nothing is written then.
     """
     from llmb_common.base.errors import RecordError  # dry runs keep nothing
 
@@ -338,8 +347,8 @@ def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[
 def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
     """Return (run ID, name) of at most ``most`` runs of the installation, the newest first, as its index has them.
 
-    ``name`` is that of the run and of its folder. Run folders are not looked at, so the answer may be out of date.
-    Empty where the index cannot be read or trusted.
+    ``install`` is the installation's folder; the name is that of the run and of its folder. Run folders are not
+    looked at, so the answer may be out of date. Empty where the index cannot be read or trusted.
     """
     query = "SELECT run_id, name FROM runs ORDER BY created DESC, folder DESC LIMIT ?"
     return _ask(install, query, (most,), lambda run_id, name: (run_id, name))
@@ -348,9 +357,9 @@ def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
 def past_times(install: Path, configuration: str) -> list[PastTime]:
     """Return the step times of the newest runs whose configuration begins with ``configuration``, the newest first.
 
-    Configurations are texts of ``configuration_of``, and case counts. At most 200, and only of runs that say how
-    fast their configuration is; several may be of the same configuration. Empty: there are none, or the index
-    cannot be read or trusted.
+    They are those in the index of the installation's folder ``install``. Configurations are texts of
+    ``configuration_of``, and case counts. At most 200, and only of runs that say how fast their configuration is;
+    several may be of the same configuration. Empty: there are none, or the index cannot be read or trusted.
     """
     query = (
         "SELECT configuration, step_seconds FROM runs WHERE configuration >= ? AND configuration < ?"
@@ -364,8 +373,9 @@ def past_times(install: Path, configuration: str) -> list[PastTime]:
 def past_memory(install: Path, key: str) -> list[float]:
     """Return peak GPU memory as measured over as predicted, for the newest runs whose ``memory_key`` is ``key``.
 
-    They are ratios above 0 (1.1: a tenth more than predicted), at most 200, the newest run's first. Empty: there
-    are none, or the index cannot be read or trusted.
+    ``install`` is the installation's folder, whose index is read. The results are ratios above 0 (1.1: a tenth more
+    than predicted), at most 200, the newest run's first. Empty: there are none, or the index cannot be read or
+    trusted.
     """
     query = "SELECT memory_ratio FROM runs WHERE memory_key = ? AND memory_ratio > 0 ORDER BY created DESC LIMIT ?"
     return _ask(install, query, (key, _NEWEST_OF_KIND), float)
@@ -374,8 +384,8 @@ def past_memory(install: Path, key: str) -> list[float]:
 def past_figures(install: Path, stamp: str) -> list[Past]:
     """Return figures of the newest runs that say how fast their configuration is, the newest first; at most 2000.
 
-    Only those whose ``stamp`` (``LogFigures``) begins with this text. Empty: there are none, or the index cannot be
-    read or trusted.
+    They are those in the index of the installation's folder ``install`` whose ``stamp`` (``LogFigures``) begins with
+    the text ``stamp``. Empty: there are none, or the index cannot be read or trusted.
     """
     query = (
         "SELECT configuration, run_id, figures FROM runs WHERE step_seconds IS NOT NULL"
@@ -387,9 +397,10 @@ def past_figures(install: Path, stamp: str) -> list[Past]:
 def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[..., Item]) -> list[Item]:
     """Return the rows that ``query`` with ``values`` gives in the installation's index, each made into a ``kind``.
 
-    They are in the order of ``query``, whose placeholders ``values`` fills. ``kind`` is called with a row's
-    columns, each as a positional argument. Empty where there is no index, it cannot be read, or somebody who is not
-    trusted may have written it: figures decide verdicts. Trusted are this user, root and the installation's owner.
+    ``install`` is the installation's folder. The rows are in the order of ``query``, whose placeholders ``values``
+    fills. ``kind`` is called with a row's columns, each as a positional argument. Empty where there is no index, it
+    cannot be read, or somebody who is not trusted may have written it: figures decide verdicts. Trusted are this
+    user, root and the installation's owner.
     """
     try:
         # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.

@@ -23,9 +23,9 @@ def real(path: str | Path) -> str:
 def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     """Return the experiments folders of an installation: those inside, those listed outside it, and ``more``.
 
-    They are in this order, those inside in no particular one. Keys and values are texts: the key is a folder's real
-    path, the value the path under which the index knows it: of several names of one folder, the first. They need
-    not exist; the list need not, either.
+    ``install`` is the installation's folder. The folders are in this order, those inside in no particular one. Keys
+    and values are texts: the key is a folder's real path, the value the path under which the index knows it: of
+    several names of one folder, the first. They need not exist; the list need not, either.
 
     Raises:
         RecordError: the list of those outside cannot be read, or is damaged
@@ -41,8 +41,8 @@ def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
 def remember(install: Path, folders: Iterable[str | Path]) -> None:
     """Add those of ``folders`` to the installation's list of experiments folders that exist and are not known yet.
 
-    They are added by their real paths. Folders inside the installation are known. The file is written, and made if it
-    is missing, only if there is something to add.
+    ``install`` is the installation's folder. New ones are added by their real paths. Folders inside the installation
+    are known. The file is written, and made if it is missing, only if there is something to add.
 
     Raises:
         RecordError: the list cannot be read or written, is damaged, or another process does not finish its own change
@@ -58,8 +58,9 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
     """Return the paths, as texts, of all folders that may be a run's, of an installation and of the folders ``more``.
 
-    ``more`` are experiments folders. Those that may be a run's are two levels below an experiments folder, without
-    hidden ones. Whether they contain a record is not looked at. A folder that cannot be read counts as empty.
+    ``install`` is the installation's folder, ``more`` are experiments folders. Those that may be a run's are two
+    levels below an experiments folder, without hidden ones. Whether they contain a record is not looked at. A folder
+    that cannot be read counts as empty.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -89,5 +90,5 @@ def subfolders(folder: str) -> Iterator[str]:
 
 
 def list_file(install: Path) -> Path:
-    """Return the path of the installation's list of experiments folders outside it, whether the file exists or not."""
+    """Return the path of the list of experiments folders outside the installation ``install``; it need not exist."""
     return install / ".llmb" / "experiments.json"

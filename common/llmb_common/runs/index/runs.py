@@ -36,7 +36,7 @@ class RunRow(msgspec.Struct, frozen=True):
 
     name: str
     path: str = msgspec.field(name="folder")
-    """Of the run's folder."""
+    """Of the run's folder, as text; its name in the index and in JSON is ``folder``."""
     experiment_name: str
     workload: str
     state: str
@@ -182,8 +182,8 @@ def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
     """Write ``row`` with ``stamp``, the mark of the run.json that was read, into the index; the caller commits.
 
-    It takes the place of the row of the same folder, if there is one; what that keeps of the run's log stays. An
-    empty ``stamp``: the next query reads run.json again.
+    ``connection`` is to the index. The row takes the place of the row of the same folder, if there is one; what that
+    keeps of the run's log stays. An empty ``stamp``: the next query reads run.json again.
 
     Raises:
         sqlite3.Error: the index cannot be written
@@ -208,9 +208,9 @@ def rows_from(found: Iterable[Sequence[Any]]) -> list[RunRow]:
 def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[str, str]:
     """Return the run folders that the index must read again: by folder, the stamp of its run.json now.
 
-    They are of the index and of ``present``, the paths of all folders that may be a run's now. The stamp is empty
-    where the run is gone. The folders are in no order to rely on, and empty where nothing has changed. Runs that
-    have ended for good are not looked at again while their folder is there. Nothing is written.
+    They are of the index behind ``connection`` and of ``present``, the paths of all folders that may be a run's now.
+    The stamp is empty where the run is gone. The folders are in no order to rely on, and empty where nothing has
+    changed. Runs that have ended for good are not looked at again while their folder is there. Nothing is written.
 
     Raises:
         sqlite3.Error: the index cannot be read
@@ -244,7 +244,8 @@ def _stamp(folder: str) -> str:
 def update(connection: sqlite3.Connection, changed: Mapping[str, str]) -> None:
     """Read the runs in ``changed``, an answer of ``changed_folders``, into the index again; remove those gone.
 
-    Those with an empty stamp are gone. The caller commits.
+    Those with an empty stamp are gone. ``connection`` is to the index; the caller commits. A run whose record cannot
+    be read becomes a row in state ``UNREADABLE``.
 
     Raises:
         sqlite3.Error: the index cannot be written
@@ -259,8 +260,8 @@ def update(connection: sqlite3.Connection, changed: Mapping[str, str]) -> None:
 def _read_run(connection: sqlite3.Connection, folder: Path, stamp: str) -> None:
     """Write the run in ``folder`` into the index, as its run.json says, with the file's ``stamp``; the caller commits.
 
-    ``stamp`` is an answer of ``_stamp``, and not empty. A run whose run.json is damaged, or names another folder,
-    gets the state ``UNREADABLE``, and the stamp's time: it is shown, not hidden.
+    ``connection`` is to the index; ``stamp`` is an answer of ``_stamp``, and not empty. A run whose run.json is
+    damaged, or names another folder, gets the state ``UNREADABLE``, and the stamp's time: it is shown, not hidden.
 
     Raises:
         sqlite3.Error: the index cannot be written

@@ -44,12 +44,14 @@ _SELECT = f"SELECT {', '.join(FIELDS)} FROM runs"
 def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable[Path] = ()) -> list[RunRow]:
     """Return the runs of an installation that ``wanted`` describes (None: all), the newest first; may be empty.
 
-    The index is brought up to date with the run folders first, or built anew; where it cannot be written, the answer is
-    the same, and slower. ``roots`` are experiments folders outside the installation that may not be on its list yet,
-    and are added to it where they exist: whoever submitted the first run there may have been killed before that.
+    ``install`` is the installation's folder. Runs of all users count. The index is brought up to date with the run
+    folders first, or built anew; where it cannot be written, the answer is the same, and slower. ``roots`` are
+    experiments folders outside the installation that may not be on its list yet, and are added to it where they
+    exist: whoever submitted the first run there may have been killed before that.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
+        OSError: one of ``roots`` may not be looked at
     """
     wanted = wanted or RunFilter()
     where, values = _conditions(wanted)
@@ -65,10 +67,10 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
 def find_run(install: Path, word: str) -> RunRow:
     """Return the run that ``word`` names: a run folder, a run's name, run ID, job ID, or the beginning of a run ID.
 
-    They are tried in this order, all but the last exactly; a folder's path may be relative, or lead through links.
-    Of several runs the newest of this user's is meant, else the newest of others'. A number is a job ID or a whole
-    run ID, never the beginning of one: the job may be somebody else's, and a run whose ID begins like it has
-    nothing to do with it. The index is brought up to date first, as in ``find_runs``.
+    They are tried in this order, all but the last exactly; a folder's path may be relative, or lead through links,
+    and an empty ``word`` names no run. Of several runs the newest of this user's is meant, else the newest of
+    others'. A number is a job ID or a whole run ID, never the beginning of one: the job may be somebody else's, and a
+    run whose ID begins like it has nothing to do with it. The index is brought up to date first, as in ``find_runs``.
 
     Raises:
         RequestError: code ``no-run``: there is none (with near names); ``ambiguous``: several run IDs begin with it
@@ -198,7 +200,7 @@ def _build(install: Path, instead_of: int | None = None) -> None:
 def _roots_of_earlier_release(install: Path) -> list[str]:
     """Return the experiments folders outside the installation that an index before version 10 kept itself.
 
-    They are in no order to rely on. Empty where there is no such index, or it cannot be read.
+    They are texts, in no order to rely on. Empty where there is no such index, or it cannot be read.
     """
     try:
         with contextlib.closing(sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True)) as old:
@@ -237,9 +239,9 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
 def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:
     """Return the runs that ``query`` finds in the index, after bringing it up to date with the run folders.
 
-    They are in the order of ``query``; empty: it finds none. ``query`` is SQL for all ``FIELDS``, ``values`` are
-    those of its placeholders. Experiments folders in ``roots`` count, too. An index that is damaged is built anew;
-    one that cannot be used at all is done without, which is slower.
+    ``install`` is the installation's folder. The runs are in the order of ``query``; empty: it finds none. ``query``
+    is SQL for all ``FIELDS``, ``values`` are those of its placeholders. Experiments folders in ``roots`` count, too.
+    An index that is damaged is built anew; one that cannot be used at all is done without, which is slower.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -260,8 +262,9 @@ def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[P
 def _query_index_file(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
     """Return the runs that ``query`` finds in the index's file, brought up to date with the run folders ``present``.
 
-    They are in the order of ``query``; empty: it finds none. ``query`` is SQL for all ``FIELDS``, ``values`` are
-    those of its placeholders. The file is written only if something has changed.
+    ``install`` is the installation's folder. The runs are in the order of ``query``; empty: it finds none. ``query``
+    is SQL for all ``FIELDS``, ``values`` are those of its placeholders. The file is written only if something has
+    changed.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
@@ -280,9 +283,9 @@ def _query_index_file(install: Path, query: str, values: list[Any], present: set
 def _query_in_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
     """Return the runs that ``query`` finds among the run folders ``present``, without changing the index's file.
 
-    They are in the order of ``query``; empty: it finds none. ``query`` is SQL for all ``FIELDS``, ``values`` are
-    those of its placeholders. It uses a copy of the file in memory, or the folders alone where that cannot be read:
-    slow, and always possible.
+    ``install`` is the installation's folder. The runs are in the order of ``query``; empty: it finds none. ``query``
+    is SQL for all ``FIELDS``, ``values`` are those of its placeholders. It uses a copy of the file in memory, or the
+    folders alone where that cannot be read: slow, and always possible.
     """
     # With what the file has, if it can be read, only what has changed since is read from the folders.
     with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory_database() as connection:
@@ -304,9 +307,9 @@ def _rows(
 ) -> list[RunRow]:
     """Return the runs that ``query`` finds, after the index was brought up to date with ``changed``.
 
-    They are in the order of ``query``; empty: it finds none. ``query`` is SQL for all ``FIELDS``, ``values`` are
-    those of its placeholders. ``changed``, an answer of ``changed_folders``, is None where the index is up to date
-    already; else the caller commits.
+    ``connection`` is to the index, or a copy of it. The runs are in the order of ``query``; empty: it finds none.
+    ``query`` is SQL for all ``FIELDS``, ``values`` are those of its placeholders. ``changed``, an answer of
+    ``changed_folders``, is None where the index is up to date already; else the caller commits.
 
     Raises:
         sqlite3.Error: the index cannot be read or written

@@ -230,8 +230,9 @@ def read_log(file: FileIO) -> LogContent:
     """Return what a training log tells: its iterations, and what is wrong with it.
 
     ``file`` is open in binary mode and unbuffered (``open_log``); it is read from its beginning, and stays open, at
-    another position. Where it has no whole record of an iteration, ``iterations`` is empty, or has those of which rank
-    0 printed the time.
+    another position. Records without TFLOP/s get those of rank 0's ``Step Time`` lines, where these are in the log;
+    one without a gradient norm among others that have it counts as damaged, unless its step was skipped. Where it has
+    no whole record of an iteration, ``iterations`` is empty, or has those of which rank 0 printed the time.
 
     Raises:
         OSError: the file cannot be read

@@ -95,8 +95,8 @@ def read_events(path: Path) -> JobEvents:
     """Return what a job recorded of its last start in ``path``, its events.jsonl, and in events.spare beside that.
 
     The latter has the last event for which there was no room. Every field has its default where the job has not
-    started, or the file is missing or cannot be read. Damaged lines are left out, and values of another type count
-    as not recorded; nothing is raised.
+    started, or the file is missing or cannot be read. Damaged lines are left out; a number of another type counts as
+    not recorded, and job ID and nodes become text, whatever they are. Nothing is raised.
     """
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []
@@ -153,15 +153,18 @@ def read_events(path: Path) -> JobEvents:
 
 
 def _belongs_to(event: dict[str, Any], start: dict[str, Any]) -> bool:
-    """Return whether ``event`` is of the job's start ``start``: they agree in job ID, restart and process."""
+    """Return whether ``event`` is of the job's start ``start``: they agree in ``job_id``, ``restart`` and ``pid``.
+
+    Both are entries of events.jsonl; a key that both lack agrees.
+    """
     return all(event.get(key) == start.get(key) for key in ("job_id", "restart", "pid"))
 
 
 def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
     """Return whether the run's file system was full, by the last of the ``later`` events, those after the start.
 
-    They are in order. ``end`` is the event of the job's end, None while it has none; where the job has ended, only
-    if it did because its log could not grow.
+    They are in order, each with its kind under ``event``. ``end`` is the event of the job's end, None while it has
+    none; where the job has ended, only if it did because its log could not grow.
     """
     disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
     return disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL)
@@ -191,9 +194,10 @@ def _events(path: Path) -> list[dict[str, Any]]:
 def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
     """Return what went wrong with a job by the last of its ``events`` that tells, as a clause; empty: nothing did.
 
-    ``events`` are those after its start, in order. ``started`` is the Unix time of its start (None: not known),
-    from which the clause about a job that hung before its first iteration counts the seconds. The clause has no
-    full stop: ``hung after iteration 30: no further one came, the job was ended``.
+    ``events`` are those after its start, in order, each with its kind under ``event``; any other key may be missing.
+    ``started`` is the Unix time of its start (None: not known), from which the clause about a job that hung before
+    its first iteration counts the seconds. The clause has no full stop:
+    ``hung after iteration 30: no further one came, the job was ended``.
     """
     for event in reversed(events):
         last = event.get("exit_code")

@@ -274,11 +274,14 @@ class RunFiles:
 def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
     """Return every run at or below ``folder``, sorted by path, each with a name of its own; empty: there is none.
 
-    ``folder`` may also be a log, which is then the only run, even if it does not exist. A run folder without a log
-    is a run, and so is each log outside the run folders; packed copies of a log that is there as text do not count.
-    A folder that cannot be listed appears as a run with that folder as its log. Hidden folders, links to folders,
-    and folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not searched. ``looked`` is called, without
+    ``folder`` may also be a log, which is then the only run, even if it does not exist. A run folder without a log is
+    a run, and so is each log outside the run folders; packed copies of a log that is there as text do not count. A
+    folder that cannot be listed appears as a run with that folder as its log. Hidden folders, links to folders, and
+    folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not searched. ``looked`` is called, without
     arguments, after each folder that was searched, such as to show progress.
+
+    Raises:
+        OSError: ``folder`` itself may not be looked at
     """
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]
@@ -295,7 +298,7 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
 def _named_by_path(run: RunFiles, folder: Path) -> RunFiles:
     """Return a copy of ``run`` whose name is the path of its log, else of its folder, relative to ``folder``.
 
-    ``folder`` must contain it.
+    ``folder`` must contain it, else it is a ValueError.
     """
     path = run.log or run.folder or folder
     return RunFiles(str(path.relative_to(folder)), run.folder, run.log)

@@ -72,15 +72,15 @@ _FIGURES = attrgetter("figures")
 class Status:
     """How a run ended by its log: its state, a ``reason`` for programs, a ``message`` for people; ``judge`` makes it.
 
-    ``state`` is ``Success``, ``Trained`` (every step, but the run ended badly afterwards), ``Failed``,
-    ``Incomplete`` (healthy, but not all measured iterations are there) or ``Running``. ``reason`` is one word: of
-    Failed ``no_log``, ``unreadable_log``, ``empty_log``, ``no_iterations``, ``ended_early``, ``rank_0_only`` or what
-    ``_first_unhealthy`` gives (``nan_loss``); of Incomplete ``told_to_end``, ``nothing_left``, ``rank_0_only``,
-    ``window_not_reached`` or ``missing_iteration``; of Trained ``ended_badly``; of Running ``waiting`` or
-    ``still_running``. ``message`` is a clause without a period. Both are empty for Success alone. ``iteration`` is the
-    number, as in the log, of the iteration that the reason is about; None: it is about none. The properties
-    ``measured`` and ``not_finite`` are bools: whether the figures count (Success or Trained), and whether NaN or
-    infinity is the reason.
+    ``state`` is ``Success``, ``Trained`` (every step, but the run ended badly afterwards), ``Failed``, ``Incomplete``
+    (healthy, but not all measured iterations are there) or ``Running``. ``reason`` is one word: of Failed ``no_log``,
+    ``unreadable_log``, ``empty_log``, ``no_iterations``, ``ended_early``, ``rank_0_only``, ``nan_loss``,
+    ``inf_loss``, ``nan_grad_norm``, ``inf_grad_norm``, ``nan_figure``, ``nan_iteration`` or ``skipped_iteration``; of
+    Incomplete ``told_to_end``, ``nothing_left``, ``rank_0_only``, ``window_not_reached`` or ``missing_iteration``; of
+    Trained ``ended_badly``; of Running ``waiting`` or ``still_running``. ``message`` is a clause without a period.
+    Both are empty for Success alone. ``iteration`` is the number, as in the log, of the iteration that the reason is
+    about; None: it is about none. The properties ``measured`` and ``not_finite`` are bools: whether the figures count
+    (Success or Trained), and whether NaN or infinity is the reason.
     """
 
     state: State
@@ -117,7 +117,7 @@ class Planned(NamedTuple):
     """How the run ended, where that was not well, as ``TIMEOUT``, ``FAILED, exit code 1`` or ``exit code 1``; else
     ""."""
     told_to_end: bool = False
-    """It was told to end: its state says so, or it ended well after a signal."""
+    """It was told to end: its state is TIMEOUT, PREEMPTED or DEADLINE, or it ended well after a signal."""
     resumes: bool = False
     """It goes on from a checkpoint."""
 
@@ -127,14 +127,14 @@ def judge(
 ) -> Status:
     """Return the status of a run with a readable log: the first thing that speaks against a success, else Success.
 
-    NaN and the like come first and give Failed, also for a run that is alive; any other run that is alive is
-    Running (from rank 0's log, which has no losses, in any case). ``window`` are the iterations to measure.
-    ``planned`` is what the run's files say of its plan and end. ``ending`` is called without arguments, to read how
-    the log ends, and only where the log stops before the last step of a run that is not alive; by default it says
-    nothing. A log without iterations gives Failed with ``no_iterations`` (Incomplete with ``nothing_left`` where an
-    earlier job had trained them all and this one did not fail); that a log has no byte is not told apart here. A
-    log that stops early gives Failed, or Incomplete where the run was told to end and has saved; a log without all
-    iterations of the window gives Incomplete, and a whole run that ended badly Trained.
+    NaN and the like come first and give Failed, also for a run that is alive; any other run that is alive is Running
+    (from rank 0's log, which has no losses, in any case). ``content`` is what the log tells; ``window`` are the
+    iterations to measure. ``planned`` is what the run's files say of its plan and end. ``ending`` is called without
+    arguments, to read how the log ends, and only where the log stops before the last step of a run that is not alive;
+    by default it says nothing. A log without iterations gives Failed with ``no_iterations`` (Incomplete with
+    ``nothing_left`` where an earlier job had trained them all and this one did not fail); that a log has no byte is
+    not told apart here. A log that stops early gives Failed, or Incomplete where the run was told to end and has
+    saved; a log without all iterations of the window gives Incomplete, and a whole run that ended badly Trained.
 
     Raises:
         OSError: ``ending`` cannot read the log
@@ -394,11 +394,12 @@ def analyse(
 ) -> RunTiming:
     """Return what one run's log gives: its status, iterations and times. No file of the run makes it raise.
 
-    A log that is missing or cannot be read gives the status Failed; a missing one of a live run gives Running.
-    ``files`` are the run's log and folder, each perhaps None. ``window`` are the iterations to measure.
-    ``ended_as`` is the run's state where the caller knows it; None: run.json says it. Without a folder it does not
-    count, and nothing is known but the log. ``own_steps``: the window of a run that goes on from a checkpoint
-    counts from there, not from the first step of training; the answer's ``window`` is moved so. Nothing is written.
+    A log that is missing or cannot be read gives the status Failed; a missing one of a live run gives Running. The
+    message of the status Trained is among the ``notices``, too. ``files`` are the run's log and folder, each perhaps
+    None. ``window`` are the iterations to measure. ``ended_as`` is the run's state where the caller knows it; None:
+    run.json says it. Without a folder it does not count, and nothing is known but the log. ``own_steps``: the window
+    of a run that goes on from a checkpoint counts from there, not from the first step of training; the answer's
+    ``window`` is moved so. Nothing is written.
     """
     events = read_events(files.folder / "events.jsonl") if files.folder else JobEvents()
     planned, notices = _planned(files.folder, ended_as, events)
@@ -501,8 +502,9 @@ def _read_document(file: Path, notices: list[str]) -> dict[str, Any]:
 def _recorded_state(record: dict[str, Any]) -> RecordedState:
     """Return what the content of a run.json says of its run, as far as it can be understood.
 
-    The detail is that of the last of its ``states``, the steps are ``max_steps`` of its plan. What is missing or of
-    another form counts as not said; a missing state becomes ``NONE``, which is no known state.
+    ``record`` is that content, with any keys. The detail is that of the last of its ``states``, the steps are
+    ``max_steps`` of its plan. What is missing or of another form counts as not said; a missing state becomes
+    ``NONE``, which is no known state.
     """
     plan = record.get("plan")
     (max_steps,) = _integers(plan, "max_steps")
@@ -529,9 +531,11 @@ _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
 def _how_it_ended(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
     """Return (whether the run is alive, how it ended as a clause, whether it was told to end).
 
-    The clause, as ``TIMEOUT``, ``FAILED, exit code 1`` or ``exit code 1``, is empty where the run is alive, ended
-    well, or nothing is known of its end. Where the record has no end, the exit code in the job's own ``events``
-    counts: nobody may have asked since. A run of an unknown state and without an exit code counts as not alive.
+    ``recorded`` is the run's state on record, an unknown one where there is none. The clause, as ``TIMEOUT``,
+    ``FAILED, exit code 1`` or ``exit code 1``, is empty where the run is alive, ended well, or nothing is known of
+    its end. Where the record has no end, the exit code in the job's own ``events`` counts: nobody may have asked
+    since. It was told to end where the state is TIMEOUT, PREEMPTED or DEADLINE, or where it ended well after a
+    signal. A run of an unknown state and without an exit code counts as not alive.
     """
     if recorded.state in ENDED_STATES - {"COMPLETED"}:
         words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state

@@ -76,9 +76,10 @@ def shorten(name: str, width: int = _NAME_WIDTH) -> str:
 def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
     """Return the documented table of runs as aligned text, with a final newline; without runs it has headings alone.
 
-    A line each for the heading with ``window``, a rule, the columns' names and a second rule, then one for each run
-    with its name, status and figures (``N/A`` where one is missing). Names longer than 90 characters are shortened,
-    unless ``full_names``, which widens the column instead.
+    ``timings`` are the runs, and ``style`` gives heading and unit. A line each for the heading with ``window``, a
+    rule, the columns' names and a second rule, then one for each run with its name, status and figures (``N/A`` where
+    one is missing). Names longer than 90 characters are shortened, unless ``full_names``, which widens the column
+    instead.
     """
     rows = [
         (printable(timing.files.name), [timing.status.state, *_figures(timing, style, _NO_FIGURE)])
@@ -123,10 +124,11 @@ def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
 def _csv(timings: Iterable[RunTiming], style: Style) -> str:
     """Return the runs as CSV with a line of headings and a line for each run; a figure that is missing is empty.
 
-    The columns are ``experiment``, ``status``, ``time_mean_ms`` and ``time_std_ms`` (or the same with the unit
-    ``s``, as the style has it), ``tflops_per_gpu_mean``, ``tflops_per_gpu_std``, ``reason`` and ``iteration``.
-    Lines end with a newline, the last one, too. Names and reasons that a spreadsheet would run as a formula get an
-    apostrophe in front, and control characters are made visible.
+    ``timings`` are the runs, in the order of the lines. The columns are ``experiment``, ``status``, ``time_mean_ms``
+    and ``time_std_ms`` (or the same with the unit ``s``, as the style has it), ``tflops_per_gpu_mean``,
+    ``tflops_per_gpu_std``, ``reason`` and ``iteration``. Lines end with a newline, the last one, too. Names and
+    reasons that a spreadsheet would run as a formula get an apostrophe in front, and control characters are made
+    visible.
     """
     import csv
 
@@ -145,8 +147,9 @@ def _csv(timings: Iterable[RunTiming], style: Style) -> str:
 def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
     """Return the runs as the text of one JSON object, indented, with a final newline.
 
-    Its keys are ``schema`` (1), ``analysis`` (the heading with the window), ``window`` (``first`` and ``last``) and
-    ``runs``, a list of what ``_json_run`` gives for each run. A figure that is missing is null.
+    ``timings`` are the runs, and ``style`` gives heading and unit. Its keys are ``schema`` (1), ``analysis`` (the
+    heading with the window), ``window`` (``first`` and ``last``) and ``runs``, a list of what ``_json_run`` gives for
+    each run. A figure that is missing is null.
 
     Raises:
         OSError: iterations of a run are read from its log only now, and that fails
