@@ -437,9 +437,10 @@ def _option_of_word(
 ) -> list[str] | None:
     """Return the words of the option that a bare word sets of a job: workload, size, dtype, type or number of GPUs.
 
-    ``["--dtype", "fp8"]``; of a workload that says its size, both. The first of these that fits and is among
-    ``options``, the command's, by spelling; upper and lower case are the same. None where it is none of these.
-    ``done``: the words of the line so far; until a workload is among them, nothing else is recognized.
+    ``["--dtype", "fp8"]``, with the word as it was typed; of a workload that says its size, both, as the recipe
+    spells it. None where it is none of these. ``done``: the words of the line so far; while neither ``-w`` nor
+    ``--workload`` is among them, only a workload is recognized, whatever ``options`` has; after that only the others,
+    the first that fits and is among ``options``, the command's by spelling. Upper and lower case are the same.
     ``workspace`` knows the workloads.
 
     Raises:

@@ -420,13 +420,13 @@ def load_job(path: Path) -> Job | FunctionJob:
 
 
 def _check_engine(job: AnyJob, where: str) -> None:
-    """Raise if the job names a Megatron-Bridge release that it cannot run with.
+    """Raise unless the Megatron-Bridge release in the job's ``engine``, which every job has, can run the job.
 
     ``where`` names the file in the message. A release newer than LLMB knows passes.
 
     Raises:
         JobError: the release is older than LLMB knows, between known ones or not just two numbers (``0.6``), or it has
-            no functions and the job names one
+            no functions and the job names a function
     """
     named = isinstance(job, FunctionJob)
     release = release_of(job.engine)

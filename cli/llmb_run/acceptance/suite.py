@@ -392,8 +392,8 @@ def _suite_entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, Sui
 
     The entry says what the test demands, and has no job yet (an empty ``spec``); the path is ``$.tests[2]`` or
     ``$.prescreen[0]``, counted from 0. What a test does not give is as the suite's defaults say, else as of
-    ``SuiteTest``; those defaults do not hold for the pre-screen. ``at``, called with such a path, gives its file and
-    line.
+    ``SuiteTest``. A test of the pre-screen has one repeat, one rerun and no reference unless it gives them itself.
+    ``at``, called with such a path, gives its file and line.
     """
     # What the tests must reach is nothing to the pre-screen: it only has to run.
     screened = SuiteDefaults(repeats=1, reruns=1, reference="none")

@@ -229,7 +229,8 @@ def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
 
     They are the caller's whole environment, changed by the variables and then the options of ``spec``. Settings of the
     framework and options for Slurm are added to those in the environment, and win over equal ones. ``LLMB_INSTALL`` is
-    that of ``workspace``. A dry run has ``DRY_RUN`` as the environment has it, or ``true``.
+    that of ``workspace``. A dry run has ``DRY_RUN`` as the environment has it, or ``true``; any
+    other request keeps that of the environment.
 
     Raises:
         RequestError: an option and a variable of the job set the same, a variable has a wrong form, or there is no

@@ -168,7 +168,7 @@ class _FlatReader:
     def _item(self, text: str, indentation: int, number: int) -> None:
         """Add an item, which ``text`` writes, to the list under the last key of the YAML text.
 
-        ``number`` is that of its line.
+        ``text`` is what follows the dash and its blank, ``indentation`` that of the dash, ``number`` that of its line.
 
         Raises:
             NotFlatError: no list can stand there, the indentation is not the list's, or the item is no plain value

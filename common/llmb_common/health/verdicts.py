@@ -81,8 +81,9 @@ def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], ne
 def _as_fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
     """Return the nodes, with what jobs need of them, in the form that health rules look at.
 
-    Where ``needs`` does not say the type and the number of GPUs in a node, those that most nodes have count; where it
-    names no type and no node has GPUs, all are taken for nodes without GPUs. ``needs`` is not changed.
+    What ``needs`` does not say is filled in, each by itself: the type of most GPUs, of those in ``GPUS`` (empty: there
+    is none), and the number that most nodes with GPUs have (0: none has any). Where it names no type and no node has
+    GPUs, all are taken for nodes without GPUs. ``needs`` is not changed.
     """
     gpus = chain.from_iterable(node.before.gpus for node in nodes)
     types = Counter(type_of(gpu.product or "") for gpu in gpus)

@@ -185,8 +185,8 @@ def held_clock(run: GpuRun) -> str:
 
     ``application clock 1200 MHz of 1980`` where the application clock is below its default. nvidia-smi does not
     show locked clocks; they are told by what they do: in at least three looks, all of ``run.busy``, the clock is
-    the same, below 97 % of the boost clock, with utilization known and no reason for it reported:
-    ``1200 MHz of 1980 under load, constant, and no throttle reason reported``.
+    the same, below 97 % of the boost clock, with utilization known and no reason for it reported but
+    ``applications_clocks_setting``: ``1200 MHz of 1980 under load, constant, and no throttle reason reported``.
     """
     gpu, seen = run.gpu, {look.sm_mhz for look in run.busy}
     if gpu.application_mhz and gpu.default_application_mhz and gpu.application_mhz < gpu.default_application_mhz:

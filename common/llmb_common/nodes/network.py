@@ -177,7 +177,8 @@ class _Port(NamedTuple):
 def _ports(fleet: Fleet) -> Iterator[_Port]:
     """Yield each port of each node that serves GPUs (``_serving_ports``), with the ports to compare it with.
 
-    They come node by node in the fleet's order, and in the node's own within it.
+    Those are all ports of the same name in the fleet, itself among them, and the active ones of its own node that
+    serve GPUs. They come node by node in the fleet's order, and in the node's own within it.
     """
     named: dict[str, list[Adapter]] = {}
     for node in fleet.nodes:

@@ -62,7 +62,7 @@ def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
     """Return the fields of ``NodeSummary`` on the peak of GPU memory, in GiB, by name.
 
     They are ``memory_gib`` and ``memory_reserved_gib``, the highest of all ranks, ``memory_device_gib``, of the
-    smallest GPU, and ``memory_ranks``, how many recorded any. Empty where no rank did.
+    smallest GPU, and ``memory_ranks``, how many recorded any. All four are numbers; empty where no rank recorded any.
     """
     peaks = list(chain.from_iterable(node.peaks for node in nodes))
     if not peaks:

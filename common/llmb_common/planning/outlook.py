@@ -118,8 +118,8 @@ def gpu_hours(plan: JobPlan) -> Span | None:
 def most_gpu_hours(plan: JobPlan) -> float | None:
     """Return the GPU-hours of a job that lasts until its time limit.
 
-    None on CPUs, where no scheduler ends it then, and where the user gave the scheduler a limit of its own
-    (``own_limit``).
+    None on CPUs, without a scheduler, as nothing ends the job then, and where the user gave the scheduler a limit of
+    its own (``own_limit``).
     """
     if plan.device != "cuda" or plan.scheduler is None or plan.scheduler.own_limit:
         return None

@@ -212,7 +212,9 @@ def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
 
 
 def _mean_of_days(groups: Groups) -> float:
-    """Return the natural logarithm of the mean step time in seconds, as the mean of the means of ``groups``.
+    """Return the natural logarithm of the mean step time in seconds, stalls included: the mean of the groups' means.
+
+    ``groups`` are the runs, not their logarithms, in the groups of ``batches``, mostly one for each day.
 
     Raises:
         statistics.StatisticsError: there is no group

@@ -124,8 +124,9 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
 def extras_of(record: RunRecord) -> Extras:
     """Return the checkpoints and profiles of a run, from its plan, its log and the files on disk, as they are now.
 
-    Empty where the run was asked for none. A log that cannot be read counts as one that tells of none. Nothing is
-    written.
+    Its ``missing`` has a clause for what the run was asked for and has not: a loaded checkpoint, a saved one, a
+    profile; empty while the run is live. All of it is empty where the run was asked for none. A log that cannot be
+    read counts as one that tells of none. Nothing is written.
     """
     checkpoint, profile = record.plan.checkpoint, _profile(record)
     loads = checkpoint.load is not None or checkpoint.resume

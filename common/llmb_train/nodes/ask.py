@@ -271,7 +271,8 @@ class _Child:
         To be called after ``end``. The latter two are texts; ``hung``: that the child was late and killed, that it
         cannot be killed, or which tool did not answer. With a child that was late or cannot be killed goes
         ``state``, the kernel's letter for it before it was killed (empty where it was not late). A child that ended
-        without a word has ``died`` (True), too, and one that no signal ends ``stuck`` (True).
+        without a word, or whose answer cannot be read, has ``error`` and ``died`` (True); one that no signal ends has
+        ``hung`` and ``stuck`` (True).
         """
         if self.late or self.stuck:
             hung = {"hung": "killed", "state": self.state, "seconds": self.took}

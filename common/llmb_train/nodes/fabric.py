@@ -186,12 +186,12 @@ class _Step:
 class _Member:
     """One rank in a group of nodes whose all-reduces are timed.
 
-    It is made from, in this order: ``spec`` and ``order`` of ``reduce``; ``group``, the nodes' names; ``port``,
-    where ranks meet on the first of these nodes; ``rank``, from 0, which counts within the group, or among the
-    ranks of the same index where rails are timed; ``index``, from 0, within the node; ``step``, what the rank
-    counts its steps with; ``log``, the file for NCCL's lines. Attributes are also ``device``, ``is_rail``,
-    ``world`` (the number of ranks), ``address`` (of the first node), ``bytes`` (the buffer sizes) and ``patience``,
-    a timedelta: how long the ranks wait for each other.
+    It is made from, in this order: ``spec`` and ``order`` of ``reduce``; ``group``, the nodes' names; ``port``, where
+    ranks meet on the first of these nodes; ``rank``, from 0, which counts within the group, or among the ranks of the
+    same index where rails are timed; ``index``, from 0, within the node; ``step``, what the rank counts its steps
+    with; ``log``, the file for NCCL's lines. The last five are attributes; so are ``device``, ``is_rail``, ``world``
+    (the number of ranks), ``address`` (of the first node), ``bytes`` (the buffer sizes) and ``patience``, a
+    timedelta: how long the ranks wait for each other.
 
     Raises:
         KeyError: ``spec`` or ``order`` lacks something, such as the first node's address

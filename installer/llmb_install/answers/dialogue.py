@@ -321,8 +321,9 @@ class Dialogue:
     def _ask_text(self, question: Question, suggestion: str) -> str | None:
         """Ask ``question`` as a line of typed text, checked at the prompt, and return it stripped; None for empty.
 
-        A path comes back absolute. ``suggestion`` is there to be edited. An installation folder that holds other
-        things must be confirmed, or the question is asked again.
+        Empty is an answer only where the question is not required and may be left empty. A path comes back absolute.
+        ``suggestion`` is there to be edited. An installation folder that holds other things must be confirmed, or the
+        question is asked again.
 
         Raises:
             Back: the user wants the question before this one

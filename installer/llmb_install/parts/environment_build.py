@@ -213,6 +213,9 @@ def is_environment_link(link: Path) -> bool:
     """Return whether ``link`` is a link to a build of the environment of the same name, as the installer makes it.
 
     False also where nothing is there; the build need not exist.
+
+    Raises:
+        OSError: before Python 3.14, the folder above is closed to this user
     """
     return link.is_symlink() and build_names(link.name).match(str(link.readlink())) is not None
 
@@ -267,9 +270,9 @@ def failed_program_error(
 def _index_refusal(build: Build, output: str) -> Unavailable | None:
     """Ask the indexes for the package that uv's ``output`` complains about, and return why they refuse it, not raised.
 
-    ``output`` is uv's last lines, ``build`` has the lock file and the indexes. None: it is about no package of the
-    lock, or they have it. uv calls a package unknown that an index refuses to show, and takes an error page for a
-    damaged archive.
+    ``output`` is uv's last lines, ``build`` has the lock file and the indexes. A download that broke off is such an
+    error, too. None: it is about no package of the lock, or they have it. uv calls a package unknown that an index
+    refuses to show, and takes an error page for a damaged archive.
 
     Raises:
         OSError: the lock file cannot be read

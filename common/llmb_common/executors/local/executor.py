@@ -98,8 +98,8 @@ def _not_started(record: RunRecord) -> Finding:
     """Return what has become of a run on this machine whose script has not begun.
 
     An empty finding while it may still begin, and of a run on record as NOT_SUBMITTED or LOST; NOT_SUBMITTED where
-    whoever started it is gone, and its state is more than 10 s old. Its ``unknown`` says so where it was started on
-    another machine.
+    whoever started it is gone or not on record, and its state is more than 10 s old. Its ``unknown`` says so where it
+    was started on another machine.
     """
     if record.state in (NOT_SUBMITTED, LOST):
         return Finding()

@@ -226,8 +226,8 @@ class _References:
         """Return what bus bandwidth is usual of a kind that the first round has; None: too few groups to say.
 
         ``groups`` are those of the kind in the first round. Groups of later rounds count, too, if all their nodes were
-        fast at first: they show better how much healthy ones differ. The limit is the site's expectation where that is
-        stricter.
+        fast at first: they show better how much healthy ones differ; with few nodes, all of them count. The limit is
+        the site's expectation where that is stricter.
         """
         if self._few_nodes:
             values = _figures([*groups, *self._later.get(kind, ())])

@@ -105,8 +105,9 @@ def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
 
     How jobs run is what the request or else the site says; where neither does, it is detected. If no scheduler is
     found then, a dry run plans for the one whose variables the request has, or, with a GPU type other than ``cpu``
-    and a number of GPUs, for Slurm. Where a scheduler runs jobs, or the request or the site says ``cpu``, this
-    machine's GPUs are not looked for. The first GPU's type counts for all. What does not answer counts as not there.
+    and a number of GPUs, for Slurm; else jobs run on this machine. Where a scheduler runs jobs, or the request or the
+    site says ``cpu``, this machine's GPUs are not looked for. The first GPU's type counts for all. What does not
+    answer counts as not there.
 
     Raises:
         ValueError: the site or the request names no known way of running jobs
