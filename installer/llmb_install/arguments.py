@@ -189,7 +189,8 @@ def given_by_flags(options: argparse.Namespace) -> Given:
 def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Split the secrets from ``argv``: return the other words, and the secrets by environment variable, to be set.
 
-    The other words keep their order. The flags are ``--hf-token`` and ``--ngc-api-key``, with the value behind ``=``
+    The other words keep their order. The flags are ``--hf-token`` and ``--ngc-api-key`` (for the variables ``HF_TOKEN``
+    and ``NGC_API_KEY``), with the value behind ``=``
     or as the next word; of one that is given twice the last value holds. The dictionary has one more variable,
     ``LLMB_INSTALL_KEEPS`` (``KEPT``), which lists the variables of those that were given, with commas; without
     secrets it is empty. Sets no environment variable itself.

@@ -356,6 +356,11 @@ def test_a_play_file_is_read_before_anything_is_built(stage, tmp_path, text, tex
     texts(done.err)
 
 
+def test_choices_in_a_play_file_may_be_in_any_case(stage, tmp_path):
+    (tmp_path / "play.yaml").write_text("cluster_type: LOCAL\ngpu_type: CPU\nruntime: NONE\nworkloads: all\n")
+    assert stage("--play", "play.yaml").became
+
+
 def test_a_play_file_that_only_a_yaml_parser_can_read_is_for_the_next_stage(stage, tmp_path):
     (tmp_path / "play.yaml").write_text("{cluster_type: nonsense}\n")
     assert stage("--play", "play.yaml").became

@@ -262,10 +262,10 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
     def frozen(self, workloads: Sequence[SuiteWorkload]) -> list[SuiteWorkload]:
-        """Return ``workloads``, as planned now, as copies with the references and scatter of the beginning.
+        """Return ``workloads``, as planned now, as copies with the references, scatter and earlier runs of then.
 
-        They must be in the suite's order, and as many (else ValueError). Whether one evening is judged is as it was
-        then, too.
+        There must be as many as at the campaign's beginning (else ValueError), in the same order, which is not
+        checked. Whether one evening is judged is as it was then, too.
         """
         return [
             replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier, evening=self.evening)

@@ -66,7 +66,8 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
     """Return what would not be the same if the run of ``record`` were started again today; empty: nothing.
 
     Compared are the batch script first, then what the run's manifest has, in this order: LLMB's version and commit,
-    recipe, training code, supervisor and image. ``recipe_folder`` has the recipe as it is today. Nothing is started
+    recipe, training code, supervisor and image; one that only the run's manifest or only today's has counts as
+    different. ``recipe_folder`` has the recipe as it is today. Nothing is started
     or written.
 
     Raises:

@@ -112,11 +112,9 @@ def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
         return slow_runs(Workspace(), runs, filters)
     paths = [Path(word) for word in runs]
-    # Logs, and folders with logs and without a record. Of a word that is too long for a name, pathlib would raise.
+    # Logs, and folders with logs and without a record.
     foreign = [
-        path
-        for path in paths
-        if os.path.isfile(path) or (os.path.isdir(path) and not (path / "run.json").exists())  # noqa: PTH112, PTH113
+        path for path in paths if os.path.isfile(path) or (os.path.isdir(path) and not (path / "run.json").exists())
     ]
     names = [word for word in runs if Path(word) not in foreign]
     found = [_explain_logs(path) for path in foreign]

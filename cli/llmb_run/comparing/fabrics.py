@@ -27,7 +27,6 @@ def are_fabrics(words: list[str]) -> bool:
     bytes, if they can be read. True without words. ``read_fabric`` finds out whether such a file really holds a
     measurement.
     """
-    # os.path says no of a word that is too long for a name, where pathlib raises.
     if not all(map(os.path.isfile, words)):
         return False
     return all(Path(word).suffix == ".json" or are_nccl_tests([word]) for word in words)

@@ -103,10 +103,10 @@ def answer(test: NcclTest) -> str:
     """Return the first line on a test of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and why.
 
     Such as ``ok: all_reduce on 2 nodes, 16 GPUs: 480.0 GB/s bus bandwidth at 8 GiB; no wrong values``; it has no
-    newline and no full stop, and ends in ``values not checked`` where the test did not look for wrong ones. What
+    newline and no full stop. An ``ok`` ends in ``values not checked`` where the test did not look for wrong ones. What
     the output does not say is ``an unnamed collective`` or ``an unknown number of GPUs``. A test has failed with
-    wrong values, without figures or with problems; it is incomplete where the output has no end. The bandwidth,
-    that of the largest size, is left out where no size has any.
+    wrong values, without figures or with problems, the first of these being the reason; otherwise it is incomplete
+    where the output has no end. The bandwidth, that of the largest size, is left out where no size has any.
     """
     what = test.collective or "an unnamed collective"
     nodes = f"{counted(len(test.nodes), 'node')}, " if test.nodes else ""

@@ -43,8 +43,7 @@ def selected_runs(
         RecipeError: no recipe has that workload, and a recipe's catalogue cannot be read to suggest one
         OSError: a word's path may not be looked at, or the record of a live run not be read to change it
     """
-    # os.path says no of a word that is too long for a name, where pathlib raises.
-    paths = [word for word in runs if os.path.exists(word)]  # noqa: PTH110
+    paths = [word for word in runs if os.path.exists(word)]
     wanted: list[Path | RunRow] = [Path(word) for word in paths]
     names = [word for word in runs if word not in paths]
     with no_garbage():

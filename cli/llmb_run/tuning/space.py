@@ -142,7 +142,8 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
 def _documented_values(base: PlannedJob, row: Row) -> dict[str, str]:
     """Return what a documented row says of the columns and settings that a tuning may search, as text by name.
 
-    ``base`` is the tuning's, whose recipe has the row.
+    Every column is there, also where the row says nothing of it; a setting only where the row has it. ``base`` is
+    the tuning's, whose recipe has the row.
 
     Raises:
         RecipeError: the recipe's catalogue cannot be read, or lacks the row's function

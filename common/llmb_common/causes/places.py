@@ -103,7 +103,7 @@ class Places:
         """Take over the first rank of each node and the PCIe addresses of its GPUs from the nodes' own records.
 
         The GPU with index I on a node is that of the node's first rank plus I; GPUs without an address are left out.
-        They replace what was known of these nodes.
+        A first rank replaces the node's former one, an address what was known of the same address on that node.
         """
         for node in found.nodes:
             self.first[node.host] = node.rank

@@ -168,8 +168,8 @@ def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """Return (what multi-head latent attention saves of a token for the backward pass, the shapes of its matrices).
 
     ``a`` has the numbers of the model, ``s`` the widths of its latent attention, which must be known (else an
-    assertion fails). Saved are compressed queries and keys before and after their norms, then whole ones. A shape is
-    (outputs, inputs).
+    assertion fails). Saved is first what ``_saved_around_mixer`` gives, then compressed queries and keys before and
+    after their norms, then whole ones. A shape is (outputs, inputs).
     """
     assert s.latent is not None
     q, kv, head, position, value = s.latent

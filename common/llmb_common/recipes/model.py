@@ -302,7 +302,8 @@ class ModelFlops(NamedTuple):
 
     ``attention`` has the products with its weights, and those of queries with keys and values. ``mlp`` has those of
     dense MLPs and of the experts that a token goes to. ``embedding`` is the product with the vocabulary at the
-    output. The property ``total`` is the sum of the three, an int. ``model_flops`` makes it.
+    output. The property ``total`` is the sum of the three, an int. ``model_flops`` makes it, for models
+    of which every layer is attention and an MLP.
     """
 
     attention: int

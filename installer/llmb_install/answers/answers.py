@@ -55,7 +55,7 @@ def complete_answers(
 ) -> Answers:
     """Return all answers of an installation: those in ``given``, checked, and defaults for the others.
 
-    None counts as not given. Choices may be in any case; paths become absolute, and names of workloads full; they
+    None counts as not given. Choices must be in lower case. Paths become absolute, and names of workloads full; they
     must be in ``recipes``, which are all by name. ``workloads: all`` becomes those that have a configuration for the
     GPU type; beside other names, ``all`` is every recipe. The defaults depend on the answers alone, not on the
     machine, except for ``arch`` of a CPU installation. ``where`` names the play file ("": there is none), and
@@ -67,7 +67,6 @@ def complete_answers(
         ConfigError: a value in the play file ``where`` is of a type that its field does not have; with its line
         RecipeError: a recipe's catalogue cannot be read
     """
-    given = _in_lower_case(given)
     check_answers(given, recipes, where, lines)
     values = with_defaults({key: value for key, value in given.items() if value is not None})
     names = expand_workloads(values["workloads"], recipes)
@@ -83,20 +82,6 @@ def complete_answers(
         if path and question.kind.is_path:
             values[question.field] = str(user_path(str(path), f"{question.field} {path}"))
     return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
-
-
-def _in_lower_case(given: Given) -> Given:
-    """Return a copy of ``given`` with the answers to multiple-choice questions in lower case, as recipes spell them.
-
-    ``H100`` becomes ``h100``. Other answers stay, such as names of workloads and what is no choice of its question.
-    """
-    choices = {question.field: question.choices for question in QUESTIONS if question.choices}
-    spelled = dict(given)
-    for field, known in choices.items():
-        value = given.get(field)
-        if isinstance(value, str) and value.lower() in known:
-            spelled[field] = value.lower()
-    return spelled
 
 
 def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: str = "") -> None:
@@ -177,7 +162,7 @@ def stored_answers(install: Path) -> Answers | None:
     require_trusted(path, install)
     data, lines = read_given(path)
     given = {"schema": 1, **data, "install_path": str(install)}
-    answers = convert(_in_lower_case(given), lines, Answers, str(path), ConfigError)
+    answers = convert(given, lines, Answers, str(path), ConfigError)
     workloads = answers.workloads or ("all",)  # none where all were removed
     try:
         # What another release asks besides may come with the next command, and its clone may lack a workload.

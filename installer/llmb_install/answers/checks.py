@@ -37,7 +37,8 @@ def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text)
 
     ``also``: keys that are allowed besides the answers, such as secrets; they are returned among them. ``load``
     (``load_text`` or ``load_flat``) parses the text: it gets that, the path and the class of errors. Keys must be
-    spelled in full and in lower case; the message on an unknown one suggests the nearest.
+    spelled in full and in lower case; the message on an unknown one suggests the nearest. Choices may be in any
+    case, and are returned in lower case.
 
     Raises:
         ConfigError: the file is missing or unreadable, is no YAML, is empty, is of a newer release, or has an
@@ -62,7 +63,21 @@ def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text)
             "\n".join([*unknown[:_MOST_UNKNOWN], *more]),
             remedy="remove the key or correct its name; git pull in the clone if a newer release wrote the file",
         )
-    return data, lines
+    return _in_lower_case(data), lines
+
+
+def _in_lower_case(given: Given) -> Given:
+    """Return a copy of ``given`` with the answers to multiple-choice questions in lower case, as recipes spell them.
+
+    ``H100`` becomes ``h100``. Other answers stay, such as names of workloads and what is no choice of its question.
+    """
+    choices = {question.field: question.choices for question in QUESTIONS if question.choices}
+    spelled = dict(given)
+    for field, known in choices.items():
+        value = given.get(field)
+        if isinstance(value, str) and value.lower() in known:
+            spelled[field] = value.lower()
+    return spelled
 
 
 def check_answers(
@@ -112,7 +127,7 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
     path that the kind of jobs cannot use. The errors are yielded, not raised. ``workloads`` are those that exist:
     an unknown one is an error. ``at``, called with a field's name, gives the beginning of a message about it.
     """
-    name = str(given["cluster_type"]).lower()
+    name = given["cluster_type"]
     without = not traits_of(name).containers and given.get("runtime") not in (None, "none")
     if without:
         yield RequestError(
@@ -129,7 +144,7 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
                 f"{given.get('cluster_type')}, runtime {given.get('runtime') or 'the default'}",
                 remedy=f"leave {question.field} out, or correct cluster_type or runtime",
             )
-    if uses_images(given) and given["gpu_type"].lower() == "cpu":
+    if uses_images(given) and given["gpu_type"] == "cpu":
         yield RequestError(
             f"{at('gpu_type')}the container images are for GPUs, and gpu_type is cpu",
             remedy="choose runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
@@ -166,7 +181,7 @@ def listed_engines(value: object) -> list[str]:
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
     """Return the error of one answer whose type, choice or form is wrong by itself; None: it is right.
 
-    A choice may be in any case. The error is returned, not raised, and its message begins with ``at``
+    A choice must be in lower case. The error is returned, not raised, and its message begins with ``at``
     (``FILE:LINE: ``, or empty) and the field: ``gpu_type 'h10' is unknown``. None as a ``value`` is no answer, and
     an empty text for a question without choices never wrong. The disk is not looked at.
     """
@@ -179,7 +194,7 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
             problem = f" is {value!r}, which is neither true nor false"
             remedy = "write true or false, without quotes"
     elif question.choices:
-        if str(value).lower() not in question.choices:
+        if value not in question.choices:
             near = did_you_mean(str(value).lower(), question.choices)
             problem = f" {value!r} is unknown{near}"
             remedy = f"use one of {', '.join(question.choices)}"

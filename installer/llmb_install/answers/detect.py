@@ -245,7 +245,7 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
     """
     if not recipes or given["workloads"] in ("all", ["all"]):
         return  # all are those that can
-    gpu_type = str(given["gpu_type"]).lower()
+    gpu_type = given["gpu_type"]
     for name in without_rows(expand_workloads(given["workloads"], recipes), recipes, gpu_type):
         known = sorted({known.gpu for known in recipes[name].configurations} - {"any"})
         yield RequestError(

@@ -17,12 +17,12 @@ Given = dict[str, Any]
 
 
 def on_slurm(given: Given) -> bool:
-    """Return whether jobs are submitted to Slurm, by the answer ``cluster_type`` in any case.
+    """Return whether jobs are submitted to Slurm, by the answer ``cluster_type``.
 
     ``given`` are answers by field. False as long as that is unanswered, where it names no kind of cluster, and for
     every kind but Slurm.
     """
-    name = str(given.get("cluster_type")).lower()
+    name = given.get("cluster_type", "")
     return name in names() and traits_of(name).slurm_options
 
 
@@ -30,17 +30,17 @@ def uses_images(given: Given) -> bool:
     """Return whether jobs run in container images: on Slurm, unless the answer ``runtime`` is ``none``.
 
     An unanswered ``runtime`` counts as a container. False as long as ``cluster_type`` is unanswered. ``given`` are
-    answers by field, ``runtime`` in lower case.
+    answers by field.
     """
     return on_slurm(given) and given.get("runtime") != "none"
 
 
 def on_cpus(given: Given) -> bool:
-    """Return whether jobs train on CPUs: ``gpu_type`` is ``cpu``, in any case; False as long as it is not answered.
+    """Return whether jobs train on CPUs: ``gpu_type`` is ``cpu``; False as long as it is not answered.
 
     ``given`` are answers by field.
     """
-    return str(given.get("gpu_type")).lower() == gpus.CPU
+    return given.get("gpu_type") == gpus.CPU
 
 
 def brings_engine(given: Given) -> bool:
@@ -125,10 +125,10 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
 def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
     """Return ``workload``, ``image`` and ``engine`` of each recipe in ``clone``, as far as it has them, by workload.
 
-    ``clone`` is the repository's folder, in which ``*/recipe.yaml`` are the recipes. Each of the three is the text
-    behind its key. Read without a YAML parser, for checks before anything is installed. A recipe that names no
-    workload is left out; a key that it lacks is absent. The workloads are in no particular order. Empty where there
-    are no recipes, or is no such folder.
+    ``clone`` is the repository's folder, in which ``*/recipe.yaml`` are the recipes. Each of the three is the first
+    word behind its key, without quotes. Read without a YAML parser, for checks before anything is installed. A recipe
+    that names no workload is left out; a key that it lacks is absent. The workloads are in no particular order.
+    Empty where there are no recipes, or is no such folder.
 
     Raises:
         OSError: a recipe cannot be read

@@ -23,7 +23,7 @@ from llmb_install.answers import answers as answers_module
 from llmb_install.answers import checks, detect
 from llmb_install.answers.answers import as_given, load_recipes, required_answers, stored_answers
 from llmb_install.answers.checks import listed_engines, path_problems
-from llmb_install.answers.given import Given, answer_text, expand_workloads, on_slurm
+from llmb_install.answers.given import Given, answer_text, expand_workloads, on_cpus, on_slurm
 from llmb_install.answers.questions import QUESTIONS, Answers, merged_answers, missing_questions
 from llmb_install.commands import upkeep
 from llmb_install.installation import Installation
@@ -460,7 +460,7 @@ def _gres_answer(given: Given) -> Given:
     name = given.get("gpu_partition")
     if given.get("cluster_type") is not None and not on_slurm(given):
         return {}
-    if name is None or str(given.get("gpu_type")).lower() == "cpu":
+    if name is None or on_cpus(given):
         return {}
     has_gpus = any(one.gpus_per_node for one in detect.all_partitions() if one.name == name)
     return {"gres": True} if has_gpus else {}

@@ -78,7 +78,8 @@ class Charts(Artefact):
     def lacks(self) -> list[EnvironmentLacks]:
         """Return the error that no package index has vl-convert-python for this machine, in a list; empty: one has it.
 
-        Empty also where pip or uv may know more than this process. Asks over the network; the error is not raised.
+        Empty also where pip or uv may know more than this process, else an index that does not answer is such an error.
+        Asks over the network; the error is not raised.
 
         Raises:
             OSError: the folder of certificates cannot be listed

@@ -419,7 +419,7 @@ def private_files(install: Path) -> Small:
         a folder that is closed to this user.
         """
         # Not Path.exists, which raises where a colleague may not look.
-        noted = os.path.exists(install / _NOTE)  # noqa: PTH110
+        noted = os.path.exists(install / _NOTE)
         earlier = [enroot_credentials_path(os.environ)] if noted else []
         found = []
         for path in (hf_token_path(install), key_path(install), *earlier):

@@ -167,7 +167,7 @@ def install_argv(
     further options. uv calls that unsafe, because a package may come from another index than expected; here the hashes
     decide. ``cache`` lies beside the environment and is not the user's: files are linked from there, not written
     twice, and nothing of it counts against the quota of a home folder. Of ``settings`` only the options are in the
-    line.
+    line, without those that ``arguments`` have; its other part belongs in uv's environment.
     """
     options = ["--index-strategy", "unsafe-best-match", "--link-mode", "hardlink", "--cache-dir", str(cache)]
     words = list(arguments)
@@ -210,7 +210,7 @@ def repair_environment() -> None:
         except KeyError:
             os.environ["HOME"] = "/nonexistent"
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"):
-        if not os.path.exists(os.environ.get(name) or os.devnull):  # noqa: PTH110
+        if not os.path.exists(os.environ.get(name) or os.devnull):
             del os.environ[name]
 
 

@@ -77,8 +77,7 @@ def find_run(install: Path, word: str) -> RunRow:
         RecordError: the list of folders outside the installation cannot be read
     """
     folder = Path(word).absolute()
-    # os.path says no of a word that is too long for a name, where pathlib raises.
-    here = _rows_where(install, "name", folder.name) if word and os.path.isdir(folder) else []  # noqa: PTH112
+    here = _rows_where(install, "name", folder.name) if word and os.path.isdir(folder) else []
     found = [row for row in here if real(row.folder) == real(folder)]
     # An unreadable record has an empty run ID, which names nothing.
     names = ("name", "run_id", "job_id") if word else ()

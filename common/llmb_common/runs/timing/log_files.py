@@ -10,7 +10,7 @@ reader with SIGBUS, and both ways take the same time.
 """
 
 # Path objects would take longer than all the rest of a search:
-# ruff: noqa: PTH113, PTH118, PTH119, PTH208
+# ruff: noqa: PTH118, PTH119, PTH208
 
 from __future__ import annotations
 
