@@ -99,6 +99,7 @@ def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str)
 def _workload_for(arguments: Sequence[str]) -> str:
     """Return the name of a workload that has the size which ``arguments`` ask for, for an example.
 
+    ``arguments`` are words of the command line; any of them, or what is behind its ``=``, may be the size.
     Workloads of Megatron-Bridge's catalogue come last. ``pretrain_llama3.1`` where they ask for no size but ``smoke``,
     or none has it.
 

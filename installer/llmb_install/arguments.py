@@ -36,7 +36,7 @@ Reader = Callable[[Call], dict[str, Any]]
 """
 
 
-def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
+def runs_remain_error(doing: str, names: Sequence[str]) -> EnvironmentLacks:
     """Return the error, code ``live-runs``, that ``doing`` is refused because the runs ``names`` have not ended.
 
     ``doing`` is the beginning of the message, such as ``cannot uninstall /path``, without a colon; ``names`` are texts
@@ -85,7 +85,7 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
     if words[:1] == [command.name]:
         words.pop(0)
     elif words and not words[0].startswith("-"):
-        raise refusing.no_such_command(program, words)
+        raise refusing.unknown_command_error(program, words)
     call = Call(command, program, tuple(words))
     found = read(call)
     values = {option.name: _option_value(call, option, found[option.name]) for option in command.options}
@@ -127,12 +127,12 @@ def _checked_text(call: Call, option: Option, text: str) -> str:
             single line, or none of the choices
     """
     if text.startswith("-"):  # another option: click takes it for the value
-        raise refusing.no_value(call, option.flag)
+        raise refusing.missing_value_error(call, option.flag)
     check_argument(option.flag, text)  # what no option takes: an empty path would mean the current folder
     if not option.choices:
         return text
     if text.lower() not in option.choices:
-        raise refusing.no_such_choice(option, text)
+        raise refusing.unknown_choice_error(option, text)
     return text.lower()
 
 

@@ -14,8 +14,8 @@ from llmb_install.options import Call, Option
 _WIDEST_TERM = 30
 """click's, for the first of two columns."""
 _COMPLAINTS = {
-    r"argument (\S+): expected .*argument": refusing.no_value,
-    r"argument (\S+): ignored explicit argument .*": refusing.no_value_wanted,
+    r"argument (\S+): expected .*argument": refusing.missing_value_error,
+    r"argument (\S+): ignored explicit argument .*": refusing.unwanted_value_error,
     r"the following arguments are required: ([^ ,]+).*": refusing.missing_argument_error,
 }
 
@@ -86,7 +86,7 @@ def read(call: Call) -> dict[str, Any]:
     found, rest = _Parser(call).parse_known_intermixed_args(call.words)
     for word in rest:
         if word.startswith("-") and word != "--":
-            raise refusing.no_such_option(call, word.partition("=")[0])
+            raise refusing.unknown_option_error(call, word.partition("=")[0])
     refusing.refuse_extra_words(call, rest)
     return vars(found)
 

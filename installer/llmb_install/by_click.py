@@ -96,12 +96,12 @@ def read(call: Call) -> dict[str, Any]:
     except click.exceptions.Exit as done:
         raise SystemExit(done.exit_code) from None
     except click.NoSuchOption as error:
-        raise refusing.no_such_option(call, error.option_name) from error
+        raise refusing.unknown_option_error(call, error.option_name) from error
     except click.MissingParameter as error:
         raise refusing.missing_argument_error(call, _term_of(error.param)) from error
     except click.BadOptionUsage as error:
         # click has one exception for a value too many and for a missing one.
-        wrong = refusing.no_value_wanted if "does not take" in error.message else refusing.no_value
+        wrong = refusing.unwanted_value_error if "does not take" in error.message else refusing.missing_value_error
         raise wrong(call, error.option_name) from error
     except click.UsageError as error:
         message = error.format_message().rstrip(".")

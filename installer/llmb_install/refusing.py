@@ -47,7 +47,7 @@ def missing_argument_error(call: Call, term: str) -> RequestError:
     return usage_error(call, f"{term} is missing")
 
 
-def no_value(call: Call, flag: str) -> RequestError:
+def missing_value_error(call: Call, flag: str) -> RequestError:
     """Return the error, code ``usage``, that the option ``flag`` has no value; not raised here.
 
     ``flag`` has its dashes; ``call`` is the command line, whose help the remedy names.
@@ -55,7 +55,7 @@ def no_value(call: Call, flag: str) -> RequestError:
     return usage_error(call, f"{flag} has no value")
 
 
-def no_value_wanted(call: Call, flag: str) -> RequestError:
+def unwanted_value_error(call: Call, flag: str) -> RequestError:
     """Return the error, code ``usage``, that the option ``flag``, a switch, was given a value; not raised here.
 
     ``flag`` has its dashes; ``call`` is the command line, whose help the remedy names.
@@ -63,7 +63,7 @@ def no_value_wanted(call: Call, flag: str) -> RequestError:
     return usage_error(call, f"{flag} takes no value")
 
 
-def no_such_option(call: Call, flag: str) -> RequestError:
+def unknown_option_error(call: Call, flag: str) -> RequestError:
     """Return the error, code ``usage``, that the command has no option ``flag``; raise for one of an earlier release.
 
     ``call`` is the command line; ``flag`` has its dashes, and no value. The message names the nearest option, if any,
@@ -91,7 +91,7 @@ def no_such_option(call: Call, flag: str) -> RequestError:
     return usage_error(call, f"no such option: {flag}{did_you_mean(flag, known)}", instead)
 
 
-def no_such_command(program: str, words: Sequence[str]) -> RequestError:
+def unknown_command_error(program: str, words: Sequence[str]) -> RequestError:
     """Return the error, code ``usage``, that there is no command ``words[0]``; not raised here.
 
     The message names the nearest one, if any, and the remedy is a line that works with it, else lists all commands.
@@ -106,7 +106,7 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
     )
 
 
-def no_such_choice(option: Option, text: str) -> RequestError:
+def unknown_choice_error(option: Option, text: str) -> RequestError:
     """Return the error, code ``usage``, that ``text`` is none of the choices of ``option``; not raised here.
 
     ``option`` must have choices. The message names the nearest one, if any, and the remedy lists all.

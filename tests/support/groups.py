@@ -10,6 +10,7 @@ A file is a group, so that its module's fixtures are made once, except where the
 from __future__ import annotations
 
 import random
+from functools import cache
 from pathlib import Path, PurePath
 
 import pytest
@@ -84,9 +85,18 @@ others follow."""
 
 def group_of(nodeid: str) -> str:
     """The group of the test ``folder/file.py::test``."""
-    path = PurePath(nodeid.partition("::")[0])
-    if path.stem in SPREAD:
-        return nodeid
+    group = _group_of_file(_file_of(nodeid))
+    return nodeid if group in SPREAD else group
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+@cache
+def _group_of_file(file: str) -> str:
+    """The group of a file's tests; of one of ``SPREAD`` its name."""
+    path = PurePath(file)
     if path.stem in TOGETHER:
         return TOGETHER[path.stem]
     if path.parent.name in FOLDERS and path.stem not in ALONE:
@@ -97,7 +107,7 @@ def group_of(nodeid: str) -> str:
 def arrange(items: list[pytest.Item]) -> None:
     """Sort ``items`` so that the groups start in the order of ``FIRST``."""
     places = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(group_of(item.nodeid), places.get(item.path.stem, len(places))))
+    items.sort(key=lambda item: places.get(_group_of_file(_file_of(item.nodeid)), len(places)))
 
 
 def _by_file(items: list[pytest.Item]) -> dict[Path, list[pytest.Item]]:

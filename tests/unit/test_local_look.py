@@ -328,7 +328,7 @@ def test_this_machine_is_the_only_node_and_answers_by_its_name(monkeypatch: pyte
     with local.hold(NodeRequest(name="look")) as held:
         assert list(held.nodes) == [name]
         assert dict(held.addresses) == {name: "127.0.0.1"}
-        assert PORT_BASE <= held.port <= held.port + MOST_GROUPS <= PORT_BASE + PORT_COUNT
+        assert PORT_BASE <= held.first_port <= held.first_port + MOST_GROUPS <= PORT_BASE + PORT_COUNT
         answer = held.run(["bash", "-c", "echo one; echo two >&2; exit 3"], 20.0)
         assert (answer.status, answer.output, answer.errors) == (3, "one\n", "two\n")
         assert list(held.unreached(answer)) == []

@@ -12,7 +12,7 @@ import pytest
 from llmb_common.base.statistics import digamma, trigamma
 from llmb_common.results.decision import decide
 from llmb_common.results.level import level
-from llmb_common.results.odd_runs import culprit, odd_runs_sentence, slow_node_sentence
+from llmb_common.results.odd_runs import culprit, odd_runs_clause, slow_node_clause
 from llmb_common.results.own_runs import _mean_and_range
 from llmb_common.results.scatter import (
     NOTHING_SEEN,
@@ -283,25 +283,25 @@ def test_a_single_run_differs_from_none_however_wild_the_earlier_ones_were() -> 
 def test_slow_runs_are_counted_and_their_common_node_named(texts: Texts) -> None:
     runs = [judged(10.0 + at / 1000, f"gpu{at},gpu{at + 10}") for at in range(5)]
     runs += [judged(11.0, "gpu7,gpu20"), judged(11.01, "gpu30,gpu7")]
-    texts(odd_runs_sentence(runs))
+    texts(odd_runs_clause(runs))
 
 
 def test_how_often_chance_would_name_a_node_is_said(texts: Texts) -> None:
     # 21 ways to choose two of seven runs: one node that two runs had is in both slow ones in 4.8 % of the cases.
     nodes = ["a,1", "b,2", "c,3", "d,4", "e,5", "bad,6", "bad,7"]
     runs = [judged(10.0 if "bad" not in had else 11.0, had) for had in nodes]
-    texts(odd_runs_sentence(runs))
+    texts(odd_runs_clause(runs))
     many = [judged(10.0, f"n{at}") for at in range(12)] + [
         judged(11.0, "bad,x"),
         judged(11.0, "bad,y"),
         judged(11.0, "z,bad"),
     ]
-    texts(odd_runs_sentence(many))
+    texts(odd_runs_clause(many))
 
 
 def test_a_single_fast_run_is_the_odd_one(texts: Texts) -> None:
     runs = [judged(10.0, "a,b"), judged(10.01, "a,b"), judged(10.0, "a,b"), judged(9.0, "c,d")]
-    texts(odd_runs_sentence(runs))
+    texts(odd_runs_clause(runs))
 
 
 @pytest.mark.parametrize(
@@ -315,13 +315,13 @@ def test_a_single_fast_run_is_the_odd_one(texts: Texts) -> None:
     ],
 )
 def test_runs_are_unlike_where_the_gap_is_three_times_what_either_kind_scatters(seconds, named):
-    assert bool(odd_runs_sentence([judged(value) for value in seconds])) is named
+    assert bool(odd_runs_clause([judged(value) for value in seconds])) is named
 
 
 def test_healthy_runs_are_rarely_called_unlike() -> None:
     source = random.Random(1)
     named = [
-        bool(odd_runs_sentence([judged(source.gauss(10, 0.2)) for _ in range(count)]))
+        bool(odd_runs_clause([judged(source.gauss(10, 0.2)) for _ in range(count)]))
         for count in (5, 7, 10)
         for _ in range(400)
     ]
@@ -340,7 +340,7 @@ def allocated(source: random.Random, count: int, slow: float, of: int = 16, each
 
 def test_a_slow_node_is_named_once_it_was_in_enough_runs(texts: Texts) -> None:
     source = random.Random(3)
-    said = [slow_node_sentence(allocated(source, 30, 0.10), trials=199) for _ in range(20)]
+    said = [slow_node_clause(allocated(source, 30, 0.10), trials=199) for _ in range(20)]
     named = [text for text in said if "with n0 are" in text]
     assert len(named) >= 18
     texts(named[0])
@@ -348,13 +348,13 @@ def test_a_slow_node_is_named_once_it_was_in_enough_runs(texts: Texts) -> None:
 
 def test_runs_and_nodes_too_many_to_shuffle_a_hundred_times_name_none() -> None:
     many, few = (allocated(random.Random(3), 40, 0.10, of=1000, each=each) for each in (300, 200))
-    assert slow_node_sentence(many) == "", "12,000 places"
-    assert slow_node_sentence(few) != "", "8,000 of them"
+    assert slow_node_clause(many) == "", "12,000 places"
+    assert slow_node_clause(few) != "", "8,000 of them"
 
 
 def test_healthy_nodes_are_named_in_one_case_of_a_hundred() -> None:
     source = random.Random(4)
-    assert sum(bool(slow_node_sentence(allocated(source, 20, 0.0), trials=199)) for _ in range(150)) <= 5
+    assert sum(bool(slow_node_clause(allocated(source, 20, 0.0), trials=199)) for _ in range(150)) <= 5
 
 
 def test_the_culprit_is_the_node_of_all_slow_runs_also_where_these_are_most() -> None:
@@ -386,11 +386,11 @@ def test_no_node_is_blamed_where_chance_would_do_the_same() -> None:
 
 
 def test_few_runs_or_nodes_that_all_had_name_none() -> None:
-    assert slow_node_sentence([judged(10.0, "a"), judged(11.0, "b"), judged(10.0, "a")]) == ""
-    assert slow_node_sentence([judged(10.0 + at, "a,b") for at in range(10)]) == ""
-    assert slow_node_sentence([judged(10.0 + at) for at in range(10)]) == ""
+    assert slow_node_clause([judged(10.0, "a"), judged(11.0, "b"), judged(10.0, "a")]) == ""
+    assert slow_node_clause([judged(10.0 + at, "a,b") for at in range(10)]) == ""
+    assert slow_node_clause([judged(10.0 + at) for at in range(10)]) == ""
     source = random.Random(5)
-    assert slow_node_sentence(allocated(source, 60, 0.2), trials=0) == "", "no trials that fit, no claim"
+    assert slow_node_clause(allocated(source, 60, 0.2), trials=0) == "", "no trials that fit, no claim"
 
 
 def test_one_more_run_scatters_as_the_runs_do_where_these_scatter_more_than_expected() -> None:

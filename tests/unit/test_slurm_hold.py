@@ -71,7 +71,7 @@ def test_nodes_are_asked_for_as_jobs_ask_and_given_back(programs: Programs, monk
     with hold(request(scheduler, nodes=["n1", "n2"], whole=True)) as held:
         assert not programs.released
         assert list(held.nodes) == ["n1", "n2"]
-        assert held.port == PORT_BASE + 9107 % (PORT_COUNT - MOST_GROUPS)
+        assert held.first_port == PORT_BASE + 9107 % (PORT_COUNT - MOST_GROUPS)
     assert programs.released
     assert "SLURM_EXPORT_ENV" not in (programs.folder / "environment").read_text()
     words = programs.asked[: programs.asked.index("sh")]

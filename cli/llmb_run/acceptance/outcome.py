@@ -113,7 +113,7 @@ def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
         "prescreen": item.workload.entry.prescreen,
         "gpus": plan.gpus,
         "verdict": progress.answer,
-        "text": _workload_sentence(item),
+        "text": _workload_clause(item),
         "speed_wanted": item.workload.entry.reference != "none",
         "indication": item.workload.indication,
         "reference": reference_as_dict(reference),
@@ -175,7 +175,7 @@ def _run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _workload_sentence(item: WorkloadProgress) -> str:
+def _workload_clause(item: WorkloadProgress) -> str:
     """Return what is said of a workload of a campaign: its answer, with why or what would decide it.
 
     A fragment without a period: ``pass``, ``fail: ...`` with what went wrong, ``indication: open: about 3 more runs

@@ -263,7 +263,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice, ended).to_the_end()
         standings = judged.standings(runs)
         fabrics = after_runs(fabric_of(campaign.folder), standings)
-        _keep_out(slow_nodes(fabrics, standings), workspace)
+        _exclude_nodes(slow_nodes(fabrics, standings), workspace)
         result = outcome(frozen, standings, fabrics)
         return result | write_pack(campaign, frozen, result, standings, fabrics, workspace)
 
@@ -308,7 +308,7 @@ def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspa
     write_json(campaign.folder / HEALTH, {"schema": 1, **plain, "why": why})
 
 
-def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
+def _exclude_nodes(slow: Mapping[str, str], workspace: Workspace) -> None:
     """Exclude the nodes ``slow`` from later jobs for ``DAYS`` days, and print a notice of each; empty: exclude none.
 
     ``slow``: by node name, what fabric and training showed, which becomes the reason. Writes the exclusion list of

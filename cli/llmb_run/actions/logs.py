@@ -149,7 +149,7 @@ def logs(
         offset = last_lines(path, 20 if lines is None else lines) if path.is_file() else 0
         chosen: Iterable[str] = filter(wanted, follow(path, offset, _has_ended(record, path), time.sleep))
     elif not path.is_file():
-        raise _no_log(record, path)
+        raise _no_log_error(record, path)
     elif lines is None or grep is not None or rank is not None:
         chosen = filter(wanted, lines_of(path))
         chosen = chosen if lines is None else deque(chosen, maxlen=lines)
@@ -167,7 +167,7 @@ def logs(
     return Result()
 
 
-def _no_log(record: RunRecord, path: Path) -> RecordError:
+def _no_log_error(record: RunRecord, path: Path) -> RecordError:
     """Return, not raise, the error that the log ``path`` does not exist, with the run's state and what to do.
 
     The scheduler is asked for the state, and the record brought up to date.

@@ -171,11 +171,11 @@ def _alarm_result(
 ) -> Result:
     """Return a result with a line for each configuration that became slower, and still is; empty where none did.
 
-    Nothing else is printed then, because cron mails whatever is: what measuring says on stderr is dropped.
-    ``runs``: words that name some; ``filters``: options of ``run_filter``, by name, if there are no words.
-    ``window``: the iterations to measure, None: each run's own. ``output`` is as for ``_in_output_form``; as JSON
-    the lines are under ``alarms``. The exit status is 1 with a line, else 0. ``workspace``: whose installation has
-    the runs.
+    Nothing else is printed then, because cron mails whatever is: what measuring says on stderr is dropped. ``runs``:
+    words that name some; ``filters``: options of ``run_filter``, by name, if there are no words. ``window``: the
+    iterations to measure, None: each run's own. ``output`` is as for ``_in_output_form``; as JSON the lines are a
+    list under ``alarms``, which may be empty. The exit status is 1 with a line, else 0. ``workspace``: whose
+    installation has the runs.
 
     Raises:
         RequestError: no run is found, or a filter is wrong

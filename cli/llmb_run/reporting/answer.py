@@ -298,7 +298,7 @@ def _deciding_sentence(
     """
     group, name = deciding.group, named(deciding.group, groups)
     if group["difference"] is None or kind not in ("pass", "fail", "open"):
-        return f"{name} {_uncompared_sentence(kind, group, counts)}."
+        return f"{name} {_uncompared_clause(kind, group, counts)}."
     sentence = f"{name} is {relative_speed(group['difference'])} {_reference_owner(group)}"
     if deciding.without is not None:
         alone = deciding.without / group["reference"]["seconds"] - 1
@@ -314,7 +314,7 @@ def _deciding_sentence(
     )
 
 
-def _uncompared_sentence(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
+def _uncompared_clause(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
     """Return what to say of a configuration that was compared with nothing: ``has failed: out of memory``.
 
     It goes behind the configuration's name. ``kind``: how it stands, as one of ``WORST_FIRST``; ``group``: the

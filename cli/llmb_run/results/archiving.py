@@ -146,8 +146,10 @@ def write_archive(
 class _Packer:
     """Adds files to an open ``tar``, below one folder with the archive's name, and notes them in ``archive``.
 
-    ``mask`` masks their secrets. ``unmasked``: also files that are no text, in which secrets cannot be masked. Call
-    ``add_run`` for each run's folder, ``add_bytes`` for further files (whose content the caller has masked), and
+    ``mask`` masks their secrets. ``unmasked``: also files that are no text, in which secrets cannot be masked; else
+    ``archive`` notes them as left out. Call ``add_run`` for each run's folder, without checkpoints and links
+    (``profiles``: with the reports of Nsight Systems), ``add_bytes`` for further files (whose content the caller has
+    masked; ``name`` is below the one folder), and
     ``close`` last, which adds the summary, masked, and the hashes; all return nothing, and raise ``OSError`` where
     a file cannot be read or written, ``close`` ``ValueError`` for NaN in the summary. The tar itself stays open.
     """

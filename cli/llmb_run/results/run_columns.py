@@ -69,7 +69,7 @@ def _days_cell(run: MeasuredRun) -> str:
     return "" if smoke or run.figures is None else formatted(run.figures.days_1t, ".2f")
 
 
-def _percent_text(share: float) -> float:
+def _percent(share: float) -> float:
     """Return ``share`` as a number of percent, a float that is not rounded: 41.0 for 0.41."""
     return share * 100
 
@@ -236,14 +236,14 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
     ),
     Column(
         "mfu_percent",
-        attribute_at("figures.mfu", _percent_text),
+        attribute_at("figures.mfu", _percent),
         ALL,
         "of the peak of the precision",
         *("MFU", "%", ".2f"),
     ),
     Column(
         "log_mfu_percent",
-        attribute_at("figures.log_mfu", _percent_text),
+        attribute_at("figures.log_mfu", _percent),
         DATA | TEXT,
         "by the log",
         *("log MFU", "%", ".2f"),

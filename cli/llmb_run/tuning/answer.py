@@ -44,7 +44,7 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
     leader = search.leader
     found = proof is not None and proof.answer == "faster"
     gains = _gain_and_bounds(proof)
-    proved = _full_runs(tuning, runs, leader) if leader else []
+    proved = _full_runs(runs, leader) if leader else []
     result = {
         "schema": SCHEMA,
         "campaign": id,
@@ -107,11 +107,11 @@ def _gain_and_bounds(proof: ComparisonProgress | None) -> dict[str, float | None
     }
 
 
-def _full_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
+def _full_runs(runs: Runs, leader: int) -> list[Run]:
     """Return the whole runs of the candidate at position ``leader`` that have a step time and did the base's work.
 
     In order of their numbers; empty: there are none. Position 0 is the base. ``runs``: those of every arm by its
-    number, which is the position plus 1. ``tuning`` is not used.
+    number, which is the position plus 1.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -164,16 +164,16 @@ def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
     """
-    last = why_not(at + 1, _failed_runs(tuning, at, runs)[-1], runs)
+    last = why_not(at + 1, _failed_runs(at, runs)[-1], runs)
     return f"{why}: {last}" if why in CRASHED else last
 
 
-def _failed_runs(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
+def _failed_runs(at: int, runs: Runs) -> list[Run]:
     """Return the ended runs of the configuration at position ``at`` that have no step time that counts.
 
     In order of their numbers; empty: there are none. Runs that did other work than the base are among them, and
     runs without an answer. Position 0 is the base. ``runs``: those of every arm by its number, which is the
-    position plus 1. ``tuning`` is not used.
+    position plus 1.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
@@ -201,7 +201,7 @@ def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[d
         faster = ratio is not None and ratio < min(chosen, 1.0)
         if why == "other work" or not (faster or (ratio is None and why in CRASHED)):
             continue
-        last = _failed_runs(tuning, at, runs)[-1]
+        last = _failed_runs(at, runs)[-1]
         rows.append({"title": tuning.arms[at].title, "why": why, "ratio": ratio, "run_id": last.record.paths.run_id})
     return sorted(rows, key=lambda row: (row["ratio"] is None, row["ratio"] or 0.0))
 

@@ -332,7 +332,7 @@ class Tuning:
             cost = price.of_search(state.candidates)
             self.say(
                 f"cost: {price.trial:.2g} GPU-hours a trial of the base, so about {cost:.3g} for"
-                f" {counted(state.candidates, 'candidate')} and the proof{self._budget_sentence(state)}"
+                f" {counted(state.candidates, 'candidate')} and the proof{self._budget_clause(state)}"
             )
             return
         first = search.order[0]
@@ -341,7 +341,7 @@ class Tuning:
             f" with {signed_percent(search.ratios[first] - 1)} a step; {state.spent:.3g} GPU-hours spent"
         )
 
-    def _budget_sentence(self, state: TuningState) -> str:
+    def _budget_clause(self, state: TuningState) -> str:
         """Return the fragment, from its semicolon on, that tells the tuning's budget; empty without a budget.
 
         For example ``; budget 500``, in GPU-hours, with at most four significant digits. Where the budget is too

@@ -136,7 +136,8 @@ class Reading:
     """What one log complains of since its last iterations: the lines that match failure signatures, in their order.
 
     ``read_complaints`` makes it. ``note`` adds a line to ``complaints`` (at most 64 of each signature) and to what is
-    counted by signature, ``forget`` drops all so far, because training went on; both return None and raise nothing.
+    counted by signature, ``forget`` drops all so far, because training went on, but the last iteration and the last
+    line; both return None and raise nothing.
     ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that tells. What is kept by signature
     has its id as the key; all is empty where no line matches.
     """
@@ -253,7 +254,7 @@ def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, 
 
     The tuples have the form of those of ``_iterations``: these prints say neither planned total nor time. ``file`` is
     the log, open for reading bytes. All iterations from the byte ``start`` on, numbered from 1; the offset is in bytes.
-    Nothing for other logs.
+    Nothing for a log without such prints; that it has no other lines of iterations is not checked.
 
     Raises:
         OSError: the log cannot be read

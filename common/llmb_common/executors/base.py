@@ -101,15 +101,15 @@ class Held(Protocol):
     """Nodes that are held for this command, on which it can run programs until they are given back.
 
     ``Executor.hold`` yields them and gives them back; ``Executor.own_nodes`` returns those of the job that this
-    process is part of. The property ``nodes`` has their names, each once; ``addresses``, a property, maps each name to
-    the address by which other nodes reach it (a node that the scheduler no longer knows is missing), and may raise
-    ``SchedulerError``; the property ``port`` is the first of 4096 TCP ports for programs on them that talk to each
-    other. ``run`` runs the program ``argv``, the words of its command line, once on each of ``nodes`` (names of held
-    ones; empty: on all), for at most ``seconds``, and returns one ``Answer`` for all of them, with status 0 only where
-    all succeed, never raising. ``talk`` returns a context with a ``Conversation`` with the program on these nodes,
-    which takes orders; it raises OSError, on entering, where that cannot be started. ``inside`` is the container,
-    None: without one. ``unreached`` returns the names of the nodes on which the program of an ``Answer`` was not
-    started, in no particular order, empty where nothing tells.
+    process is part of. The property ``nodes`` has their names, each once; ``addresses``, a property, maps each name
+    to the address by which other nodes reach it (a node that the scheduler no longer knows is missing), and may raise
+    ``SchedulerError``; the property ``first_port`` is the first of 4096 TCP ports for programs on them that talk to
+    each other. ``run`` runs the program ``argv``, the words of its command line, once on each of ``nodes`` (names of
+    held ones; empty: on all), for at most ``seconds``, and returns one ``Answer`` for all of them, with status 0 only
+    where all succeed, never raising. ``talk`` returns a context with a ``Conversation`` with the program on these
+    nodes, which takes orders; it raises OSError, on entering, where that cannot be started. ``inside`` is the
+    container, None: without one. ``unreached`` returns the names of the nodes on which the program of an ``Answer``
+    was not started, in no particular order, empty where nothing tells.
     """
 
     @property
@@ -127,7 +127,7 @@ class Held(Protocol):
         """
 
     @property
-    def port(self) -> int:
+    def first_port(self) -> int:
         """The first of the 4096 TCP ports in a row that this command may use on each of the nodes that it holds."""
 
     def run(
@@ -212,6 +212,7 @@ class Executor(JobScript):
     lacks what the job needs (``EnvironmentLacks``, ``ConfigError``), ``doubts`` returns sentences on what may go
     wrong, ``options`` the scheduler's further options, as words. ``start`` and ``start_series`` submit runs on record
     as SUBMITTING and return their records, saved (``SchedulerError``: there is no job, ``AnswerLost``: nobody knows);
+    without a scheduler ``start`` runs the job to its end, unless ``detach``;
     ``series_conflict`` returns why runs cannot share one job (empty: they can). ``poll`` returns by run id what has
     become of runs, ``cancel`` by run id the record of each run that surely ended, or the error why it was not ended;
     runs that may still end are missing there. ``failed_nodes`` returns the names of unfit nodes of a host list (empty:

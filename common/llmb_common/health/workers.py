@@ -437,7 +437,7 @@ def start_workers(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Wo
         left = [node for node in nodes if node not in unreached]
         try:
             with held.talk(argv, inside=inside, nodes=left) as conversation:
-                workers = Workers(conversation, needs, left, held.port)
+                workers = Workers(conversation, needs, left, held.first_port)
                 workers.wait_until_ready()
                 # A step that cannot be started on one node is not started on the others.
                 dead = held.unreached(conversation.complaint) if conversation.over and not unreached else []

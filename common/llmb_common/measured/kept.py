@@ -93,8 +93,9 @@ class LogSummary(msgspec.Struct, frozen=True, array_like=True):
 class _Timing(msgspec.Struct, frozen=True, array_like=True):
     """A run's timing in the form that the index keeps: without its files, and of its iterations only the last.
 
-    ``of`` returns it as the timing of a run, whose files it is given. It reads no log: the other iterations are read
-    when they are asked for, which raises OSError where the log is gone by then.
+    ``of`` returns it as the timing of a run, whose files it is given; without a log among them it has no iterations.
+    It reads no log: the other iterations are read when they are asked for, which raises OSError where the log is
+    gone by then.
     """
 
     timing: RunTiming
@@ -141,10 +142,11 @@ class KeptFigures:
 
     Made from ``install``, the installation, and ``folders``, those of all runs that will be asked for (None is
     ignored); it then reads their entries of the index. ``take_unchanged`` returns a ``KeptLog`` from the index alone,
-    or None: the index has none, the run is live or has changed since, or it was given out before. ``read`` returns one
-    in any case, and reads the log where it must: ``wanted`` are the iterations to measure (None: as documented),
-    ``alone`` whether no other log lies in the run's folder. ``close``, which the caller must call at the end, keeps in
-    the index what was read. Nothing is raised. With ``install`` None nothing is kept.
+    or None: the index has none, the run is live or has changed since, or it was given out before. ``read`` returns
+    one in any case (of a bad log its status says what is wrong), and reads the log where it must: ``wanted`` are the
+    iterations to measure (None: as documented), ``alone`` whether no other log lies in the run's folder. ``close``,
+    which the caller must call at the end, keeps in the index what was read. Nothing is raised. With ``install`` None
+    nothing is kept.
     """
 
     def __init__(self, install: Path | None, folders: Iterable[Path | str | None]) -> None:

@@ -416,7 +416,7 @@ def hung_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
     It has no period: ``the check of gpus hung (...)``, with what was waited for. Looks of ``LESSER_LOOKS``, such as
     at the kernel's log, are left out. ``needs`` is not looked at.
     """
-    yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe not in LESSER_LOOKS)
+    yield from (_hung_clause(probe, how) for probe, how in node.hung.items() if probe not in LESSER_LOOKS)
 
 
 def hung_lesser_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
@@ -424,10 +424,10 @@ def hung_lesser_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
     It has no period. They are the looks of ``LESSER_LOOKS``, such as at the kernel's log, whatever ``needs`` says.
     """
-    yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe in LESSER_LOOKS)
+    yield from (_hung_clause(probe, how) for probe, how in node.hung.items() if probe in LESSER_LOOKS)
 
 
-def _hung_sentence(probe: str, how: str) -> str:
+def _hung_clause(probe: str, how: str) -> str:
     """Return ``the check of kernel hung (...)`` for the look ``probe`` at a node; ``how`` says what was waited for."""
     return f"the check of {probe} hung ({how})"
 

@@ -89,7 +89,7 @@ def slow_ports(fleet: Fleet) -> Iterator[Found]:
     higher is usual. Ports whose name only one node has are left to ``ports_slow_for_their_node``, those without a
     known rate are left out.
     """
-    yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
+    yield from (port.as_slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
 
 
 def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
@@ -98,7 +98,7 @@ def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
     Only ports that serve GPUs count. The text has both rates, ``mlx5_0 runs at 200 Gbit/s; usual here: 400``. Of
     two equally frequent rates the higher is usual.
     """
-    yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) == 1)
+    yield from (port.as_slow(usual) for port, usual in _slower(fleet) if len(port.same) == 1)
 
 
 def dark_ports(fleet: Fleet) -> Iterator[Found]:
@@ -108,7 +108,7 @@ def dark_ports(fleet: Fleet) -> Iterator[Found]:
     They do where more than half of three or more such ports, itself counted, are active, or the other of two is.
     The text is ``mlx5_0 is DOWN, Polling``. A port that does not tell its state may be up, and is left out.
     """
-    yield from (port.dark for port in _ports(fleet) if port.dark_level == "fail")
+    yield from (port.as_dark for port in _ports(fleet) if port.dark_level == "fail")
 
 
 def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
@@ -118,14 +118,14 @@ def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
     fewer active ports that serve GPUs than GPUs. The text is ``mlx5_0 is DOWN, Polling``. A port that does not tell
     its state may be up, and is left out.
     """
-    yield from (port.dark for port in _ports(fleet) if port.dark_level == "warn")
+    yield from (port.as_dark for port in _ports(fleet) if port.dark_level == "warn")
 
 
 class _Port(NamedTuple):
     """One port of a network adapter that serves GPUs, with the ports to compare it with; ``_ports`` makes it.
 
-    ``slow`` returns the ``Found`` that it is slower than the rate in Gbit/s that it is called with
-    (``mlx5_0 runs at 200 Gbit/s; usual here: 400``; its own rate must be known), and the property ``dark`` the
+    ``as_slow`` returns the ``Found`` that it is slower than the rate in Gbit/s that it is called with
+    (``mlx5_0 runs at 200 Gbit/s; usual here: 400``; its own rate must be known), and the property ``as_dark`` the
     ``Found`` that it has no link (``mlx5_0 is DOWN, Polling``); neither checks that it is so. The property
     ``dark_level`` says how much the latter counts: ``fail`` (others show that it should be active), ``warn`` (that
     is not certain), or empty: the port is active, does not tell its state, or nothing says that it should be.
@@ -138,7 +138,7 @@ class _Port(NamedTuple):
     active: Sequence[Adapter]
     """The active ports of its node that serve GPUs."""
 
-    def slow(self, usual: float) -> Found:
+    def as_slow(self, usual: float) -> Found:
         """Return what is found on this port: that it runs below ``usual``, a rate in Gbit/s.
 
         The port's own rate must be known. That it is lower is not checked.
@@ -147,7 +147,7 @@ class _Port(NamedTuple):
         return Found(self.node.host, f"{self.port.name} runs at {rate:g} Gbit/s; usual here: {usual:g}")
 
     @property
-    def dark(self) -> Found:
+    def as_dark(self) -> Found:
         """What is found where this port has no link: its name with its logical and, if known, physical state.
 
         ``mlx5_0 is DOWN, Polling``. That it has no link is not checked.

@@ -397,7 +397,7 @@ def choose_gpu_type(given: PlanningInput) -> str:
         possible = _gpu_types(recipe, given.request.model_size)
         remedy = f"{say('GPU_TYPE')} is one of {', '.join(possible)}"
         if gpu_type is None:
-            raise _no_gpu_type(given, remedy)
+            raise _no_gpu_type_error(given, remedy)
         if gpu_type in NEAREST:
             nearest, differs = NEAREST[gpu_type]
             size = given.request.model_size or recipe.defaults.model_size
@@ -409,7 +409,7 @@ def choose_gpu_type(given: PlanningInput) -> str:
     return gpu_type
 
 
-def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
+def _no_gpu_type_error(given: PlanningInput, remedy: str) -> RequestError:
     """Return the error for a request without a GPU type, for the caller to raise; ``remedy`` is its remedy.
 
     Its message is ``GPU_TYPE is not set``, in the front end's words. Its ``complete`` has the variables that would

@@ -29,7 +29,7 @@ from llmb_common.planning.divisibility import (
 from llmb_common.planning.function_stages import check_stages, divides_stages, ends_of, other_stages, sharding_problems
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.planning.tensor_overlap import overlap_problems
-from llmb_common.recipes.catalogue import Flops, Function
+from llmb_common.recipes.catalogue import FlopsPerToken, Function
 
 _IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")
 """Data of which ranks may get none that counts."""
@@ -244,7 +244,7 @@ def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None
         return None
     is_full_size = case.model.reduced is None
     # A small copy has other FLOPs, which no catalogue has.
-    flops = catalogue.flops(name, sequence_length) if is_full_size else Flops()
+    flops = catalogue.flops(name, sequence_length) if is_full_size else FlopsPerToken()
     if is_full_size:  # what is written of it
         written = (notice for notice in case.recipe.notices if notice.functions in name)
         case.note(*(f"{name}: {notice.says} ({notice.source})" for notice in written))

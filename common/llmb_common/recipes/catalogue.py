@@ -133,7 +133,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)
 
 
-class Flops(NamedTuple):
+class FlopsPerToken(NamedTuple):
     """FLOPs per token of a training step, by Megatron-Bridge's count and by LLMB's own; None: not known.
 
     ``Catalogue.flops`` and ``ByLength.flops`` return it.
@@ -156,13 +156,13 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
     bridge: tuple[float, float] | None = None
     own: tuple[float, float] | None = None
 
-    def flops(self, function: Function, length: int) -> Flops:
+    def flops(self, function: Function, length: int) -> FlopsPerToken:
         """Return the FLOPs per token of ``function`` on sequences of ``length`` tokens; below ``least``, both None.
 
         A count is also None where the function has none at its own length, or its growth with the length is not known.
         """
         if length < self.least:
-            return Flops()
+            return FlopsPerToken()
 
         def scaled_to_length(known: float | None, growth: tuple[float, float] | None) -> float | None:
             """Return ``known`` FLOPs per token, counted at the function's own sequence length, converted to ``length``.
@@ -175,7 +175,7 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
             b, c = growth
             return known + b * (length - function.sequence_length) + c * (1 / length - 1 / function.sequence_length)
 
-        return Flops(
+        return FlopsPerToken(
             scaled_to_length(function.flops_per_token, self.bridge),
             scaled_to_length(function.own_flops_per_token, self.own),
         )
@@ -296,7 +296,7 @@ class Catalogue:
                 ) from error
         return self._decoded[name]
 
-    def flops(self, name: str, sequence_length: int) -> Flops:
+    def flops(self, name: str, sequence_length: int) -> FlopsPerToken:
         """Return the FLOPs per token of the function ``name``, on sequences of ``sequence_length`` tokens.
 
         ``name`` is matched exactly. At the function's own length they are the catalogue's counts, at another one they
@@ -307,9 +307,9 @@ class Catalogue:
         """
         function = self.function(name)
         if sequence_length == function.sequence_length:
-            return Flops(function.flops_per_token, function.own_flops_per_token)
+            return FlopsPerToken(function.flops_per_token, function.own_flops_per_token)
         by_length = self._by_length.get(self.entry(name).model)
-        return by_length.flops(function, sequence_length) if by_length is not None else Flops()
+        return by_length.flops(function, sequence_length) if by_length is not None else FlopsPerToken()
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:

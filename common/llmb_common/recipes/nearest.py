@@ -30,7 +30,7 @@ _NO_MODELS = ("instruct", "base", "chat", "hf", "it")
 """Words at the end of a name that say how it was trained."""
 
 
-class Model(msgspec.Struct, frozen=True):
+class NamedModel(msgspec.Struct, frozen=True):
     """A model as its name describes it, in the search for one that is like it: the one asked for, or a recipe's.
 
     ``name``: of the model asked for, the words of its name in lower case, joined by ``_``; of a recipe's, its model
@@ -70,7 +70,7 @@ class Nearest(msgspec.Struct, frozen=True):
     """
 
     recipe: Recipe
-    model: Model
+    model: NamedModel
 
     @property
     def title(self) -> str:
@@ -82,7 +82,7 @@ class Nearest(msgspec.Struct, frozen=True):
         return f"{self.model.name} ({(self.model.parameters or 0) / 1e9:.0f}B parameters, {kind})"
 
 
-def model_named(name: str) -> Model:
+def model_named(name: str) -> NamedModel:
     """Return what the model's ``name`` says of it: with ``8x7b`` in it, there are experts, and 56 billion weights.
 
     A word that is a number (``8``, ``1.5``, ``1p5``) with ``m``, ``b`` or ``t`` (10^6, 10^9, 10^12) behind it is
@@ -103,7 +103,7 @@ def model_named(name: str) -> Model:
             experts = True
     if "billions" in known:
         parameters = known["billions"] * 1e9
-    return Model("_".join(words), parameters, experts)
+    return NamedModel("_".join(words), parameters, experts)
 
 
 def in_library(name: str) -> str | None:
@@ -306,11 +306,11 @@ def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
     return (gpu_type,) if has_own else row_types(gpu_type)
 
 
-def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
+def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[NamedModel]:
     """Yield the recipe's full-size models whose number of parameters is known and that it runs on ``gpu_type``.
 
     ``gpu_type`` is matched as in ``_whose_rows``; None: on any. They come in the order of the recipe's sizes, each
-    once, as the ``Model`` of this module. Small copies for tests (``smoke`` in the name, or ``reduced``) and
+    once, as the ``NamedModel`` of this module. Small copies for tests (``smoke`` in the name, or ``reduced``) and
     stand-ins (``-proxy`` at its end) are left out.
 
     Raises:
@@ -329,7 +329,7 @@ def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
             assert recipe.catalogue is not None
             name = next(entry.name for entry in recipe.catalogue.index if entry.model == size)
             shape = recipe.catalogue.function(name).architecture
-        yield Model(size, model.parameters, shape.moe is not None)
+        yield NamedModel(size, model.parameters, shape.moe is not None)
 
 
 def _name_words(name: str) -> list[str]:

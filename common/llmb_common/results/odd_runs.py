@@ -111,7 +111,7 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
     return fast, slow
 
 
-def odd_runs_sentence(runs: Sequence[StepTime]) -> str:
+def odd_runs_clause(runs: Sequence[StepTime]) -> str:
     """Return a clause about the minority of runs that are far from the rest, with nodes that only they had.
 
     ``2 of 6 runs are 4.1 % slower than the rest; all of them ran on n5, and no other run did``, without a full stop. It
@@ -161,7 +161,7 @@ def _nodes(run: StepTime) -> frozenset[str]:
     return frozenset(run.nodes.split(",")) if run.nodes else frozenset()
 
 
-def slow_node_sentence(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
+def slow_node_clause(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
     """Return a clause that names the node with which runs are slower than without.
 
     ``the 3 of 9 runs with n5 are 2.0 % slower than those without (chance alone: at most 1 %)``, without a full

@@ -41,7 +41,7 @@ from llmb_common.runs.account import account_of
 from llmb_common.runs.record import RunRecord
 
 
-class Spread(msgspec.Struct, frozen=True):
+class ReleaseSpread(msgspec.Struct, frozen=True):
     """How much step times changed from one release of NVIDIA's software to the next, as relative changes.
 
     A change is the newer time over the older one, less 1: -0.05 is 5 % less time. ``fastest`` is the 5th percentile
@@ -54,7 +54,7 @@ class Spread(msgspec.Struct, frozen=True):
     pairs: int
 
 
-RELEASE_SPREAD = {"dense": Spread(-0.071, -0.011, 0.032, 52), "MoE": Spread(-0.270, -0.009, 0.028, 110)}
+RELEASE_SPREAD = {"dense": ReleaseSpread(-0.071, -0.011, 0.032, 52), "MoE": ReleaseSpread(-0.270, -0.009, 0.028, 110)}
 
 Kind: TypeAlias = Literal["baseline", "published", "stated"]
 """``stated``: in the suite of an acceptance campaign."""
@@ -132,7 +132,7 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
     return found
 
 
-def release_spread(plan: JobPlan) -> Spread:
+def release_spread(plan: JobPlan) -> ReleaseSpread:
     """Return how much published step times of the plan's kind of model (dense or MoE) change between releases."""
     return RELEASE_SPREAD["MoE" if plan.has_experts else "dense"]
 

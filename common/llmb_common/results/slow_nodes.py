@@ -31,7 +31,7 @@ _ENDLESS = 10**9
 """Steps of a run of which it is known that none stalls."""
 
 
-def steady(time: StepTime) -> StepTime:
+def without_stalls(time: StepTime) -> StepTime:
     """Return a copy of the step time without stalls, as a slow node slows down each step.
 
     Its number of steps is one so large that the run is known to have no stalls; all else stays.
@@ -88,7 +88,7 @@ def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[Nod
     """
     groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
     for group, hosts, time in runs:
-        groups.setdefault(group, []).append((frozenset(hosts), steady(time)))
+        groups.setdefault(group, []).append((frozenset(hosts), without_stalls(time)))
     found = []
     for group, repeats in groups.items():
         mean = statistics.fmean(time.seconds for _, time in repeats)

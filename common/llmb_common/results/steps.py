@@ -234,9 +234,9 @@ def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
     inside = timing.window.select(timing.iterations)
     skipped = [item for item in timing.iterations if item.skipped]
     found = [
-        _outlier_sentence(inside, measured),
-        _long_warm_up_sentence(timing, measured) or _warm_up_sentence(inside),
-        _drift_sentence(after_warm_up(timing), {inside[at].index for at in measured.spikes}),
+        _outlier_clause(inside, measured),
+        _long_warm_up_clause(timing, measured) or _warm_up_clause(inside),
+        _drift_clause(after_warm_up(timing), {inside[at].index for at in measured.spikes}),
         f"the optimizer skipped {counted(len(skipped), 'step')} ({_steps_text(skipped)})" if skipped else "",
         *odd_course(timing.iterations, timing.window),
     ]
@@ -310,7 +310,7 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
     return found
 
 
-def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
+def _long_warm_up_clause(timing: RunTiming, measured: StepTime) -> str:
     """Return a clause on how long the first steps after the job's last slow start were slow; empty: none was slow.
 
     ``measured`` is the run's ``step_time``. If the measured window reaches into the slow steps, the clause says
@@ -341,7 +341,7 @@ def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
     )
 
 
-def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
+def _outlier_clause(inside: Sequence[Iteration], measured: StepTime) -> str:
     """Return a clause on the measured steps that were set apart as outliers; empty where none was.
 
     ``inside`` are the steps of the window, in order, and ``measured`` is their step time, whose ``spikes`` are
@@ -363,7 +363,7 @@ def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
     )
 
 
-def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
+def _warm_up_clause(inside: Sequence[Iteration]) -> str:
     """Return a clause where the window starts too early: its first three steps fall towards the level of the others.
 
     The first is more than 5 % above the median of the others, the second more than 2.5 %:
@@ -381,7 +381,7 @@ def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
     return ""
 
 
-def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
+def _drift_clause(steady: Sequence[Iteration], aside: set[int]) -> str:
     """Return a clause where the last third of the steps takes more or less time than the first, beyond chance.
 
     That is 2 % or more, and four standard errors or more:

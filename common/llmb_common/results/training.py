@@ -164,8 +164,7 @@ def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
     usual = {kind: _common_to_repeats(same) for kind, same in alike.items() if len(same) > 2}
     kinds = ((run.steps, run.begins) for run in runs)
     return [
-        _unlike_repeats_sentence(run, usual[kind]) if kind in usual else ()
-        for run, kind in zip(runs, kinds, strict=True)
+        _unlike_repeats_clause(run, usual[kind]) if kind in usual else () for run, kind in zip(runs, kinds, strict=True)
     ]
 
 
@@ -201,7 +200,7 @@ def _common_to_repeats(runs: Sequence[Training]) -> _Usual:
     return _Usual(end, max(MATERIAL * start, MATERIAL * end, 3 * spread), common)
 
 
-def _unlike_repeats_sentence(run: Training, usual: _Usual) -> tuple[str, ...]:
+def _unlike_repeats_clause(run: Training, usual: _Usual) -> tuple[str, ...]:
     """Return a clause, in a tuple of one, on how a run's loss differs from its repeats'; empty where it does not.
 
     That is another final loss (``the loss ends at 7.2, its repeats' at 3.1``), or else the first, by name, of the
@@ -376,10 +375,10 @@ def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ..
     one. Steps that were skipped do not count. Empty where there is nothing of it. They change no verdict.
     """
     taken = [item for item in iterations if not item.skipped]
-    return tuple(text for text in (_gradient_growth_sentence(taken), _loss_jump_sentence(taken, window)) if text)
+    return tuple(text for text in (_gradient_growth_clause(taken), _loss_jump_clause(taken, window)) if text)
 
 
-def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
+def _gradient_growth_clause(steps: Sequence[Iteration]) -> str:
     """Return a clause where the gradient norm grows by more than healthy training ever shows; else empty.
 
     That is at the end of the log to 30 times its lowest level, or more; a level below 0.05 counts as 0.05. Levels
@@ -398,7 +397,7 @@ def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
     return f"the gradient norm grows from {lowest:.3g} to {end:.3g}, which healthy training never does"
 
 
-def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
+def _loss_jump_clause(steps: Sequence[Iteration], window: Window) -> str:
     """Return a clause on steps of the measured window whose loss is far from that of the steps around them.
 
     Far is ten standard deviations of one step's loss, and 15 %. ``steps`` are those of the log that were not

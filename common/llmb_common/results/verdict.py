@@ -31,7 +31,7 @@ from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_s
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.decision import TOLERANCE, Decision, decide
 from llmb_common.results.level import ERROR_RATE
-from llmb_common.results.odd_runs import odd_runs_sentence, slow_node_sentence
+from llmb_common.results.odd_runs import odd_runs_clause, slow_node_clause
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of, window_of
@@ -69,7 +69,7 @@ def remarks_on(
             f"these runs differ by {percent(spread)}, more than {known}, so the interval is computed from them alone"
         )
     every = [*runs, *waiting]
-    if text := odd_runs_sentence(every) or slow_node_sentence(every):
+    if text := odd_runs_clause(every) or slow_node_clause(every):
         found.append(text)
     return tuple(found)
 
@@ -315,7 +315,7 @@ def judge_runs(
     )
     return Verdict(
         decision.answer,
-        _decision_sentence(decision, reference),
+        _decision_text(decision, reference),
         decision,
         reference,
         remarks_on(runs, decision, scatter, waiting),
@@ -366,7 +366,7 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
     return ""
 
 
-def _decision_sentence(decision: Decision, reference: Reference) -> str:
+def _decision_text(decision: Decision, reference: Reference) -> str:
     """Return the text of a decision: ``fail, 9.0 % slower ± 3.1 % (limit 5.0 % slower; stated scatter)``.
 
     It must be clear without the page about verdicts, and has no full stop. Before the answer it has ``indication: ``

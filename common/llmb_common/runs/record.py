@@ -116,7 +116,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RunRecord:
     """What run.json keeps of one run: all fields but ``paths``, and some names derived from these.
 
-    A record never changes: ``with_state`` returns a copy in another state (itself where nothing changes), ``save``
+    A record never changes: ``with_state`` returns a copy in another state since a Unix time (None: now), or
+    itself where the state is the same and ``detail`` empty or the same, ``save``
     writes this one (RecordError where it cannot), and ``update_record`` does both under the run's lock. ``job_id``
     None: no job is known yet. ``states`` are those that were observed, the oldest first. Properties: ``state``
     (SUBMITTING without any), ``state_time`` (Unix time) and ``detail`` (empty: nothing explains it) are of the last;

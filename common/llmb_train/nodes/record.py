@@ -100,8 +100,8 @@ class Node:
     def after_step(self, number: int) -> None:
         """Begin to record the GPUs under load when step 5 has ended, and stop when step 10 has; else do nothing.
 
-        ``number``: training steps that have ended in this process, to be told once for each. Only on the node's
-        first rank.
+        ``number``: training steps that have ended in this process, to be told once for each. Other ranks than the
+        node's first record nothing.
         """
         if number == LOAD_STEP:
             self._in_thread(self._record_under_load)

@@ -24,7 +24,7 @@ from llmb_install.answers.given import Given, expand_workloads
 from llmb_install.answers.questions import QUESTIONS, Answers, with_defaults
 from llmb_install.parts.credentials import Secrets
 from llmb_install.parts.files import ANSWERS_FILE as ANSWERS_FILE
-from llmb_install.parts.files import no_installation
+from llmb_install.parts.files import no_installation_error
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
@@ -182,5 +182,5 @@ def required_answers(install: Path) -> Answers:
     """
     answers = stored_answers(install)
     if answers is None:
-        raise no_installation(install)
+        raise no_installation_error(install)
     return answers

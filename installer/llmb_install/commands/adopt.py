@@ -111,7 +111,8 @@ _CATALOGUE, _VALIDATION = "catalogue.json", "validation.json"
 def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Run the command ``adopt``: import the image ``options.image``, read its functions, make it known to the site.
 
-    ``path`` is the installation's folder, ``clone`` has the recipes. The settings are ``cluster_config.yaml``, in
+    ``options`` must have ``image`` and ``verbose``; tokens are the environment's. ``path`` is the installation's
+    folder, ``clone`` has the recipes. The settings are ``cluster_config.yaml``, in
     which another image of the same release is replaced. The functions, performance recipes of Megatron-Bridge, are
     read on a compute node; the result compares them with the newest that LLMB brings. Holds the installation's lock.
     The result's data has ``release``, ``image``, the paths ``catalogue`` and ``validation`` if there are such files,

@@ -20,7 +20,7 @@ from llmb_common.base.printable import print_message
 from llmb_common.base.run_states import is_live
 from llmb_common.base.strict_yaml import NotFlatError, load_flat
 from llmb_common.runs.index.roots import list_file, run_folders_in
-from llmb_install.arguments import runs_remain
+from llmb_install.arguments import runs_remain_error
 from llmb_install.parts import credentials, files
 from llmb_install.parts.belongings import belongings, remove_if_empty
 from llmb_install.parts.files import ANSWERS_FILE, read_settings
@@ -45,7 +45,7 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         OSError: something cannot be removed; what was removed before is gone, and the command can be repeated
     """
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
-        raise files.no_installation(path)
+        raise files.no_installation_error(path)
     if not options.yes:
         _require_no_runs(options, path)
         _confirm_removal(path, _paths_to_remove(options, path))  # without the lock: somebody may think for long
@@ -96,7 +96,7 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
             print_message(
                 f"note: the tool that asks for the state of jobs is damaged ({error}): using their last known states"
             )
-            raise runs_remain(doing, names) from error
+            raise runs_remain_error(doing, names) from error
 
 
 def _unfinished_on_record(install: Path) -> list[str]:

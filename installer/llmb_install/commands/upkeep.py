@@ -21,7 +21,7 @@ from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import refresh
 from llmb_install.answers.answers import load_recipes, required_answers, stored_answers
-from llmb_install.arguments import runs_remain
+from llmb_install.arguments import runs_remain_error
 from llmb_install.installation import Installation
 from llmb_install.parts.belongings import environment_paths
 from llmb_install.parts.engine import ENGINE_NAMES
@@ -69,7 +69,9 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
         return
     if not live:
         return
-    raise runs_remain(doing, [f"{record.paths.run_id} ({record.plan.workload}, {record.state})" for record in live])
+    raise runs_remain_error(
+        doing, [f"{record.paths.run_id} ({record.plan.workload}, {record.state})" for record in live]
+    )
 
 
 _NOTE = Path(".llmb") / "removing.json"

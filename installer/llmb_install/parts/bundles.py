@@ -112,11 +112,11 @@ def read_sums(bundle: Path) -> dict[str, str]:
     except (OSError, ValueError):
         sums = {}
     if ABOUT not in sums:
-        raise _no_bundle(bundle, f"it has no {SUMS} that names {ABOUT}")
+        raise _bundle_error(bundle, f"it has no {SUMS} that names {ABOUT}")
     return sums
 
 
-def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
+def _bundle_error(bundle: Path, why: str) -> EnvironmentLacks:
     """Return the error that ``bundle`` is no bundle, or an unfinished one; not raised here.
 
     ``why`` is a clause that ends its message, behind a colon.
@@ -145,7 +145,7 @@ def _require_fit(bundle: Path, clone: Path) -> None:
         made_of = str(about["locks"])
         for_what = f"{' and '.join(platforms)} with Python {', '.join(pythons)}"
     except (RecordError, KeyError, TypeError) as problem:
-        raise _no_bundle(bundle, f"its {ABOUT} does not say what it is for") from problem
+        raise _bundle_error(bundle, f"its {ABOUT} does not say what it is for") from problem
     if machine not in platforms or version not in pythons:
         raise EnvironmentLacks(
             f"the bundle {bundle} is for {for_what}; this is {machine} with Python {version}",

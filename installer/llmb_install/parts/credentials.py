@@ -374,7 +374,8 @@ def registry_key(install: Path, key: Secret) -> Small:
     def find_problem() -> str | None:
         """Return what is wrong with the file of the NGC key, ``PATH does not have the NGC key``; None: nothing.
 
-        File and key are those of the enclosing function. It is said also of a file that others could read.
+        File and key are those of the enclosing function. It is said also of a missing file, and of one that others
+        could read.
 
         Raises:
             OSError: the file cannot be read

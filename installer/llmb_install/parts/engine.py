@@ -110,7 +110,7 @@ class CpuEngine(Environment):
         Raises:
             OSError: the lock file cannot be read, or the folder of certificates not be listed
         """
-        problems = (_no_builds, self._no_python, self._no_torch)
+        problems = (_no_builds_error, self._python_error, self._torch_error)
         found = [*super().lacks()]
         found += filter(None, (problem() for problem in problems))
         return found
@@ -131,7 +131,7 @@ class CpuEngine(Environment):
             return replace(self, python=python).ensure(reporter, anew=anew)
         return super().ensure(reporter, anew=anew)
 
-    def _no_python(self) -> EnvironmentLacks | None:
+    def _python_error(self) -> EnvironmentLacks | None:
         """Return the error that no Python fits this engine; None: one does, or uv has just downloaded one.
 
         The user is told of a download. The error is not raised here.
@@ -154,7 +154,7 @@ class CpuEngine(Environment):
             remedy=uv.how_to_get(oldest, newest),
         )
 
-    def _no_torch(self) -> EnvironmentLacks | None:
+    def _torch_error(self) -> EnvironmentLacks | None:
         """Return the error that no index has PyTorch's CPU build for this engine; None: one has it, or may have it.
 
         Asks the indexes, unless another engine is there, from which it could be linked, the user has a uv of their
@@ -247,7 +247,7 @@ def python_for(release: str) -> str | None:
     return uv.find_python(lambda version: oldest <= version <= newest)
 
 
-def _no_builds() -> EnvironmentLacks | None:
+def _no_builds_error() -> EnvironmentLacks | None:
     """Return the error that the engine's packages have no builds for this machine; None: they have.
 
     They are for Linux on x86_64 and aarch64, with glibc 2.28 or newer. The error is not raised here.

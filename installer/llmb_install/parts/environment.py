@@ -33,7 +33,7 @@ from llmb_install.parts.environment_build import (
     cache_name,
     child_environment,
     is_environment_link,
-    no_uv,
+    no_uv_error,
 )
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import read_index_settings
@@ -119,7 +119,7 @@ class Environment(Content, Artefact):
                 sources.links(first[1])
         except Unavailable as problem:
             if not uv.may_know_better(problem):
-                found.append(no_uv(problem))
+                found.append(no_uv_error(problem))
         return found
 
     @property

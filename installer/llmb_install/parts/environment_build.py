@@ -22,7 +22,7 @@ from llmb_install.parts.fetching import lock_hashes
 from llmb_install.parts.package_files import add_clone, link_packages
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import IndexSettings, read_index_settings
-from llmb_install.parts.refusals import Unavailable, broken_off
+from llmb_install.parts.refusals import Unavailable, broken_off_error
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
 
@@ -120,7 +120,7 @@ class Build:
         try:
             return uv.get_uv(self.cache, self.settings)
         except Unavailable as problem:
-            raise no_uv(problem) from problem
+            raise no_uv_error(problem) from problem
 
     def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
         """Run a program in the build's folder with this machine's index settings, and return how it ended.
@@ -179,7 +179,7 @@ def unavailable_error(what: str, problem: Unavailable, if_absent: str = "") -> E
     return EnvironmentLacks(text, remedy=remedy)
 
 
-def no_uv(problem: Unavailable) -> EnvironmentLacks:
+def no_uv_error(problem: Unavailable) -> EnvironmentLacks:
     """Return the error that uv, which installs everything, cannot be had, because of ``problem``; not raised here."""
     remedy = f"{problem.remedy}, or put a uv on PATH"
     return unavailable_error("uv, which installs everything else, cannot be fetched", problem, remedy)
@@ -297,7 +297,7 @@ def _index_refusal(build: Build, output: str) -> Unavailable | None:
     except Unavailable as problem:
         return problem
     if "end of file" in message:
-        return broken_off(links[0].location, f"file of {package}")
+        return broken_off_error(links[0].location, f"file of {package}")
     return sources.refusal
 
 

@@ -55,7 +55,7 @@ def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any],
     return data, lines
 
 
-def no_installation(install: Path) -> EnvironmentLacks:
+def no_installation_error(install: Path) -> EnvironmentLacks:
     """Return the error that ``install`` has no installation, for a command that needs one; not raised here."""
     return EnvironmentLacks(
         f"there is no installation in {install}",

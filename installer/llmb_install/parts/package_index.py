@@ -151,7 +151,7 @@ class Sources:
                 return content
             shown = without_password(link.location)
             page = content[:4096].decode("utf-8", "replace")
-            problems.append(refusals.web_page(shown, page) if _is_html(page) else refusals.hash_error(shown))
+            problems.append(refusals.web_page_error(shown, page) if _is_html(page) else refusals.hash_error(shown))
         raise problems[-1]
 
     def _silence_limit(self) -> float:
@@ -221,7 +221,7 @@ class Sources:
         found = [_join_address(base, html.unescape(link)) for link in re.findall(r'href="([^"]+)"', text)]
         links = [Link(urllib.parse.unquote(without_fragment(url).rpartition("/")[2]), url) for url in found if url]
         if _is_for_people(text) and not any(link.name.endswith(_PACKAGES) for link in links):
-            raise refusals.web_page(without_password(page), text)
+            raise refusals.web_page_error(without_password(page), text)
         return links
 
     def _read_location(self, location: str, seconds: float) -> bytes:

@@ -76,7 +76,7 @@ def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
         cause = cause.reason
     if isinstance(cause, http.client.IncompleteRead):
         missing = f"{len(cause.partial)} of {len(cause.partial) + (cause.expected or 0)} bytes"
-        return broken_off(shown, f"answer{by}", f", after {missing}")
+        return broken_off_error(shown, f"answer{by}", f", after {missing}")
     if isinstance(cause, ssl.SSLError):
         what = f"cannot be reached safely{by}: {_tls_problem(cause)}"
         remedy = (
@@ -101,7 +101,7 @@ _LONGEST_WAIT = 7 * 86400
 """In seconds; a server that asks to wait longer has a wrong clock, and its request is not repeated to the user."""
 
 
-def broken_off(location: str, what: str, where: str = "") -> Unavailable:
+def broken_off_error(location: str, what: str, where: str = "") -> Unavailable:
     """Return the error that the download from ``location`` broke off before its end; not raised here.
 
     It may be tried again at once: ``later`` is 0. ``what`` names it, such as ``answer``; ``where`` is put behind
@@ -153,7 +153,7 @@ def not_found_error(package: str, pages: str) -> Unavailable:
     return Unavailable(f"no index or folder has {package} ({pages})", remedy, absent=True)
 
 
-def web_page(shown: str, text: str) -> Unavailable:
+def web_page_error(shown: str, text: str) -> Unavailable:
     """Return the error that ``shown`` answers with a web page for people in place of packages; not raised here.
 
     It is ``by_name``, and names the title in ``text``, the page's HTML, if there is one. ``shown`` is an address as

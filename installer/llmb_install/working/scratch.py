@@ -86,7 +86,8 @@ def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) ->
 def write_record(root: Path, path: Path, value: Any) -> None:
     """Write ``value`` to ``path`` as indented JSON, in one move, as ``write`` does; keys stay in their order.
 
-    ``root``: the folder in whose folder for unfinished things the temporary file lies. The file gets the mode 0644.
+    ``root``: the folder in whose folder for unfinished things the temporary file lies. The folder of ``path`` must
+    exist. The file gets the mode 0644.
 
     Raises:
         RecordError: the file cannot be written

@@ -64,7 +64,7 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, 
             status = status_of(folder / "lock")
             # While we waited, the file may have been removed with the installation: what we hold guards nothing then.
             if status is None or not os.path.samestat(status, os.fstat(descriptor)):
-                raise _gone(install)
+                raise _gone_error(install)
             with lease.kept_alive():
                 yield
         finally:
@@ -87,7 +87,7 @@ def _open(folder: Path, create: bool) -> int:
             folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileNotFoundError as error:
-        raise _gone(folder.parent) from error
+        raise _gone_error(folder.parent) from error
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -97,7 +97,7 @@ def _open(folder: Path, create: bool) -> int:
         ) from error
 
 
-def _gone(install: Path) -> EnvironmentLacks:
+def _gone_error(install: Path) -> EnvironmentLacks:
     """Return the error, code ``installation-gone``, that another command has removed the installation; not raised."""
     return EnvironmentLacks(
         f"another command has removed the installation in {install} meanwhile",
@@ -180,7 +180,7 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise
-            raise _gone(install) from error
+            raise _gone_error(install) from error
         if not announced:
             reporter.note(f"waiting: another installer is working in {install} ({lease.describe_owner()})")
             announced = True

@@ -264,7 +264,7 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
         return {_node_name(): "127.0.0.1"}
 
     @property
-    def port(self) -> int:
+    def first_port(self) -> int:
         """The first of the 4096 TCP ports in a row that this process may use on this machine.
 
         It comes from the process id, so that processes seldom clash.
@@ -287,6 +287,7 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
         """Return a context in which ``argv`` runs on this machine and can be talked to.
 
         It gets this process's environment. Always without a container: ``inside`` and ``nodes`` are ignored.
+        The program is ended when the context is left.
 
         Raises:
             OSError: the program cannot be started (on entering the context)

@@ -64,7 +64,7 @@ class HeldNodes:
         return dict(nodes_of_jobs(None, compress(self.nodes)))
 
     @property
-    def port(self) -> int:
+    def first_port(self) -> int:
         """The first of the 4096 TCP ports in a row that this command may use on each of the nodes.
 
         It comes from the job's id, so that jobs on the same nodes do not clash.

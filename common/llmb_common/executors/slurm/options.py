@@ -199,7 +199,7 @@ def is_option(key: str) -> bool:
     return key in _WITH_VALUE
 
 
-def limit_of(text: str) -> int | None:
+def limit_in_seconds(text: str) -> int | None:
     """Return the seconds of a time limit as ``sbatch --time`` takes it, so ``90`` is 90 minutes.
 
     None where ``text`` is no such limit, or one without an end (0, UNLIMITED). The forms are minutes, minutes:seconds,

@@ -21,7 +21,7 @@ from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.printable import print_message
 from llmb_common.base.programs import Answer, clean_environment, run_program
 from llmb_common.base.run_states import STATES, is_live
-from llmb_common.executors.slurm.options import limit_of
+from llmb_common.executors.slurm.options import limit_in_seconds
 
 CANCEL_SECONDS = 60
 """How long ``scancel`` may take."""
@@ -332,7 +332,7 @@ def limits_of(partition: str | None) -> tuple[int | None, int | None]:
         SchedulerError: the scheduler does not answer
     """
     rows = [row for row in _sinfo("%P|%l|%s|%D", *_sinfo_filter(partition)) if partition or row[0].endswith("*")]
-    spans = [limit_of(limit) for _, limit, _, _ in rows]
+    spans = [limit_in_seconds(limit) for _, limit, _, _ in rows]
     # 1-4, or 1-infinite: then it is the number of nodes that there are.
     sizes = [min(map(int, [*re.findall(r"[0-9]+$", size), there])) for _, _, size, there in rows if there.isdigit()]
     return _largest_limit(spans), _largest_limit(sizes)

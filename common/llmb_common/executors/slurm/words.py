@@ -18,7 +18,7 @@ import msgspec
 from llmb_common.base import gpus
 from llmb_common.base.errors import RequestError
 from llmb_common.base.words import SLURM_NAME_REMEDY, clock_text, is_slurm_name, limit_seconds
-from llmb_common.executors.slurm.options import limit_of, listed_nodes, parse_additional
+from llmb_common.executors.slurm.options import limit_in_seconds, listed_nodes, parse_additional
 from llmb_common.planning.request.values import gres_type
 from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings, TimeLimit
@@ -439,7 +439,7 @@ def _time_limit_in(options: str, where: str) -> str | None:
     limit = dict(parse_additional(options, where)).get("time")
     if limit is None:
         return None
-    seconds = limit_of(limit)
+    seconds = limit_in_seconds(limit)
     if seconds is None:
         raise RequestError(
             f"{where}: time={limit} is not a time limit, or one without an end",

@@ -12,7 +12,7 @@ from llmb_common.base.structs import change_list, read_list
 _LIST = ("folders", str, "a list of folders of experiments")
 
 
-def real(path: str | Path) -> str:
+def real_path(path: str | Path) -> str:
     """Return the path of a folder with all symbolic links resolved: its one name, whichever of them leads to it.
 
     It is absolute. What does not exist of it stays as it is written.
@@ -30,11 +30,11 @@ def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     Raises:
         RecordError: the list of those outside cannot be read, or is damaged
     """
-    own = [f"{workload}/experiments" for workload in subfolders(f"{real(install)}/workloads")]
+    own = [f"{workload}/experiments" for workload in subfolders(f"{real_path(install)}/workloads")]
     found: dict[str, str] = {}
     for root in [*own, *read_list(list_file(install), *_LIST), *map(str, more)]:
         # The installation's own name of a folder comes first, whatever link the list has for it.
-        found.setdefault(real(root), root)
+        found.setdefault(real_path(root), root)
     return found
 
 
@@ -49,7 +49,7 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
         OSError: the list cannot be locked for another reason
     """
     known = roots(install)
-    paths = map(real, folders)
+    paths = map(real_path, folders)
     new = [path for path in paths if path not in known and Path(path).is_dir()]
     if new:
         change_list(list_file(install), *_LIST, lambda listed: dict.fromkeys([*listed, *new]))
@@ -58,7 +58,8 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
     """Return the paths, as texts, of all folders that may be a run's, of an installation and of the folders ``more``.
 
-    ``install`` is the installation's folder, ``more`` are experiments folders. Those that may be a run's are two
+    ``install`` is the installation's folder, whose list of experiments folders outside it counts, too; ``more`` are
+    further experiments folders. Those that may be a run's are two
     levels below an experiments folder, without hidden ones. Whether they contain a record is not looked at. A folder
     that cannot be read counts as empty.
 

@@ -13,7 +13,7 @@ import msgspec
 
 from llmb_common.base.errors import RecordError
 from llmb_common.base.run_states import LIVE_STATES
-from llmb_common.runs.index.roots import real, roots
+from llmb_common.runs.index.roots import real_path, roots
 from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord, load_record
 
@@ -175,7 +175,7 @@ def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> 
         sqlite3.Error: the index cannot be written
     """
     row, root = row_of(record), record.paths.experiments
-    known = roots(install).get(real(root), str(root))
+    known = roots(install).get(real_path(root), str(root))
     _put(connection, msgspec.structs.replace(row, path=str(Path(known) / row.folder.relative_to(root))), "")
 
 

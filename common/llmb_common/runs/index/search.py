@@ -22,7 +22,7 @@ from llmb_common.runs.index.database import (
     open_index,
     read_index,
 )
-from llmb_common.runs.index.roots import real, remember, run_folders
+from llmb_common.runs.index.roots import real_path, remember, run_folders
 from llmb_common.runs.index.runs import (
     FIELDS,
     UNREADABLE,
@@ -78,7 +78,7 @@ def find_run(install: Path, word: str) -> RunRow:
     """
     folder = Path(word).absolute()
     here = _rows_where(install, "name", folder.name) if word and os.path.isdir(folder) else []
-    found = [row for row in here if real(row.folder) == real(folder)]
+    found = [row for row in here if real_path(row.folder) == real_path(folder)]
     # An unreadable record has an empty run ID, which names nothing.
     names = ("name", "run_id", "job_id") if word else ()
     if found := found or next(filter(None, (_rows_where(install, name, word) for name in names)), []):

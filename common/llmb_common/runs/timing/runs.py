@@ -172,7 +172,7 @@ def judge(
     if missing:
         message = f"no usable record of iteration {first_few(missing, 5)}"
         if content.interval > 1:
-            message = _averaged_sentence(content, window)
+            message = _averaged_clause(content, window)
         elif window.last < (first := iterations[0].index):
             message = f"it begins at iteration {first}, but iterations {window} are measured: --window measures others"
         return Status("Incomplete", "missing_iteration", missing[0], message + _end_clause(planned))
@@ -205,7 +205,7 @@ def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
     return Status("Incomplete", "rank_0_only", last, message)
 
 
-def _averaged_sentence(content: LogContent, window: Window) -> str:
+def _averaged_clause(content: LogContent, window: Window) -> str:
     """Return a clause, without a period, that says that each record of the log is the mean of several steps.
 
     So the iterations of ``window`` have no record of their own. The clause ends with the mean step time of the
