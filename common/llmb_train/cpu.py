@@ -3,8 +3,8 @@
 megatron-core and Megatron-Bridge address ``device="cuda"`` at about a hundred places and assert that CUDA is there.
 This module answers for the device, so that their own code runs unchanged on one or more CPU ranks: ``torch.cuda``'s
 functions are answered for the CPU, and tensors created on ``cuda`` or moved there end up on the CPU. Patches make up
-for where gloo differs from NCCL, and for functions of megatron-core that bypass ``torch.cuda``; ``no_te`` makes up for
-Transformer Engine. All are the same for all releases.
+for where gloo differs from NCCL, for functions of megatron-core that bypass ``torch.cuda``, and for CPUs that cannot
+multiply in bf16; ``no_te`` makes up for Transformer Engine. All are the same for all releases.
 
 Imported only for jobs with ``device: cpu``. ``engine.RELEASES`` names the releases that it was tried with. What cannot
 run (FP8, CUDA graphs, activation offload) is refused by ``refusals``, never skipped silently.
@@ -21,7 +21,8 @@ import os
 import resource
 import time
 import types
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from multiprocessing.managers import SyncManager
 from typing import Any
 
@@ -37,6 +38,9 @@ _IDENTITY = (torch.Tensor.cuda, torch.Tensor.pin_memory)
 _MEMORY_KINDS = ("allocated", "active", "inactive_split", "reserved")
 _MEMORY_STATS = [f"{kind}_bytes.all.{when}" for kind, when in itertools.product(_MEMORY_KINDS, ("current", "peak"))]
 _MEMORY_COUNTS = ("allocation.all.current", "allocation.all.peak", "num_alloc_retries", "num_ooms")
+
+_KERNELS = torch.library.Library("aten", "IMPL")
+"""Kernels that replace torch's own, as long as this object is there."""
 
 _DOWN, _UP = 11, 12
 """Tags of a pipeline's two directions: activations to the next stage, gradients to the previous one."""
@@ -57,6 +61,7 @@ def install() -> None:
     torch._dynamo.config.disable = True
     _emulate()
     CudaRedirect("cpu").__enter__()  # for the rest of the process
+    _patch_matrix_products()
     no_te.install()
     _patch_collectives()
     _patch_pipeline()
@@ -272,6 +277,35 @@ class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         if func is _TENSOR_TO and len(args) > 1 and _is_cuda(args[1]):
             args = (args[0], self.device, *args[2:])
         return func(*args, **kwargs)
+
+
+def _patch_matrix_products() -> None:
+    """Have torch multiply bf16 matrices in float32, and round the result, where the CPU cannot multiply in bf16 itself.
+
+    In this process, in ``backward()`` too. On such a CPU torch multiplies them element by element, which takes 4 to 50
+    times as long. The sums are those of float32 in either case, but for their order. Does nothing on a CPU that
+    torch's oneDNN uses for bf16 (AVX-512, AMX, Arm with BF16), and in a torch without oneDNN or before 2.9.
+    """
+    can_multiply = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    get_kernel = getattr(torch.library, "get_kernel", None)
+    if can_multiply is None or can_multiply() or get_kernel is None:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that its kernels are replaced
+        for name in ("mm", "addmm", "bmm", "baddbmm"):
+            _KERNELS.impl(name, _in_float32(get_kernel(f"aten::{name}", "CPU")), "CPU", with_keyset=True)
+
+
+def _in_float32(kernel: Any) -> Callable[..., torch.Tensor]:
+    """Return a kernel for a product of matrices that calls torch's own ``kernel``, for bf16 with copies in float32."""
+
+    def multiply(keys: Any, *matrices: torch.Tensor, **factors: float) -> torch.Tensor:
+        """Return the product of ``matrices``, in their type; the arguments are those of torch's own kernel."""
+        if matrices[0].dtype is not torch.bfloat16:
+            return kernel.call_boxed(keys, *matrices, **factors)
+        return kernel.call_boxed(keys, *(matrix.float() for matrix in matrices), **factors).bfloat16()
+
+    return multiply
 
 
 def _patch_collectives() -> None:

@@ -1,4 +1,4 @@
-"""Layers that llmb_train adds to megatron-core, each against a plain formula. For the engine's Python.
+"""Layers that llmb_train adds to megatron-core, and products of matrices, against formulas. For the engine's Python.
 
 Prints one JSON line per check: ``check`` and ``difference``, the largest absolute one.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from llmb_train import cpu
 from llmb_train.config import chunked
 from llmb_train.no_te import ZeroCenteredLayerNorm, ZeroCenteredRMSNorm, patch_norm, positions
 
@@ -84,6 +86,40 @@ def positions_cover_the_sequence() -> float:
     return float((torch.stack(ranks) - torch.tensor(expected)).abs().max())
 
 
+def products_of_matrices_in_bf16_are_rounded_once() -> float:
+    """Also on a CPU that multiplies in bf16 itself, and in ``backward()``; other types are multiplied as ever."""
+    torch.ops.mkldnn._is_mkldnn_bf16_supported = lambda: False
+    cpu._patch_matrix_products()
+    whole = torch.arange(6).view(2, 3)
+    assert (whole @ whole.T).tolist() == [[5, 14], [14, 50]]
+    addend, left, right = torch.randn(4, 5, 5), torch.randn(4, 5, 30), torch.randn(4, 30, 5)
+    single = float((left @ right - (left.double() @ right.double())).abs().max())
+    found: list[tuple[Any, Any]] = []  # a result in bf16, and what it is of
+    with torch.enable_grad():
+        matrices = [matrix.bfloat16().requires_grad_() for matrix in (addend, left, right)]
+        exact = [matrix.detach().double().requires_grad_() for matrix in matrices]
+        products: list[Callable[..., Any]] = [
+            lambda a, b, c: b[0] @ c[0],
+            lambda a, b, c: torch.addmm(a[0], b[0], c[0], beta=0.5, alpha=2.0),
+            lambda a, b, c: b @ c,
+            lambda a, b, c: torch.baddbmm(a, b, c, beta=0.5, alpha=0.25),
+        ]
+        for product in products:
+            result, expected = product(*matrices), product(*exact)
+            found.append((result, expected))
+            result.sum().backward()
+            expected.sum().backward()
+            for got, right_one in zip(matrices, exact, strict=True):
+                if got.grad is not None:
+                    found.append((got.grad, right_one.grad))
+                got.grad = right_one.grad = None
+    assert len(found) == 4 + 2 + 3 + 2 + 3
+    assert all(got.dtype is torch.bfloat16 for got, _ in found)
+    # Half a unit in the last of eight places, and what sums in float32 are off by.
+    beyond = max(float(((got.double() - of).abs() - of.abs() / 256).max()) for got, of in found)
+    return max(single, beyond)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     with torch.no_grad():
@@ -93,5 +129,6 @@ if __name__ == "__main__":
             zero_centered_rms_norm,
             norms_built_by_core_are_marked_for_sequence_parallelism,
             positions_cover_the_sequence,
+            products_of_matrices_in_bf16_are_rounded_once,
         ):
             print(json.dumps({"check": check.__name__, "difference": check()}), flush=True)

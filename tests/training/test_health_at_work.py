@@ -44,7 +44,7 @@ class Here:
         (folder / "sitecustomize.py").write_text(WHEN_TORCH_IS_THERE.format(what=what))
         self.nodes = nodes
         self.env = {**os.environ, "PYTHONPATH": str(folder)}
-        self.port = free_ports(1)[0]
+        self.first_port = free_ports(1)[0]
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -103,5 +103,5 @@ def _learning_rate(text: str) -> str:
 
 def test_layers_of_our_own_compute_what_they_say(engine: Engine) -> None:
     results = {line["check"]: line["difference"] for line in engine.json_lines("check_layers.py")}
-    assert len(results) == 5
+    assert len(results) == 6
     assert all(difference < 1e-5 for difference in results.values()), results

@@ -35,16 +35,20 @@ def train_slowly(engine: Engine, folder: Path, job: dict[str, Any], slow: str, s
     return found, run, json.loads((here / "waits.json").read_text())
 
 
-@pytest.mark.parametrize(("slow", "seconds"), [("0:data", 0.2), ("1:optimizer", 0.8)])
-def test_a_slow_rank_is_named(engine: Engine, tmp_path: Path, slow: str, seconds: float) -> None:
-    job = make_job(world_size=2, steps={"train": 7, "waits_from": 3})
-    found, run, waits = train_slowly(engine, tmp_path, job, slow, seconds)
+STEPS: dict[str, Any] = {"steps": {"train": 13, "waits_from": 4}}
+"""Ten measured steps, each of as few sequences as there are ranks that divide them."""
+
+
+@pytest.mark.parametrize("slow", ["0:data", "1:optimizer"])
+def test_a_slow_rank_is_named(engine: Engine, tmp_path: Path, slow: str) -> None:
+    job = make_job(world_size=2, batch={"gbs": 2}, **STEPS)
+    found, run, waits = train_slowly(engine, tmp_path, job, slow, 0.2)
     assert found == ("rank", (int(slow[0]),))
-    assert sorted(run.steps) == [1, 2, 3, 4, 5, 6, 7]
-    assert waits["steps"] == [3, 4, 5, 6, 7]
+    assert sorted(run.steps) == [*range(1, 14)]
+    assert waits["steps"] == [*range(4, 14)]
 
 
 def test_a_slow_rank_of_a_tensor_parallel_group_is_named(engine: Engine, tmp_path: Path) -> None:
-    job = make_job(world_size=4, parallelism={"tp": 2}, steps={"train": 7, "waits_from": 3})
+    job = make_job(world_size=4, parallelism={"tp": 2}, batch={"gbs": 2}, **STEPS)
     found, _, _ = train_slowly(engine, tmp_path, job, "2:forward", 0.3, tp=2)
     assert found in (("rank", (2,)), ("TP group", (2, 3)))

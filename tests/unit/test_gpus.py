@@ -132,7 +132,7 @@ plan = make_plan(llama, load_cluster_config(install), request, Machine(cluster_t
 paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
 partitions = parse_sinfo("big*|up|1:00:00|4|gpu:nvidia_x900_super:2(S:0)")
 site = Site(True, "25.05", partitions, (), (), "", ())
-given = {"install_path": "/i", "cluster_type": "slurm", "account": "a", "gpu_partition": "big", "gpu_type": "X900",
+given = {"install_path": "/i", "cluster_type": "slurm", "account": "a", "gpu_partition": "big", "gpu_type": "x900",
          "workloads": "all"}
 os.environ["LLMB_INSTALL"] = str(install)
 

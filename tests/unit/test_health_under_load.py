@@ -48,7 +48,7 @@ IN_USE = {
 class Bench:
     """Nodes that give the figures that a test wants, and a clock that only waiting moves."""
 
-    port = 21000
+    first_port = 21000
 
     def __init__(self, nodes: Sequence[str] = NODES) -> None:
         self.nodes = nodes
@@ -456,7 +456,7 @@ def test_ports_stay_among_those_that_are_ours(bench: Bench, tmp_path: Path) -> N
     with workers.start_workers(bench, needs(), NODES) as at_work:
         for _ in range(500):
             at_work.all_reduce([[node] for node in NODES], [1], 1.0)
-    assert max(order["port"] for order in bench.orders) + len(NODES) <= bench.port + MOST_GROUPS
+    assert max(order["port"] for order in bench.orders) + len(NODES) <= bench.first_port + MOST_GROUPS
 
 
 def test_an_image_that_starts_nowhere_is_no_nodes_fault(bench: Bench, tmp_path: Path, texts: Texts) -> None:

@@ -318,9 +318,9 @@ def test_an_engine_has_pythons_of_its_own(release, oldest, newest, monkeypatch, 
         return cpu_engine(CLONE, Path("/i"), release=release)
 
     assert made(oldest).python == made(newest).python == sys.executable
-    assert made(newest)._no_python() is None
+    assert made(newest)._python_error() is None
     for version in ((oldest[0], oldest[1] - 1), (newest[0], newest[1] + 1)):
-        lack = made(version)._no_python()
+        lack = made(version)._python_error()
         assert lack is not None
         assert "Python {}.{} to {}.{}".format(*oldest, *newest) in lack.message
         texts(lack, mask=r"this is Python [\d.]+")
@@ -342,7 +342,7 @@ def test_a_python_that_uv_fetches_is_taken(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(engine_module.uv, "fetch_python", fetch)
     engine = cpu_engine(CLONE, Path("/i"))
     assert engine.python == ""
-    assert engine._no_python() is None
+    assert engine._python_error() is None
     newest = KINDS["0.3"].pythons[1]
     assert asked == [("{}.{}".format(*newest), Path("/i/venvs/.uv-engine-cpu"))]
     made: list[str] = []
@@ -367,11 +367,11 @@ def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: p
     if there:
         (tmp_path / "torch" / "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_aarch64.whl").touch()
     engine = cpu_engine(CLONE, tmp_path / "install")
-    lack = engine._no_torch()
+    lack = engine._torch_error()
     assert (lack is None) == there
     assert there or str(lack).startswith("PyTorch 2.13.0+cpu for Python 3.12 cannot be had:\n    ")
     engine.shares[0].mkdir(parents=True)
-    assert engine._no_torch() is None, "it is linked from the other engine"
+    assert engine._torch_error() is None, "it is linked from the other engine"
 
 
 @pytest.mark.usefixtures("linux")
@@ -389,7 +389,7 @@ def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: p
 def test_a_machine_without_builds_is_told_so(name, value, monkeypatch, texts: Texts):
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(name, value)
-    lack = engine_module._no_builds()
+    lack = engine_module._no_builds_error()
     assert lack is not None
     texts(lack.message)
     assert "in a container" in lack.remedy or "in a Linux container" in lack.remedy
@@ -400,7 +400,7 @@ def test_a_machine_without_builds_is_told_so(name, value, monkeypatch, texts: Te
 def test_a_newer_glibc_will_do(glibc: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("os.confstr", lambda name: glibc)
-    assert engine_module._no_builds() is None
+    assert engine_module._no_builds_error() is None
 
 
 def test_an_engine_needs_room_unless_nobody_is_to_look(tmp_path: Path) -> None:
