@@ -26,8 +26,17 @@ _RESTART = (
     "megatron.bridge.training.pretrain",
     "megatron.bridge.training.inprocess_restart",
 )
+_DISTILLATION = (
+    # Bridge imports ModelOpt at the top of its training loop, for models that are distilled or quantized, and asks it
+    # of every model how the shapes of its tensors change, and what a checkpoint has of it: in no way, and nothing.
+    "megatron.bridge.models.distillation_provider",
+    "megatron.bridge.training",
+)
 _IMPORTERS: dict[str, tuple[str, ...]] = {
     "transformer_engine": _LORA,
+    "modelopt": _DISTILLATION,
+    # Of Hugging Face: for fine-tuning on its datasets, which brings pandas and pyarrow.
+    "datasets": ("megatron.bridge.data",),
     # Kernels that training without them never calls: of inference, imported with attention; of the paged stash, an
     # option for GPUs; since core 0.20, of state spaces, imported with the names of all models.
     "triton": ("megatron.core.inference", "megatron.core.transformer.moe.ops", "megatron.core.ssm.ops"),
@@ -64,13 +73,21 @@ class Stub(types.ModuleType):
         """
         if name.startswith("__"):
             raise AttributeError(name)
-        value: Any = _stub_class(name) if name[:1].isupper() else Stub(f"{self.__name__}.{name}")
+        value: Any = _stub_class(name) if name[:1].isupper() else type(self)(f"{self.__name__}.{name}")
         setattr(self, name, value)
         return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Act as ``@decorator`` or ``@decorator(...)`` that changes nothing."""
         return args[0] if len(args) == 1 and callable(args[0]) else (lambda function: function)
+
+
+class SilentStub(Stub):
+    """A stand-in like ``Stub`` whose functions are called: with any arguments, they return None."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return None, whatever the arguments."""
+        return None
 
 
 def _stub_class(name: str) -> type:
@@ -115,10 +132,11 @@ class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install() -> None:
     """Make the stand-ins for missing packages importable in this process, most only by the modules that need them.
 
-    Replaces ``__import__``, appends to ``sys.meta_path``, and adds ``typing.override`` to an older Python. Modules
-    of megatron-core and Megatron-Bridge that need ``transformer_engine``, ``triton`` or ``nvidia_resiliency_ext``
-    get stand-ins for these; ``megatron.energon``, ``qwen_vl_utils`` and ``diffusers`` are there for all. Packages
-    that are installed are not replaced, but for Transformer Engine. A second call does nothing.
+    Replaces ``__import__``, appends to ``sys.meta_path``, and adds ``typing.override`` to an older Python. Modules of
+    megatron-core and Megatron-Bridge that need ``transformer_engine``, ``modelopt``, ``datasets``, ``triton`` or
+    ``nvidia_resiliency_ext`` get stand-ins for these; ``megatron.energon``, ``qwen_vl_utils`` and ``diffusers`` are
+    there for all. Packages that are installed are not replaced, but for Transformer Engine. A second call does
+    nothing.
 
     Raises:
         ImportError: a Python older than 3.12 lacks ``typing_extensions``; nothing has been changed
@@ -134,7 +152,7 @@ def install() -> None:
         for package, modules in _IMPORTERS.items()
         if package == "transformer_engine" or importlib.machinery.PathFinder.find_spec(package) is None
     }
-    stubs = {package: Stub(package) for package in importers}
+    stubs = {package: SilentStub(package) if package == "modelopt" else Stub(package) for package in importers}
     real_import = builtins.__import__
 
     # Parameters as the language reference gives them for __import__: callers use the names.
