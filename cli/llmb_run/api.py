@@ -73,7 +73,6 @@ def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: flo
     Raises:
         LLMBError: there is no such run, a word is the beginning of several run ids, none of the runs will ever
             start, or the scheduler has not answered for a quarter of an hour
-        OSError: a run.json that is to be changed fails to be read
     """
     workspace = _workspace(install)
     records = [load_record(one_folder(workspace, run)) for run in runs]

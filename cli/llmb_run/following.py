@@ -185,7 +185,6 @@ def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
 
     Raises:
         RecordError: a record cannot be read
-        OSError: a run.json that is to be changed fails to be read
     """
     seen = observe([load_record(folder) for folder in folders])
     return list(map(LiveRun, seen, distinguishing_settings(one.record.plan for one in seen)))
@@ -196,9 +195,6 @@ def update_runs(runs: Sequence[LiveRun]) -> None:
 
     Changes what each has ``seen``, and its record on disk, where this user may write. Without an answer, each keeps
     its last known state, and nothing is raised for that.
-
-    Raises:
-        OSError: a run.json that is to be changed fails to be read
     """
     alive = [run for run in runs if run.live]
     for run, seen in zip(alive, observe([run.record for run in alive]), strict=True):

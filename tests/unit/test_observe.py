@@ -5,7 +5,9 @@ Looking at runs, waiting for them and ending them, with an executor that answers
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +21,7 @@ from llmb_common.base.run_states import STATES
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
+from llmb_common.runs.folders import OwnRun
 from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import (
     CANCELLED,
@@ -231,6 +234,25 @@ def test_where_the_record_cannot_be_written_the_truth_is_told_all_the_same(plan:
     told.sees = lambda record: Finding(COMPLETED)
     assert refresh([record])[0].state == COMPLETED
     assert load_record(record.paths.folder).state == RUNNING
+
+
+def test_one_record_on_a_bad_disk_does_not_hide_the_others(
+    plan: JobPlan, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [run(plan), run(plan)]
+    bad = str(records[0].paths.folder)
+    real = OwnRun.open
+
+    class BadDisk(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(OwnRun, "open", lambda own, name: BadDisk() if str(own.folder) == bad else real(own, name))
+    told.sees = lambda record: Finding(COMPLETED)
+    assert [record.state for record in refresh(records)] == [COMPLETED, COMPLETED]
+    assert load_record(records[1].paths.folder).state == COMPLETED
+    with pytest.raises(RecordError, match=r"cannot read .*/run\.json: Input/output error"):
+        update_record(records[0].paths.folder, lambda found: found)
 
 
 # Waiting

@@ -323,7 +323,6 @@ def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
     Raises:
         RequestError: there is such a run
         RecordError: a run's record cannot be read
-        OSError: a run.json that is to be changed fails to be read
     """
     rows = find_runs(
         workspace.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True)

@@ -65,7 +65,7 @@ def jobs(
         RequestError: a word names no run, an option has a wrong value, or there is no installation
         RecordError: the record of a live run cannot be read
         RecipeError, ConfigError: a filter names a workload, and a recipe or the site's configuration cannot be read
-        OSError: a run.json that is to be changed fails to be read, or the installation's folder may not be looked at
+        OSError: the installation's folder may not be looked at
     """
     workspace = Workspace()
     count = limit or (None if everything or live or runs else options.JOBS_LISTED)
@@ -156,7 +156,6 @@ def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
 
     Raises:
         RecordError: the record of a live run cannot be read
-        OSError: a run.json that is to be changed fails to be read
     """
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
@@ -196,7 +195,6 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
         RecordError: a run's record cannot be read
         SchedulerError: none of the runs that have not ended will ever start
         AnswerLost: the scheduler did not answer for a long time
-        OSError: a run.json that is to be changed fails to be read
     """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     rows = select_rows(Workspace(), runs, RunFilter(live=True), others="not waited for")
@@ -246,7 +244,6 @@ def cancel(runs: tuple[str, ...], everything: bool) -> Result:
     Raises:
         RequestError: neither or both are asked for, a word names no run, or there is no installation
         RecordError: the list of folders outside the installation cannot be read
-        OSError: a run.json that is to be changed fails to be read
     """
     if bool(runs) == everything:
         raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")

@@ -139,7 +139,7 @@ def logs(
     Raises:
         RequestError: there is no such run or no installation, or ``grep`` is not a regular expression
         RecordError: there is no log (unless it follows), or the run's record cannot be read
-        OSError: the log, or a run.json that is to be changed, cannot be read
+        OSError: the log cannot be read
     """
     wanted = _line_filter(grep, rank)
     record = load_record(one_folder(Workspace(), run))
@@ -171,9 +171,6 @@ def _no_log_error(record: RunRecord, path: Path) -> RecordError:
     """Return, not raise, the error that the log ``path`` does not exist, with the run's state and what to do.
 
     The scheduler is asked for the state, and the record brought up to date.
-
-    Raises:
-        OSError: a run.json that is to be changed fails to be read
     """
     (now,) = refresh([record])
     run = now.paths.run_id
@@ -218,9 +215,6 @@ def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
 
         The question goes to the scheduler, about ``record`` of the enclosing function, which is replaced by the
         answer. Prints a notice on how the run ended, or why there is no log ``path`` yet.
-
-        Raises:
-            OSError: a run.json that is to be changed fails to be read
         """
         nonlocal last_query, record
         if time.monotonic() - last_query < _ASK_SECONDS:

@@ -50,7 +50,7 @@ def report(
             holds no measurement
         RecordError: a file cannot be written or read, or the record of a run not be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
-        OSError: a word's path may not be looked at, or the log of a run, or the record of a live one, not be read
+        OSError: a word's path may not be looked at, or the log of a run not be read
     """
     asked = {"html": html, "markdown": markdown, "junit": junit}
     # Before the runs are measured, which may take long.

@@ -68,7 +68,7 @@ def results(
         RequestError: options exclude each other or are wrong, or no run is found
         RecordError: the list of folders outside the installation, or the record of a run, cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
-        OSError: a word's path may not be looked at, or the log of a run, or the record of a live one, not be read
+        OSError: a word's path may not be looked at, or the log of a run not be read
     """
     if output not in (None, "json"):
         refuse_beside_json("--format", output)
@@ -181,7 +181,7 @@ def _alarm_result(
         RequestError: no run is found, or a filter is wrong
         RecordError: the record of a run is gone, or cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
-        OSError: a word's path may not be looked at, or the record of a live run not be read to change it
+        OSError: a word's path may not be looked at
     """
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected_runs(workspace, runs, filters, window)

@@ -39,7 +39,7 @@ def show(run: str | None, script: bool) -> Result:
         RequestError: there is no such run, or no installation
         RecordError: the run's record or script cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
-        OSError: a run.json that is to be changed, or a log that is read again for its steps, cannot be read
+        OSError: a log that is read again for its steps cannot be read
     """
     workspace = Workspace()
     record = load_record(one_folder(workspace, run))

@@ -90,7 +90,6 @@ def watch(runs: tuple[str, ...]) -> Result:
         RequestError: there is no installation, or a word names no run
         RecordError: a run's record cannot be read
         SchedulerError: none of the runs that have not ended will ever start
-        OSError: a run.json that is to be changed fails to be read
     """
     rows = select_rows(Workspace(), runs, RunFilter(live=True))
     if not rows:
@@ -115,7 +114,6 @@ def _updates(followed: list[LiveRun]) -> Iterator[None]:
 
     Raises:
         SchedulerError: none of the runs that have not ended will ever start
-        OSError: a run.json that is to be changed fails to be read
     """
     delay = FIRST_DELAY
     due = time.monotonic() + delay
@@ -146,7 +144,6 @@ def _follow_on_screen(followed: list[LiveRun]) -> None:
 
     Raises:
         SchedulerError: none of the runs that have not ended will ever start
-        OSError: a run.json that is to be changed fails to be read
     """
     console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
     try:
@@ -187,7 +184,6 @@ def _follow_as_lines(followed: list[LiveRun]) -> None:
 
     Raises:
         SchedulerError: none of the runs that have not ended will ever start
-        OSError: a run.json that is to be changed fails to be read
     """
     last_shown: dict[str, tuple[str, int]] = {}
     for _ in _updates(followed):

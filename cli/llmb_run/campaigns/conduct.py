@@ -249,7 +249,7 @@ class Conduct:
         Raises:
             LLMBError: a run was refused or cannot be cancelled, a record cannot be read, or the scheduler does not
                 answer. Runs stay on record, so that a later call continues with them.
-            OSError: a run.json, a run's log, or a file that a submission needs, cannot be read
+            OSError: a run's log, or a file that a submission needs, cannot be read
         """
         while True:
             runs = self.recorded_runs()

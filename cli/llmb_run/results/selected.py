@@ -41,7 +41,7 @@ def selected_runs(
         RecordError: the list of folders outside the installation cannot be read
         ConfigError: a filter names a workload, and ``cluster_config.yaml`` is wrong or not trusted
         RecipeError: no recipe has that workload, and a recipe's catalogue cannot be read to suggest one
-        OSError: a word's path may not be looked at, or the record of a live run not be read to change it
+        OSError: a word's path may not be looked at
     """
     paths = [word for word in runs if os.path.exists(word)]
     wanted: list[Path | RunRow] = [Path(word) for word in paths]

@@ -436,7 +436,6 @@ def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], wor
     Raises:
         EnvironmentLacks: too few nodes are left
         RecordError: a run's record, or the list of excluded nodes, cannot be read
-        OSError: the ``run.json`` of such a run cannot be read to change it
     """
     records = refresh([load_record(folder) for folder in earlier])
     shown = list(itertools.chain.from_iterable(shown_bad(record) for record in records))
@@ -465,9 +464,6 @@ def _as_they_are_now(
 
     ``results`` are titles with records or errors. Such a run may have ended together with the command that followed
     it; its record on disk is brought up to date, too. ``known``: keys of what was on record before.
-
-    Raises:
-        OSError: the ``run.json`` of such a run cannot be read to change it
     """
     records = [item for _, item in results if isinstance(item, RunRecord)]
     doubtful = [item for item in records if item.submission.key in known and not item.plan.traits.queued]

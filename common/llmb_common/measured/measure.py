@@ -49,9 +49,6 @@ def measure(
     (None: none); of other live runs the scheduler is asked, and their records are updated. A log that LLMB did not
     write is measured by itself. Copies and records that cannot be read are told by notices, and nothing is raised
     for them. Empty where folders have no runs.
-
-    Raises:
-        OSError: reading the record of a live run, which is to be updated, fails
     """
     install = workspace.install_or_none
     with no_garbage():
@@ -136,9 +133,6 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
     The scheduler is asked about live runs, and their records are updated on disk. Where it does not answer for a run,
     a notice says so, and its record has the last known state. None and folders without a record are left out; so are
     those with one that cannot be read, which a notice tells.
-
-    Raises:
-        OSError: reading a record that is to be updated fails
     """
     records: dict[Path | None, RunRecord] = {}
     for folder in dict.fromkeys(folders):

@@ -204,7 +204,6 @@ def give_up(record: RunRecord) -> RunRecord:
 
     Raises:
         RecordError: the record cannot be read or written, or is another user's; or another process holds its lock
-        OSError: reading run.json fails
     """
 
     def change(found: RunRecord) -> RunRecord:
@@ -229,7 +228,6 @@ def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
 
     Raises:
         RecordError: the record cannot be read or written, or is another user's; or another process holds its lock
-        OSError: reading run.json fails
     """
 
     def change(found: RunRecord) -> RunRecord:

@@ -78,11 +78,15 @@ class OwnRun(NamedTuple):
         A symbolic link is refused, and a file of anybody but the run's owner.
 
         Raises:
-            RecordError: the file cannot be opened or is no regular file; code ``not-yours`` if it is another user's
-            OSError: reading it fails
+            RecordError: the file cannot be read or is no regular file; code ``not-yours`` if it is another user's
         """
-        with self.open(name) as stream:
-            return stream.read()
+        try:
+            with self.open(name) as stream:
+                return stream.read()
+        except OSError as error:
+            raise RecordError(
+                f"cannot read {self.folder}/{name}: {error.strerror or error}", remedy=remedy_for(error)
+            ) from error
 
 
 @contextlib.contextmanager

@@ -371,7 +371,6 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
     Raises:
         RecordError: it cannot be read or written, the folder above is not the experiment's, or another process holds
             the lock for a minute; code ``not-yours`` if it is another user's
-        OSError: reading run.json fails
     """
     with own_run(folder) as run, locked(run):
         record = load_record(folder, run.read("run.json"))

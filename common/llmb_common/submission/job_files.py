@@ -138,7 +138,6 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
             folder or a file belongs to another user; another code: the run folder cannot be opened, or the packed
             code is no zip archive
         RequestError: the plan on record names a path that cannot be rendered
-        OSError: reading an opened file failed
     """
     paths, sha256 = record.paths, record.manifest.get("supervisor_sha256")
     with own_run(paths.folder) as run:
@@ -162,8 +161,7 @@ def _read_run_file(run: OwnRun, record: RunRecord, path: Path) -> bytes:
 
     Raises:
         RecordError: code ``not-yours``: the file belongs to another user; code ``changed``: it is missing or cannot be
-            opened
-        OSError: reading the opened file failed
+            read
     """
     try:
         return run.read(path.name)

@@ -189,9 +189,6 @@ def _withdraw(record: RunRecord, *, known: bool) -> None:
 
     It is marked if ``known``, that is, if it was on record before this command. That it cannot be written is
     ignored.
-
-    Raises:
-        OSError: the run.json of a known run fails to be read
     """
     if known:
         with contextlib.suppress(LLMBError):

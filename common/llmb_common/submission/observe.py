@@ -40,9 +40,6 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
     those that are LOST or NOT_SUBMITTED. A scheduler that does not answer raises nothing: the record stays, and
     ``finding.unknown`` says why. A record that cannot be written, such as another user's, is returned up to date
     all the same.
-
-    Raises:
-        OSError: a run.json that is to be changed fails to be read
     """
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in records:
@@ -58,9 +55,6 @@ def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
     """Ask the executors how the runs are, and return the updated records, in order.
 
     Changes are also written to disk, as by ``observe``. A run about which nobody could be asked keeps its record.
-
-    Raises:
-        OSError: a run.json that is to be changed fails to be read
     """
     return [item.record for item in observe(list(records))]
 
@@ -71,9 +65,6 @@ def _record_finding(record: RunRecord, finding: Finding) -> Observation:
     If it ends the run, the record also gets what the run's folder tells of its job. A record that cannot be written
     stays as it is on disk, but is returned changed, and the index is not written. Nothing is written where the
     finding is nothing new.
-
-    Raises:
-        OSError: the run's run.json fails to be read
     """
 
     def change(found: RunRecord) -> RunRecord:
@@ -135,7 +126,6 @@ def wait(
     Raises:
         SchedulerError: code ``stuck``: in two rounds in a row, none of the runs that have not ended will ever start
         AnswerLost: in over 45 rounds in a row a query about some run went unanswered; the jobs are not touched
-        OSError: a run.json that is to be changed fails to be read
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     delay, unanswered, stuck = FIRST_DELAY, 0, 0
@@ -201,7 +191,6 @@ def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
     Raises:
         LLMBError: the error of the first run, in order, that could not be ended; all others have been told to end
             then
-        OSError: a run.json that is to be changed fails to be read
     """
     results = end_runs(records)
     for result in results:
@@ -217,9 +206,6 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     ended runs are returned as they are, but one that is NOT_SUBMITTED becomes CANCELLED. For a run whose submission
     was interrupted, the scheduler is first asked whether it has a job. Waits up to 10 s for jobs to end; a record
     of one that takes longer is still live.
-
-    Raises:
-        OSError: a run.json that is to be changed fails to be read
     """
     results: dict[int, RunRecord | LLMBError] = {}
     positions: list[int] = []
@@ -257,7 +243,6 @@ def _cancellable_record(item: Observation) -> RunRecord:
         AnswerLost: nobody knows now whether the run has a job, or, of a run in a series, whether that job still
             exists
         RecordError: the record cannot be written
-        OSError: reading run.json fails
     """
     record = item.record
     if record.state == NOT_SUBMITTED:
@@ -294,9 +279,6 @@ def _observe_until_ended(records: Sequence[RunRecord]) -> list[Observation]:
 
     Does not wait for a run that the scheduler does not show, or about which it does not answer. So some may not
     have ended yet.
-
-    Raises:
-        OSError: a run.json that is to be changed fails to be read
     """
     deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
     seen = observe(records)
@@ -320,7 +302,6 @@ def _record_after_cancel(item: Observation) -> RunRecord:
     Raises:
         AnswerLost: the run is still live, and the scheduler does not say what became of the job
         RecordError: the record cannot be written
-        OSError: reading run.json fails
     """
     record = item.record
     if is_live(record.state) and item.finding.unknown:
@@ -340,7 +321,6 @@ def _cancelled(record: RunRecord) -> RunRecord:
 
     Raises:
         RecordError: the record cannot be written
-        OSError: reading run.json fails
     """
     record = give_up(record)
     index_records(record)

@@ -142,7 +142,6 @@ def await_submission(record: RunRecord) -> RunRecord:
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or it stays uncertain: another process is submitting the run
-        OSError: a run.json that is to be changed fails to be read
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     delay = 0.2
