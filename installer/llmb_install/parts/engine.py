@@ -65,7 +65,7 @@ KINDS: dict[str, Kind] = {
         "engine-cpu-0.6",
         ((3, 11), (3, 13)),
         # Not megatron.core: on Python 3.11 it, too, needs the backend.
-        ("torch", "transformers", "modelopt", "omegaconf", "datasets"),
+        ("torch", "transformers", "omegaconf"),
         of_newer_python=("megatron-bridge", "megatron-core"),
     ),
 }
