@@ -75,7 +75,7 @@ def test_a_missing_package_is_detected(built: Environment) -> None:
 def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment, texts: Texts) -> None:
     module = next(built.folder.glob(f"lib/python3.*/site-packages/{MODULE}"))
     with taken_away(module) as aside:
-        assert built.is_complete(), "its quick look does not see it: nobody reads 1.8 GB at each start"
+        assert built.is_complete(), "its quick look does not see it: nobody reads 1.1 GB at each start"
         texts(built.verify())
         module.write_bytes(aside.read_bytes() + b"\n")
         texts(built.verify())

@@ -296,9 +296,9 @@ SLURM = ("--cluster-type", "slurm", "--account", "a", "--gpu-partition", "p", "-
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--quickstart"], ["environment llmb 245 MB", "environment engine-cpu 3.0 GB"]),
-        ([*LOCAL[:-1], "grok1"], ["environment llmb 245 MB", "environment engine-cpu 3.0 GB"]),
-        ([*LOCAL], ["environment llmb 245 MB", "environment engine-cpu 3.0 GB", "environment engine-cpu-0.6 3.0 GB"]),
+        (["--quickstart"], ["environment llmb 245 MB", "environment engine-cpu 2.0 GB"]),
+        ([*LOCAL[:-1], "grok1"], ["environment llmb 245 MB", "environment engine-cpu 2.0 GB"]),
+        ([*LOCAL], ["environment llmb 245 MB", "environment engine-cpu 2.0 GB", "environment engine-cpu-0.6 2.0 GB"]),
         (
             [*SLURM, "grok1,nemotron4"],
             ["environment llmb 245 MB", "image nvidia+nemo+26.02.01.sqsh 25.0 GB", "unpacking nvidia+nemo+26.02.01"],

@@ -295,7 +295,7 @@ def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(
     assert made.link == Path("/i/venvs/engine-cpu-0.6")
     assert made.shares == (Path("/i/venvs/engine-cpu"),)
     assert (made.smoke, made.of_newer_python) == (KINDS["0.6"].smoke, ("megatron-bridge", "megatron-core"))
-    assert (made.download, made.disk) == (420_000_000, 1_800_000_000)
+    assert (made.download, made.disk) == (250_000_000, 1_100_000_000)
     usual = cpu_engine(Path("/clone"), Path("/i"))
     assert (usual.name, usual.of_newer_python) == ("engine-cpu", ())
     assert usual.kind == "venv"
@@ -405,7 +405,7 @@ def test_a_newer_glibc_will_do(glibc: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_engine_needs_room_unless_nobody_is_to_look(tmp_path: Path) -> None:
     engine = cpu_engine(CLONE, tmp_path)
-    assert engine.room() == [Room(tmp_path / "venvs", 3_000_000_000, "environment engine-cpu")]
+    assert engine.room() == [Room(tmp_path / "venvs", 2_000_000_000, "environment engine-cpu")]
 
 
 def test_an_engine_of_the_user_is_a_program(tmp_path: Path, texts: Texts) -> None:

@@ -31,8 +31,8 @@ from llmb_install.parts.uv import Version
 from llmb_install.working.artefact import Room, Small
 from llmb_install.working.reporter import Reporter
 
-ENGINE_BYTES = 3_000_000_000
-"""Free space to ask for: 1.8 GB when installed, and what is unpacked on the way."""
+ENGINE_BYTES = 2_000_000_000
+"""Free space to ask for: 1.1 GB when installed, and what is unpacked on the way."""
 
 MINIMUM_GLIBC = (2, 28)
 """The glibc of torch's wheels, the newest that any package needs."""
@@ -93,8 +93,8 @@ class CpuEngine(Environment):
     release: str = DEFAULT_ENGINE
     """Release of Megatron-Bridge, such as ``0.6``."""
 
-    download = 420_000_000
-    disk = 1_800_000_000
+    download = 250_000_000
+    disk = 1_100_000_000
 
     def room(self) -> list[Room]:
         """Return the disk space that building the engine needs, in a list of one, also where it is there."""
