@@ -157,8 +157,8 @@ def _import_pretrain(job: Job | FunctionJob, engine: Engine, *, says: bool) -> C
     """Return Megatron-Bridge's ``pretrain``, imported after installing the patches that ``engine`` needs.
 
     ``says``: this rank also prints the header of the log of ``job``. The working folder is ``/`` meanwhile: all nodes
-    share the run's, and modelopt, which Megatron-Bridge imports, looks for its own files there first, 700 times by
-    each rank.
+    share the run's, and in NVIDIA's images modelopt, which Megatron-Bridge imports, looks for its own files there
+    first, 700 times by each rank.
 
     Raises:
         Exception: whatever importing torch and Megatron-Bridge raises

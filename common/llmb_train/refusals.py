@@ -68,7 +68,15 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
         )
     if not engine.transformer_engine:
         yield from _without_transformer_engine(job, engine.lacking)
-    last = steps.last_step(job, steps.loaded(job))
+    start = steps.loaded(job)
+    if start is not None and not engine.transformer_engine and steps.has_modelopt_state(start):
+        # Megatron's training loop would ask ModelOpt for it, in whose place our engines have a stand-in.
+        yield (
+            f"{start.folder} holds a model that ModelOpt has quantized, pruned or distilled, and there is no ModelOpt "
+            f"on {engine.lacking}",
+            "run it in the recipe's container",
+        )
+    last = steps.last_step(job, start)
     if job.profile is not None and job.profile.stop > last:
         yield (
             f"the profile stops at step {job.profile.stop}, but the run ends at step {last}",

@@ -101,6 +101,15 @@ def loaded(job: AnyJob) -> StartingPoint | None:
     return find_checkpoint(job.resumed) if job.resumed else None
 
 
+def has_modelopt_state(start: StartingPoint) -> bool:
+    """Return whether the checkpoint is of a model that ModelOpt has changed, as by quantizing it.
+
+    ModelOpt then saves what it did in the folder ``modelopt_state`` beside the weights (its
+    torch/opt/plugins/mcore_dist_checkpointing.py, ``save_sharded_modelopt_state``).
+    """
+    return (start.folder / f"iter_{start.step:07d}" / "modelopt_state").is_dir()
+
+
 def last_step(job: AnyJob, start: StartingPoint | None) -> int:
     """Return the number of the training step after which the run ends, from the start of training.
 

@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _LORA = (
     # Bridge imports its LoRA layers with the package, and they import Transformer Engine unconditionally.
@@ -32,20 +32,6 @@ _DISTILLATION = (
     "megatron.bridge.models.distillation_provider",
     "megatron.bridge.training",
 )
-_IMPORTERS: dict[str, tuple[str, ...]] = {
-    "transformer_engine": _LORA,
-    "modelopt": _DISTILLATION,
-    # Of Hugging Face: for fine-tuning on its datasets, which brings pandas and pyarrow.
-    "datasets": ("megatron.bridge.data",),
-    # Kernels that training without them never calls: of inference, imported with attention; of the paged stash, an
-    # option for GPUs; since core 0.20, of state spaces, imported with the names of all models.
-    "triton": ("megatron.core.inference", "megatron.core.transformer.moe.ops", "megatron.core.ssm.ops"),
-    # Bridge 0.3 asks for 0.4.1, which has no build for Python 3.13, nor for a glibc before 2.31; core 0.19 for 0.6.0,
-    # which has none for Python 3.11, and refuses an older one where it finds it.
-    "nvidia_resiliency_ext": _RESTART,
-}
-"""Package -> the modules (and what is below them) that see its stand-in."""
-
 _ABSENT = ("megatron.energon", "qwen_vl_utils", "diffusers")
 """Packages of the vision and diffusion recipes, which Bridge imports with the text ones; found by everybody, unless the
 real ones are there."""
@@ -102,6 +88,28 @@ def _stub_class(name: str) -> type:
     return type(name, (), {"__init__": init, "__class_getitem__": classmethod(lambda cls, item: cls)})
 
 
+class _StandIn(NamedTuple):
+    """Which modules see the stand-in for a package, by their dotted names with all below them; and what it is."""
+
+    importers: tuple[str, ...]
+    kind: type[Stub] = Stub
+
+
+_STAND_INS = {
+    "transformer_engine": _StandIn(_LORA),
+    "modelopt": _StandIn(_DISTILLATION, SilentStub),
+    # Of Hugging Face: for fine-tuning on its datasets, which brings pandas and pyarrow. A job's data are synthetic.
+    "datasets": _StandIn(("megatron.bridge.data",)),
+    # Kernels that training without them never calls: of inference, imported with attention; of the paged stash, an
+    # option for GPUs; since core 0.20, of state spaces, imported with the names of all models.
+    "triton": _StandIn(("megatron.core.inference", "megatron.core.transformer.moe.ops", "megatron.core.ssm.ops")),
+    # Bridge 0.3 asks for 0.4.1, which has no build for Python 3.13, nor for a glibc before 2.31; core 0.19 for 0.6.0,
+    # which has none for Python 3.11, and refuses an older one where it finds it.
+    "nvidia_resiliency_ext": _StandIn(_RESTART),
+}
+"""The stand-ins by the package that each replaces."""
+
+
 class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """The import finder that provides stand-ins for the packages of other recipes where the real ones are absent.
 
@@ -147,12 +155,11 @@ def install() -> None:
         import typing_extensions
 
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
-    importers = {
-        package: modules
-        for package, modules in _IMPORTERS.items()
+    stubs = {
+        package: stand_in.kind(package)
+        for package, stand_in in _STAND_INS.items()
         if package == "transformer_engine" or importlib.machinery.PathFinder.find_spec(package) is None
     }
-    stubs = {package: SilentStub(package) if package == "modelopt" else Stub(package) for package in importers}
     real_import = builtins.__import__
 
     # Parameters as the language reference gives them for __import__: callers use the names.
@@ -172,9 +179,10 @@ def install() -> None:
             ImportError: for any other importer, as usual
         """
         package, _, rest = name.partition(".")
-        if level == 0 and package in importers:
+        if level == 0 and package in stubs:
             importer = str((globals or {}).get("__name__", ""))
-            if any(importer == module or importer.startswith(module + ".") for module in importers[package]):
+            seen_by = _STAND_INS[package].importers
+            if any(importer == module or importer.startswith(module + ".") for module in seen_by):
                 return _submodule(stubs[package], rest) if fromlist else stubs[package]
         return real_import(name, globals, locals, fromlist or (), level)
 

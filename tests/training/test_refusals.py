@@ -177,6 +177,18 @@ def test_adapters_are_for_transformer_engines_layers_only(tmp_path: Any) -> None
         refusals.check(job, CPU)
 
 
+def test_a_model_that_modelopt_changed_is_not_loaded_without_it(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "iter_0000002"
+    checkpoint.mkdir()
+    (checkpoint / "__0_0.distcp").touch()
+    job = parse_job(make_job(checkpoint={"load": str(checkpoint)}))
+    refusals.check(job, CPU)
+    (checkpoint / "modelopt_state").mkdir()
+    with pytest.raises(JobError, match="quantized, pruned or distilled, and there is no ModelOpt on a CPU"):
+        refusals.check(job, CPU)
+    refusals.check(job, GPU)
+
+
 def test_reduced_copies_train_on_cpus_sharded_or_not() -> None:
     for fsdp in (True, False):
         refusals.check(named("llama3_8b", "pretrain", parallelism={"fsdp": fsdp}), CPU)

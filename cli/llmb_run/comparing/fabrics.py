@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.base.errors import RequestError
-from llmb_common.base.files import read_some, remedy_for
+from llmb_common.base.files import read_some, unreadable
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import printable
@@ -94,7 +94,7 @@ def recorded_fabrics(file: Path) -> list[Any]:
     try:
         found = json.loads(read_some(file, _MOST_BYTES))
     except OSError as error:
-        raise RequestError(f"cannot read {file}: {error.strerror or error}", remedy=remedy_for(error)) from error
+        raise unreadable(file, error, RequestError) from error
     except (ValueError, RecursionError) as error:
         raise RequestError(f"{file} is not JSON: {error}", remedy=HOW) from error
     for key in ("data", "fabric"):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.base.errors import RequestError
-from llmb_common.base.files import read_some, remedy_for
+from llmb_common.base.files import read_some, unreadable
 from llmb_common.base.gpus import type_of
 from llmb_common.base.printable import counted, csv_cell, printable, size
 from llmb_common.nodes.fabric.nccl_tests import Column, NcclTest, SizeResult, is_nccl_tests, parse_nccl_tests
@@ -73,7 +73,7 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
     try:
         return parse_nccl_tests(_read_text(file, _MOST_BYTES))
     except OSError as error:
-        raise RequestError(f"cannot read {file}: {error.strerror or error}", remedy=remedy_for(error)) from error
+        raise unreadable(file, error, RequestError) from error
 
 
 def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:

@@ -19,7 +19,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmb_common.base.errors import ConfigError, RecordError, RequestError
+from llmb_common.base.errors import ConfigError, LLMBError, RecordError, RequestError
 
 
 def user_path(text: str, option: str) -> Path:
@@ -220,6 +220,14 @@ def remedy_for(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, "check free space, quota and permissions there")
 
 
+def unreadable(path: Path | str, error: OSError, kind: type[LLMBError] = RecordError) -> LLMBError:
+    """Return the error, of class ``kind``, for the caller to raise, that the file ``path`` cannot be read.
+
+    Its message ends with the system's reason, from ``error``, and its remedy is ``remedy_for``'s.
+    """
+    return kind(f"cannot read {path}: {error.strerror or error}", remedy=remedy_for(error))
+
+
 def read_json(path: Path, content: bytes | None = None) -> Any:
     """Return the value of the JSON file ``path``, links followed.
 
@@ -236,7 +244,7 @@ def read_json(path: Path, content: bytes | None = None) -> Any:
                 content = stream.read()
         return json.loads(content.decode())
     except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}", remedy=remedy_for(error)) from error
+        raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise RecordError(
             f"{path} is not valid JSON: {error}", remedy="restore the file from where it came, or from a backup"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmb_common.base.errors import ConfigError, LLMBError
-from llmb_common.base.files import read_some, remedy_for
+from llmb_common.base.files import read_some, unreadable
 from llmb_common.base.structs import from_plain
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
     try:
         content = read_some(path, _MOST_BYTES + 1)
     except OSError as problem:
-        raise error(f"cannot read {path}: {problem.strerror or problem}", remedy=remedy_for(problem)) from problem
+        raise unreadable(path, problem, error) from problem
     if len(content) > _MOST_BYTES:
         raise error(f"{path} is larger than {_MOST_BYTES >> 20} MiB", remedy="name another file")
     try:

@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.files import effective_user_id, remedy_for, try_lock, user_name
+from llmb_common.base.files import effective_user_id, remedy_for, try_lock, unreadable, user_name
 from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,8 +35,7 @@ class OwnRun(NamedTuple):
     ``descriptor`` is the open folder's, closed by ``own_run``; ``owner`` is the number of the user to whom
     everything in it must belong. ``open`` returns a binary file object, at its beginning, of the file ``name`` in
     it (the caller closes it), ``read`` its bytes. They follow no link; both raise RecordError for a file that is
-    missing, cannot be opened, is no regular one, or is another user's (code ``not-yours``), and ``read`` OSError
-    where reading fails.
+    missing, cannot be opened or read, is no regular one, or is another user's (code ``not-yours``).
     """
 
     folder: Path
@@ -55,9 +54,7 @@ class OwnRun(NamedTuple):
         try:
             file = os.open(name, _FILE, dir_fd=self.descriptor)
         except OSError as error:
-            raise RecordError(
-                f"cannot read {self.folder}/{name}: {error.strerror or error}", remedy=remedy_for(error)
-            ) from error
+            raise unreadable(f"{self.folder}/{name}", error) from error
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
@@ -84,9 +81,7 @@ class OwnRun(NamedTuple):
             with self.open(name) as stream:
                 return stream.read()
         except OSError as error:
-            raise RecordError(
-                f"cannot read {self.folder}/{name}: {error.strerror or error}", remedy=remedy_for(error)
-            ) from error
+            raise unreadable(f"{self.folder}/{name}", error) from error
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from typing import Any
 
 from llmb_common import __version__
 from llmb_common.base.errors import EnvironmentLacks, RecordError
-from llmb_common.base.files import remedy_for, sha256_of
+from llmb_common.base.files import sha256_of, unreadable
 from llmb_common.base.printable import printable
 from llmb_common.base.programs import Answer, run_program
 from llmb_common.planning.job_plan import JobPlan
@@ -37,9 +37,7 @@ def _naming_what_cannot_be_read() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EnvironmentLacks(
-            f"cannot read {error.filename}: {error.strerror or error}", remedy=remedy_for(error)
-        ) from error
+        raise unreadable(error.filename, error, EnvironmentLacks) from error
 
 
 @_naming_what_cannot_be_read()

@@ -21,7 +21,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.files import read_plain, remedy_for, write_atomic
+from llmb_common.base.files import read_plain, unreadable, write_atomic
 from llmb_common.base.processes import ProcessId
 from llmb_common.base.structs import from_json, json_text, misfit_text
 from llmb_common.base.words import is_experiment_name
@@ -338,7 +338,7 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
         if job_id is not None and not re.fullmatch(plan.traits.job_id, job_id):
             raise ValueError(f"job_id {job_id[:100]!r}")
     except OSError as error:
-        raise RecordError(f"cannot read {file}: {error.strerror or error}", remedy=remedy_for(error)) from error
+        raise unreadable(file, error) from error
     except (msgspec.DecodeError, ValueError) as error:
         bad = "valid JSON" if type(error) is msgspec.DecodeError else "a run record"
         why = misfit_text(error, _file_type(), content)

@@ -419,7 +419,6 @@ def private_files(install: Path) -> Small:
         is that of the enclosing function. Files of another user are left out, as are those that are missing, or in
         a folder that is closed to this user.
         """
-        # Not Path.exists, which raises where a colleague may not look.
         noted = os.path.exists(install / _NOTE)
         earlier = [enroot_credentials_path(os.environ)] if noted else []
         found = []
