@@ -187,15 +187,41 @@ def test_counters_of_ports_count_by_how_much_they_grow(tmp_path: Path, monkeypat
     counters = tmp_path / "sys/class/infiniband/mlx5_1/ports/1/counters"
     counters.mkdir(parents=True)
     grown = {"symbol_error": 7, "link_error_recovery": 1, "link_downed": 2, "port_rcv_errors": 0}
-    (counters / "symbol_error").write_text("100")
+    for name in grown:
+        (counters / name).write_text("100")
     monkeypatch.setattr(looks, "ROOT", tmp_path)
 
     def meanwhile(seconds: float) -> None:
         for name, count in grown.items():
-            (counters / name).write_text(str(count + (100 if name == "symbol_error" else 0)))
+            (counters / name).write_text(str(100 + count))
 
     monkeypatch.setattr(looks.time, "sleep", meanwhile)
     assert looks.ports() == [{"name": "mlx5_1", "phys": None, "board": None, "gids": [], "errors": grown}]
+
+
+def test_totals_of_years_are_no_growth_of_a_port_that_comes_nor_of_counters_seen_once_or_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapters = tmp_path / "sys/class/infiniband"
+
+    def write(adapter: str, **totals: int) -> None:
+        counters = adapters / adapter / "ports/1/counters"
+        counters.mkdir(parents=True, exist_ok=True)
+        for name, total in totals.items():
+            (counters / name).write_text(str(total))
+
+    write("mlx5_1", symbol_error=5000, link_downed=3)
+    monkeypatch.setattr(looks, "ROOT", tmp_path)
+
+    def meanwhile(seconds: float) -> None:
+        write("mlx5_0", symbol_error=9000)
+        write("mlx5_1", symbol_error=5002, link_downed=0, port_rcv_errors=70)
+
+    monkeypatch.setattr(looks.time, "sleep", meanwhile)
+    unknown = {"link_error_recovery": None, "port_rcv_errors": None}
+    came, stayed = looks.ports()
+    assert came["errors"] == {"symbol_error": None, "link_downed": None, **unknown}
+    assert stayed["errors"] == {"symbol_error": 2, "link_downed": None, **unknown}
 
 
 def test_what_a_look_says_too_much_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,3 +224,10 @@ def test_results_does_not_mix(cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     log.write_text("nothing\n")
     assert "nccl-tests" in cli("results", str(SAMPLE), str(log)).err
+
+
+@pytest.mark.parametrize("view", ["iterations", "group", "rank", "scaling", "history", "alarm"])
+def test_views_of_runs_are_refused(cli: Cli, view: str) -> None:
+    done = cli("results", str(SAMPLE), f"--{view}")
+    assert (done.status, done.out) == (2, "")
+    assert f"--{view}" in done.err

@@ -136,7 +136,8 @@ def test_facts_are_those_of_plan_environment_software_image_code_and_nodes(recor
     }
     found = facts(replace(record, manifest=manifest))
     del evidence["nodes"]
-    told = {**evidence, "hosts": "n1, n2", "llmb": "0.2.0", "recipe_sha256": "r1", "code_sha256": "c1"}
+    evidence["node gpus"] = evidence.pop("gpus")
+    told = {**evidence, "gpus": "128", "hosts": "n1, n2", "llmb": "0.2.0", "recipe_sha256": "r1", "code_sha256": "c1"}
     told |= {"image digest": "i1", "software": "nemo:26.02.01"}
     assert {name: found[name] for name in told} == told
     assert (found["tp"], found["measurement.first"], found["fsdp"]) == ("2", "35", "true")

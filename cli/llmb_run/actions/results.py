@@ -86,9 +86,10 @@ def results(
     if alarm and output == "csv":
         raise RequestError("--alarm has no CSV output", remedy="leave out --format csv, or use --json")
     if runs:
-        from llmb_run.results.nccl import are_nccl_tests, nccl_results  # fabrics come with it
+        from llmb_run.results.nccl import are_nccl_tests, nccl_results, refuse_views  # fabrics come with it
 
         if are_nccl_tests(runs):
+            refuse_views(iterations=iterations, group=group, rank=rank, scaling=scaling, history=history, alarm=alarm)
             return _in_output_form(output, *nccl_results(runs))
     workspace, measured = Workspace(), read_window(window) if window else None
     if alarm:

@@ -76,6 +76,20 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
         raise unreadable(file, error, RequestError) from error
 
 
+def refuse_views(**views: bool) -> None:
+    """Raise if one of ``views``, options of ``results`` by name, is set: they are of runs that train.
+
+    Raises:
+        RequestError: one is set; the message names the first
+    """
+    for name, given in views.items():
+        if given:
+            raise RequestError(
+                f"--{name} is a view of runs, and these are outputs of nccl-tests",
+                remedy=f"leave out --{name}, or name runs; llmb-run compare A B compares two outputs",
+            )
+
+
 def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:
     """Return (data, table, csv, status) for output files of nccl-tests, whose paths are ``words``.
 

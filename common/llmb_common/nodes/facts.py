@@ -202,8 +202,8 @@ class Port(msgspec.Struct, frozen=True):
     gids: tuple[str, ...] = ()
     """Kinds of its addresses, such as ``RoCE v2``; empty: not known."""
     errors: dict[str, int | None] = {}  # msgspec copies it
-    """By the kernel's name of the counter, such as ``link_downed``: by how much it grew within four seconds. 0 or
-    None: not at all, or not known. Empty: nothing is known of any.
+    """By the kernel's name of the counter, such as ``link_downed``: by how much it grew within four seconds. None: not
+    known. Empty: nothing is known of any.
     """
 
 

@@ -30,12 +30,10 @@ from llmb_common.runs.timing.records import Iteration
 SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
 
-EVIDENCE = tuple(
-    (
-        "gpus driver cuda kernel cpu nccl network channels adapters gpudirect nvlink fabric pcie power_limit clocks"
-    ).split()
-)
-"""Facts that a run's nodes tell: one without them is of an unknown value, not of none."""
+_OF_NODES = "driver cuda kernel cpu nccl network channels adapters gpudirect nvlink fabric pcie power_limit clocks"
+EVIDENCE = {"node gpus": "gpus"} | {name: name for name in _OF_NODES.split()}
+"""Facts that a run's nodes tell, with the field of ``NodeSummary`` that has each: a run without one is of an unknown
+value, not of none. The plan's ``gpus`` is their number in the job."""
 
 
 @dataclass(frozen=True)
@@ -214,10 +212,9 @@ def facts(record: RunRecord) -> dict[str, str]:
     """Return everything on record of a run that may explain its speed, as text by name.
 
     That is its plan (``facts_of_plan``), ``software`` (never missing: ``unknown software``), ``image digest``, LLMB's
-    own version and hashes (``llmb``, ``recipe_sha256``, ``code_sha256``), what its nodes tell (``EVIDENCE``: ``gpus``,
-    ``driver``, ``nccl`` and so on) and ``hosts`` (``n1, n2``), in this order. ``gpus`` is what the nodes tell, not the
-    plan's number of GPUs, and stands among the plan's. What else is not known is left out. It may read the run's folder
-    and log; one that cannot be read counts as not known.
+    own version and hashes (``llmb``, ``recipe_sha256``, ``code_sha256``), what its nodes tell (``EVIDENCE``: ``node
+    gpus``, ``driver``, ``nccl`` and so on) and ``hosts`` (``n1, n2``), in this order. What else is not known is left
+    out. It may read the run's folder and log; one that cannot be read counts as not known.
     """
     found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
@@ -225,7 +222,7 @@ def facts(record: RunRecord) -> dict[str, str]:
     for name in ("llmb", "recipe_sha256", "code_sha256"):
         found[name] = _value_text(record.manifest.get(name))
     account = account_of(record)
-    found |= {name: getattr(account, name) for name in EVIDENCE}
+    found |= {name: getattr(account, field) for name, field in EVIDENCE.items()}
     found["hosts"] = ", ".join(account.hosts)
     return {name: value for name, value in found.items() if value}
 

@@ -148,17 +148,23 @@ def ports() -> List[Dict[str, Any]]:
 
     ``phys`` is its physical state (``LinkUp``), ``board`` the adapter's board, either None where it is not known;
     ``gids`` a sorted list of kinds of addresses; ``errors`` has by counter's name, as ``_adapter_ports`` has them,
-    how much it has grown in four seconds, which this call takes (0: not at all, or not known). The two readings are
-    matched by position: where a port comes or goes meanwhile, those behind it keep their totals. Sorted by name;
-    empty: no adapter.
+    how much it has grown in four seconds, which this call takes. None: not known, as of a counter that was reset and
+    of all those of a port that has come meanwhile. Sorted by name; empty: no adapter.
     """
-    before = _adapter_ports()
+    before = {port["name"]: port["errors"] for port in _adapter_ports()}
     time.sleep(_APART_SECONDS)
     after = _adapter_ports()
-    for old, new in zip(before, after):  # noqa: B905 - Python 3.10 has strict
-        if old["name"] == new["name"]:
-            new["errors"] = {name: (new["errors"][name] or 0) - (old["errors"][name] or 0) for name in new["errors"]}
+    for port in after:
+        earlier = before.get(port["name"], {})
+        port["errors"] = {name: _growth(earlier.get(name), total) for name, total in port["errors"].items()}
     return after
+
+
+def _growth(before: Optional[int], after: Optional[int]) -> Optional[int]:
+    """Return by how much a counter has grown; None where a total is not known, or the counter was reset."""
+    if before is None or after is None or after < before:
+        return None
+    return after - before
 
 
 def _adapter_ports() -> List[Dict[str, Any]]:
