@@ -195,6 +195,7 @@ def test_looks_are_at_fixed_numbers_of_blocks() -> None:
     assert [blocks_at_last_look(blocks, 12) for blocks in (0, 1, 2, 3, 7, 11, 13)] == [0, 0, 0, 3, 5, 8, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", [CLUSTERS[2], DISTURBED[-3]], ids=lambda c: c.title)
 def test_wrong_winners_stay_below_five_per_cent(cluster: Cluster) -> None:
     """Of 30 trials, with what chance adds to 5 % there. ``docs/benchmarks.md`` has the tables."""

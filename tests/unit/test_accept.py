@@ -33,6 +33,7 @@ from support.texts import Texts
 # The verdicts
 
 
+@pytest.mark.slow
 def test_a_list_is_a_workload_for_each_of_its_values(site: Site) -> None:
     """Each with a name of its own, runs of its own and a verdict, which the pack's reader finds again."""
     lists = "    set: {tp: [1, 2]}\n    zip: {mbs: [1, 2], NCCL_ALGO: [Ring, Tree]}\n"
@@ -217,7 +218,7 @@ def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: lis
 # Interruptions
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 7, 18, 40, 70, 150])
 def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
     path = site.suite(103.7, 100)
@@ -310,6 +311,7 @@ def test_jobs_that_are_refused_can_be_submitted_later(site: Site, texts: Texts) 
     assert len(instant.accepted()) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema": 1}'])
 def test_a_result_that_somebody_changed_can_be_found_again(site: Site, content: str) -> None:
     site.suite()

@@ -99,6 +99,7 @@ def test_a_job_of_two_nodes_from_its_plan_to_its_results(pbs: Pbs, texts: Texts)
     assert "would be another run today" not in again.stderr, "the base has its queue and its nodes"
 
 
+@pytest.mark.slow
 def test_jobs_wait_follow_each_other_and_are_cancelled(pbs: Pbs) -> None:
     (pbs.home / "stopped").touch()
     first = pbs.llmb_run("single", *JOB).split()[0]

@@ -86,6 +86,7 @@ def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment, t
     assert built.verify() is None
 
 
+@pytest.mark.slow
 def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Path, texts: Texts) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text(locked(tiny_wheel(tmp_path)))
@@ -250,6 +251,7 @@ def test_an_engine_lock_has_no_cuda(kind: Kind) -> None:
 SAID = {"changed": "Hash mismatch", "no hash": "must have their versions pinned|must have a hash"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["right", "changed", "no hash"])
 def test_a_file_with_another_content_is_not_installed(tmp_path: Path, case: str) -> None:
     """What a compromised index or a damaged download provides under the right name and version."""

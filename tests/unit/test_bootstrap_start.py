@@ -39,6 +39,7 @@ def test_what_an_old_python_parses_is_valid_python_3_6(name: str) -> None:
     assert "annotations" not in future, "Python 3.6 refuses that import"
 
 
+@pytest.mark.slow
 def test_a_real_python_3_6_hands_over_to_a_newer_one_or_says_what_to_do(tmp_path: Path) -> None:
     managed = Path(os.environ.get("PYENV_ROOT", "/nowhere")) / "versions"
     names = ["python3.6", "/usr/libexec/platform-python", *map(str, managed.glob("3.6.*/bin/python"))]

@@ -116,6 +116,7 @@ def test_every_signature_knows_its_examples(item: FailureSignature, line: str) -
 ROOTS = [(item, line) for item, line in EXAMPLES if item.role == "root" and "harmless" not in item.traits]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(ROOTS)), ids=[item.id for item, _ in ROOTS])
 def test_a_root_is_named_in_a_long_log_of_many_ranks(tmp_path: Path, number: int) -> None:
     """Behind each style of prefix, before the first iteration or after some, with its rank or node where it is said."""
@@ -419,6 +420,7 @@ def test_an_endless_line_is_cut_and_what_a_terminal_would_act_on_is_escaped(tmp_
     assert named(why(tmp_path, "ValueError: \x1b]0;owned\x07 \u202e\n")) == "ValueError: \\x1b]0;owned\\x07 \\u202e"
 
 
+@pytest.mark.slow
 def test_a_huge_log_is_read_in_little_memory(tmp_path: Path) -> None:
     """Whoever knows of hardware may speak in the middle of it."""
     log, fallen = (

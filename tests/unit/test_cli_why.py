@@ -31,6 +31,7 @@ RANK_OUT_OF_MEMORY = """\
 TRAINED = "every step was trained; after the last one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "detail", "after", "cause"),
     [
@@ -100,6 +101,7 @@ def test_a_run_that_still_runs_has_not_failed_whatever_its_log_says(cli: Cli) ->
     assert cli("results", make_run(cli.install, state="CANCELLED", log=log).paths.run_id).status == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "log", "reason", "said"),
     [

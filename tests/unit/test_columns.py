@@ -75,6 +75,7 @@ def test_every_figure_of_a_run_has_a_line_in_the_documentation() -> None:
     assert update(reference.files(), write=False) == 0, "python -m tools --write"
 
 
+@pytest.mark.slow
 def test_the_published_schema_takes_answers_and_errors_and_nothing_else(cli: Cli) -> None:
     fastjsonschema = pytest.importorskip("fastjsonschema", reason="fastjsonschema is not installed here")
     schema = fastjsonschema.compile(json.loads((ROOT / "docs" / "llmb.schema.json").read_text()))

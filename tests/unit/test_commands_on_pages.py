@@ -202,6 +202,7 @@ def terminal(worked_in: Path, slurm: FakeSlurm, tmp_path, monkeypatch, capsys) -
     return Terminal(Cli(worked_in, monkeypatch, capsys), ROOT, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "block"), list(blocks("bash|shell")))
 def test_a_bash_block_runs(page: str, block: str, terminal: Terminal) -> None:
     """Each of its commands, or the table says why it is not run."""
@@ -217,6 +218,7 @@ def test_commands_are_marked_as_such() -> None:
         assert not re.match(r" *(llmb-run|llmb-install|\./launch\.sh) \S", block), (page, block)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "block"), list(blocks("console")))
 def test_a_console_block_prints_what_it_shows(page: str, block: str, site: Path, monkeypatch, capsys) -> None:
     recipe = recipe_of(page)

@@ -102,6 +102,7 @@ def strings(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "package", ["common/llmb_common", "common/llmb_train", "cli/llmb_run", "installer/llmb_install"]
 )

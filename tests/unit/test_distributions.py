@@ -272,6 +272,7 @@ def test_the_page_says_what_the_code_does() -> None:
         assert f"| {NOISES[1].title} | yes | {first} + {more} |" in tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES[::4], ids=lambda noise: noise.title)
 def test_campaigns_are_wrong_in_at_most_five_per_cent(noise: Noise) -> None:
     source = random.Random(f"campaigns {noise.title}")

@@ -120,6 +120,7 @@ def test_modules_that_pages_name_are_there(path: Path) -> None:
     assert [name for name in names if not is_in_the_code(name)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="MkDocs Material needs Python 3.11")
 def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tools.site", tmp_path]

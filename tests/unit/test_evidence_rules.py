@@ -376,6 +376,7 @@ def test_an_account_says_what_all_nodes_have_and_by_how_many_where_they_differ(t
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu_type", [H100, GB200])
 def test_healthy_clusters_have_no_problem(gpu_type: str) -> None:
     seen = [
@@ -384,6 +385,7 @@ def test_healthy_clusters_have_no_problem(gpu_type: str) -> None:
     assert sum(bool(kinds) for kinds in seen) <= 1, Counter(kind for kinds in seen for kind in kinds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.title)
 def test_a_fault_is_found(fault: Fault) -> None:
     found = [fault.kind in kinds for kinds in trials(20, max(16, fault.fewest), 3, fault)]

@@ -109,6 +109,7 @@ def test_killed_without_a_trace(site: RunSite, monkeypatch: pytest.MonkeyPatch, 
     texts(seen.detail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number"),
     [
@@ -161,7 +162,7 @@ def test_ctrl_c_in_a_sweep_ends_the_sweep(site: RunSite, monkeypatch: pytest.Mon
     assert [row.run_id for row in find_runs(site.install)] == [record.paths.run_id]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_killed_at_every_step_each_run_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_runs, "START_SECONDS", 0.5)
     with_small_code(tmp_path, monkeypatch)

@@ -413,6 +413,7 @@ def test_links_in_both_halves_are_each_found(count: int) -> None:
     assert sorted(kinds(verdict)) == [("slow-path", "warn", ("n2", "n3")), ("slow-path", "warn", ("n6", "n7"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [8, 9, 16, 24, 50, 512])
 @pytest.mark.parametrize("switch", [0, 4, 6, 16])
 def test_what_larger_rings_and_fewer_uplinks_cost_is_no_fault(count: int, switch: int) -> None:

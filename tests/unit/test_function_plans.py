@@ -42,7 +42,7 @@ from support.texts import Texts
 from tools.readme_functions import accepted
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path) -> None:
     """ShellCheck, which takes a moment for each script, sees one of every shape."""
     shapes = dict[str, str]()

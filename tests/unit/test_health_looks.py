@@ -301,6 +301,7 @@ CASES: list[tuple[str, str, Callable[[NodeTrees], None], set[str]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "letter", "_", "expected"), CASES, ids=[case[0] for case in CASES])
 def test_each_fault_of_a_node_of_its_kind_is_found(facts, kind, letter, _, expected):
     names = [f"{letter}{number}" for number in (1, 2, 3)]

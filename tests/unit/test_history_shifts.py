@@ -181,7 +181,7 @@ def test_the_alarm_is_one_line_and_a_status(cli: Cli, texts: Texts) -> None:
     assert float(cells[10]) == pytest.approx(0.06, abs=0.002)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "levels",
     [

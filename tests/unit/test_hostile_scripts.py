@@ -219,6 +219,7 @@ def test_a_hostile_experiment_name_is_a_name_of_folders_files_and_the_job(site: 
         assert paths.job_name.startswith(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["pyxis", "local"])
 @pytest.mark.parametrize(
     ("file", "ranks"), [("$(touch evil) `touch evil`", None), ('it\'s "$HOME"', (0, 3)), ("-x \\ü%p", (0,))]
@@ -305,6 +306,7 @@ def test_clock_boost_is_asked_of_every_node_and_never_fatal(site_of: Callable[[s
     assert [(event["event"], event["exit_code"]) for event in events] == [("start", None), ("vboost", 9), ("end", 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot", "none"])
 def test_a_step_is_not_told_to_export_what_the_job_was(site_of: Callable[[str], Site], runtime: str) -> None:
     """sbatch --export=NONE sets SLURM_EXPORT_ENV in the job, and srun reads it as its own --export."""

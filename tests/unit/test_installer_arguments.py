@@ -258,6 +258,7 @@ def installer(*words: str, path: Path) -> tuple[int, dict[str, object], str]:
     return done.returncode, said, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "command", "keys"),
     [

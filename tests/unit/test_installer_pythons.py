@@ -85,6 +85,7 @@ def test_how_to_get_a_python(wanted: tuple[tuple[int, int], ...], texts: Texts) 
     texts(text)
 
 
+@pytest.mark.slow
 def test_what_the_environment_lacks_or_names_in_vain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A user whom the machine does not know, as in a container, and certificates of an environment that is gone."""
     monkeypatch.delenv("HOME")

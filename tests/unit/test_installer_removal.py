@@ -340,6 +340,7 @@ NAMESPACE = (
 """As ``llmb-install`` with a package that has lost a file, and still imports, and without another."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [NOTHING, NAMESPACE])
 def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: tuple[str, ...]) -> None:
     stored(install)
@@ -374,6 +375,7 @@ def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: 
     assert not (tmp_path / ".cache").exists(), "nothing was made elsewhere either"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [NOTHING, NAMESPACE])
 @pytest.mark.parametrize("state", ["free", "in use", "a link"])
 def test_what_was_begun_goes_too_and_nothing_of_others(tmp_path: Path, install: Path, program, state):

@@ -240,6 +240,7 @@ def documented(recipe: Recipe) -> list[tuple[str, dict[str, str]]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_documented_plan_is_refused(name: str) -> None:
     def refused(asked: dict[str, str]) -> str:

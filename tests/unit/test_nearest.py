@@ -82,6 +82,7 @@ def test_no_model_of_the_library_has_a_performance_recipe() -> None:
     assert not {*_read_library()["models"]} & {*RECIPES["mbridge"].sizes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu_type", [None, "h200", "b300", "gb300"])
 def test_the_command_for_every_model_that_bridge_trains_plans_a_job(gpu_type: str | None) -> None:
     for name in _read_library()["models"]:
@@ -91,6 +92,7 @@ def test_the_command_for_every_model_that_bridge_trains_plans_a_job(gpu_type: st
             assert_plans(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_so_does_that_for_every_size_of_ours_on_every_gpu_type(recipe: str) -> None:
     for size in RECIPES[recipe].sizes:

@@ -162,6 +162,7 @@ FAST = [f"{node} --physcpubind={16 * rank}-{16 * rank + 1}" for rank, node in en
 """Each rank on the cores to which NVIDIA's launcher binds it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "expected"),
     [

@@ -85,6 +85,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+@pytest.mark.slow
 def test_files_are_read_as_pip_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held against pip itself, which says what it would do."""
     monkeypatch.setattr(pip_settings, "_MACHINES_FILE", tmp_path / "none")

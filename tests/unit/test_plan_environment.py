@@ -193,7 +193,7 @@ def planned(job: JobPlan) -> dict[str, Any]:
     }
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(("release", "chosen"), [(CATALOGUE.release, IMAGE), ("0.6.0", {})])
 def test_every_plan_is_what_nvidias_launcher_makes_of_the_function_but_for_what_is_explained(release, chosen):
     catalogue = RECIPE.releases[release].catalogue
@@ -210,7 +210,7 @@ def test_every_plan_is_what_nvidias_launcher_makes_of_the_function_but_for_what_
     assert seen == EXPLAINED.keys()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_other_numbers_of_gpus_start_from_the_function_that_nvidias_launcher_takes() -> None:
     for what, fields in LAUNCHER["configured"].items():
         name, gpus = what.split()

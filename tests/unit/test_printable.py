@@ -41,6 +41,7 @@ def is_harmless(text: str) -> bool:
     return all(c.isprintable() or c in "\n\t" for c in text)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text())
 def test_nothing_that_a_terminal_acts_on_is_left(text: str) -> None:

@@ -47,7 +47,7 @@ def requests() -> Iterator[tuple[str, dict[str, str], float]]:
             yield name, asked, result.step_seconds
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_every_published_job_has_its_own_result_as_it_is_judged_by() -> None:
     exact = 0
     for name, asked, _ in requests():

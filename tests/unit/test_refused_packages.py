@@ -133,6 +133,7 @@ LAST_WORD = ("forbidden-file", "changed-file", "login")
 """Where pip or uv fails to fetch uv, what we find ourselves is told: the cases in which they get furthest."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "case"),
     [
@@ -161,6 +162,7 @@ def test_what_went_wrong_is_told_with_its_address_and_what_to_do(
     assert not list(tmp_path.glob("made-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "agent"), [(fetch_alone, "llmb"), (fetch_by_pip, "pip"), (fetch_by_uv, "uv"), (fill_by_uv, "uv")]
 )

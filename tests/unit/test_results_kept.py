@@ -79,7 +79,7 @@ LOGS = {
 }
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("arguments", [(), ("--window", "5-14"), ("--group",)])
 def test_kept_figures_are_those_of_a_fresh_measurement(cli, reads, name, arguments):
@@ -293,6 +293,7 @@ def started(cli: Cli) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_and_killed_ones(cli: Cli) -> None:
     for number in range(30):
         make_run(cli.install, log=steady_log(5741.47 + number))

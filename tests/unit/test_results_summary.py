@@ -90,6 +90,7 @@ def test_one_log_has_a_conclusion_too(cli: Cli, texts: Texts) -> None:
     texts(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_slow_site, make_customer_site, make_site])
 def test_the_report_says_the_same_of_a_site(cli: Cli, make: Callable[[Path], object]) -> None:
     """The step time, the verdict, the slow node and what is next; and step time, reference and difference agree."""
@@ -113,6 +114,7 @@ def test_the_report_says_the_same_of_a_site(cli: Cli, make: Callable[[Path], obj
     assert answer["todo"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "word", "status"),
     [

@@ -65,7 +65,7 @@ def with_room_for_two(cli: Cli) -> Done:
         return cli(*FIVE)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [3, 12, 30, 50, 75])
 def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int) -> None:
     assert run_and_crash(lambda: main(list(FIVE)), at, cluster.install)
@@ -77,7 +77,7 @@ def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int) -> None:
     assert len(fake.jobs()) == 10, "all are submitted: the same command is a new request"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "seconds"), [(12, -60), (30, -2), (50, 2), (75, 60)])
 def test_killed_and_run_again_on_a_login_node_with_another_clock(
     cluster: Cli, fake: FakeSlurm, at: int, seconds: float

@@ -65,7 +65,7 @@ def matrix(site: RunSite, fake: FakeSlurm, action: Callable[[], object], every: 
         assert again is not None
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_submit_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     plan = site.plan()
     steps = matrix(site, fake, lambda: submit(plan, RECIPE))
@@ -82,7 +82,7 @@ def test_sbatch_that_outlives_its_caller_is_waited_for(site: RunSite, fake: Fake
     check_one_job_per_run(site, fake)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
     """A task file run again after a crash leaves what it had submitted alone.
 
@@ -96,7 +96,7 @@ def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
     assert len(fake.jobs()) == 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_repeats_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     """Of one job, two of which have a key.
 
@@ -113,6 +113,7 @@ def test_repeats_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     assert matrix(site, fake, three, every=5) > 40
 
 
+@pytest.mark.slow
 def test_a_series_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     plans = site.plan(), site.plan(MBS="2")
 
@@ -156,6 +157,7 @@ def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(site, fake
     check_one_job_per_run(site, fake)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["error", "garbage", "half"])
 def test_nothing_is_submitted_while_the_scheduler_does_not_answer(site: RunSite, fake: FakeSlurm, how: str) -> None:
     fake.say("sbatch", "lost")

@@ -137,7 +137,7 @@ def test_script_of_every_switch(name: str) -> None:
     check_golden(f"scripts/switches/{name}.txt", own_part(script_of(plan_of(*SWITCHES[name]))))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) -> None:
     made = [plan_of(recipe.name, **variables_of(row, dtype)) for recipe, row, dtype in (row.values for row in ROWS)]
     made += [plan_of(*words) for words in SWITCHES.values()]

@@ -119,6 +119,7 @@ def test_a_node_that_is_slow_is_named_in_the_runs_that_had_it() -> None:
     assert all(("n0" in run.nodes.split(",")) == (run.seconds > 1.02) for run in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", MODELS, ids=lambda noise: noise.title)
 def test_the_true_mean_of_a_model_is_that_of_its_runs(noise: Noise) -> None:
     source = random.Random(2)
@@ -160,7 +161,7 @@ def test_a_wrong_answer_is_a_fail_up_to_the_limit_and_a_pass_from_it_on() -> Non
     assert (wrong(answers, 1.0), wrong(answers, 1.08), wrong(answers, 1.05)) == (0.2, 0.1, 0.2)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True], ids=["stated", "site"])
 @pytest.mark.parametrize(
     ("noise", "count", "days"),
@@ -185,7 +186,7 @@ def test_wrong_answers_stay_below_five_per_cent(noise, count, days, known, monke
 # The tables
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "site", functools.partial(site, configurations=3))

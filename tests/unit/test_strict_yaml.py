@@ -16,6 +16,7 @@ from support.properties import given, st
 from support.texts import Texts
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_no_text_raises_any_other_exception(text: str) -> None:
     with contextlib.suppress(ConfigError):
@@ -43,6 +44,7 @@ def bomb(levels: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [6, 30])
 def test_nested_aliases_are_refused_before_they_are_expanded(levels: int, texts: Texts) -> None:
     with texts.raises(ConfigError):

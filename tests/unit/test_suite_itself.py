@@ -35,6 +35,7 @@ def run_pytest(*arguments: str, before: str = "", **env: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.slow
 def test_an_update_of_golden_files_is_announced_at_the_end() -> None:
     done = run_pytest(*A_GOLDEN_TEST, LLMB_TEST_UPDATE_GOLDEN="1")
     assert done.returncode == 0, done.stdout
@@ -49,12 +50,14 @@ def test_ci_refuses_to_update_golden_files(texts: Texts) -> None:
     texts(done.stderr)
 
 
+@pytest.mark.slow
 def test_tests_of_ctrl_c_work_where_it_is_ignored() -> None:
     """As in a background job of a script."""
     done = run_pytest("tests/unit/test_bootstrap_start.py", "-k", "ctrl_c", before="trap '' INT;")
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_a_group_is_run_by_one_worker() -> None:
     done = run_pytest(
         "--numprocesses=2", "--dist=loadscope", "-v", "tests/unit/test_gpus.py", "tests/unit/test_memory_said.py"

@@ -155,6 +155,7 @@ def sandbox(fresh: Sandbox) -> Sandbox:
     return fresh
 
 
+@pytest.mark.slow
 def test_a_fresh_machine_gets_everything_and_the_second_run_makes_nothing(fresh: Sandbox) -> None:
     fresh.put("bare")
     done = fresh.run(LLMB_INSTALL="/other")
@@ -263,7 +264,7 @@ def test_the_fast_run_leaves_out_what_needs_packages_and_engines(sandbox: Sandbo
     (call,) = sandbox.calls
     left_out = {word.removeprefix("--ignore=") for word in call.split() if word.startswith("--ignore=")}
     assert left_out >= set(SLOW)
-    assert call.startswith("pytest --ignore=")
+    assert call.startswith("pytest -m not slow --ignore=")
     assert call.endswith(" --numprocesses 5 --dist loadscope --no-loadscope-reorder")
     assert sandbox.notes.startswith(f"--fast: skipped {SLOW[0]} ")
     assert "LLMB_TEST_PYTHONS" not in sandbox.environment

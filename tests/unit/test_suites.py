@@ -43,6 +43,7 @@ def planned(cli: Cli, name: str) -> list[dict[str, Any]]:
     return workloads[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JUDGED)
 def test_every_workload_has_a_reference(cli: Cli, name: str) -> None:
     """Of one suite all of the same software or all of another one, and all run in one container."""

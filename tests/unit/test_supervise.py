@@ -204,6 +204,7 @@ def running(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAITING)
 def test_a_step_that_takes_its_time_to_end(waited: dict[str, tuple[Path, Ended]], name: str) -> None:
     folder, found = waited[name]

@@ -150,14 +150,14 @@ def healthy(draw: st.DrawFn) -> Run:
     return replace(run, ends=run.last_seen + draw(st.integers(1, run.patience)))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @FEW
 @given(runs=st.lists(healthy(), min_size=20, max_size=30))
 def test_no_run_is_ended_whose_next_iteration_comes_within_its_patience(folder: Path, runs: list[Run]) -> None:
     assert outcomes(folder, *runs) == [["step ended"]] * len(runs)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @FEW
 @given(runs=st.lists(healthy(), min_size=20, max_size=30))
 def test_every_run_is_ended_that_has_stopped(folder: Path, runs: list[Run]) -> None:

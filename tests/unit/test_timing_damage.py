@@ -165,7 +165,7 @@ def test_the_fast_way_reads_what_the_thorough_one_reads(engine, damage):
     assert_read_alike(content)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["mbridge", "nemo"])
 @pytest.mark.parametrize("junk", [b"\x1b[", b"TFLOPS_per_elapsed time per iteration (ms): 5.0 |", b"9" * 31, b"1e400"])
 def test_the_fast_way_reads_what_the_thorough_one_reads_wherever_the_damage_is(engine, junk):
@@ -205,6 +205,7 @@ PARTS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(PARTS)), st.integers(1, 9)), max_size=12),

@@ -109,6 +109,7 @@ def test_out_of_memory_and_failures_are_outcomes(site: Site, texts: Texts) -> No
     texts(out, mask=r"[\d.e-]+ GPU-hours")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fastest", "base"), [("1", "3004"), ("3001", "2")])
 def test_one_crash_is_tried_again_and_takes_nobody_out(site: Site, fastest: str, base: str) -> None:
     """Whether in a trial or in a whole run; of the base, too."""
@@ -223,6 +224,7 @@ def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pyte
     texts(site(*TUNE, "--budget", "90").err, about="campaign is over")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [3, 45, 150])
 def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
     assert run_and_crash(lambda: main(list(TUNE)), at, site.folder), "it was to be killed"
@@ -274,6 +276,7 @@ def test_layouts_are_found_without_being_asked_for(site: Site, tmp_path: Path) -
     assert "--scale 2 " in space["first"][0]
 
 
+@pytest.mark.slow
 def test_settings_without_a_column_are_in_the_space_where_the_model_and_the_gpus_allow_them(cli: Cli) -> None:
     def space(gpu: str, size: str, scale: int) -> Any:
         words = ("-w", "mbridge", "-s", size, "--gpu-type", gpu, "--scale", str(scale), "--dtype", "bf16", "--dry-run")

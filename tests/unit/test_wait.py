@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 import llmb_common.executors
 
 WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
@@ -42,6 +44,7 @@ def test_it_waits_on_after_signals() -> None:
     assert (set(signals), status) == ({"signal"}, "7")
 
 
+@pytest.mark.slow
 def test_a_signal_at_any_moment_of_the_wait_is_heard() -> None:
     """With $() instead of backquotes, one in some hundred ended bash 5.2 with a syntax error."""
     quick = "sleep() { command sleep 0.001; }\nheard=0\ntrap 'heard=$((heard + 1))' TERM"
@@ -68,6 +71,7 @@ def test_what_ends_its_own_pauses_leaves_no_word() -> None:
     assert told(f"bash -c '{child}' 2> /dev/null &\nawait $!\necho $status") == ["7"]
 
 
+@pytest.mark.slow
 def test_after_ten_seconds_it_looks_once_a_second(tmp_path: Path) -> None:
     pauses = tmp_path / "pauses"
     pauses.touch()

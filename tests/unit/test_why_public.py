@@ -273,6 +273,7 @@ def test_a_line_is_what_it_says_and_no_more(line: str, kind: str) -> None:
     assert found.id == kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "kind"), [(0, "unreachable"), (3, "unknown")])
 def test_an_address_is_unreachable_only_before_the_first_step(tmp_path: Path, steps: int, kind: str) -> None:
     """Later the same words say that a peer has left, and not why."""

@@ -200,6 +200,7 @@ def test_what_is_no_gres(text: str, texts: Texts) -> None:
         read_request({"SBATCH_GPUS_PER_NODE": text})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

@@ -61,6 +61,7 @@ def requests(value: str, good: str = "x") -> Iterator[tuple[Words, str, Words]]:
                 yield words, parameter.opts[0], line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -201,6 +202,7 @@ NOT_REACHED = {
 """What is looked at after something else that is wrong here."""
 
 
+@pytest.mark.slow
 def test_a_fifo_without_another_end_is_refused_everywhere_by_name(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
