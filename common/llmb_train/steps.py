@@ -105,7 +105,7 @@ def has_modelopt_state(start: StartingPoint) -> bool:
     """Return whether the checkpoint is of a model that ModelOpt has changed, as by quantizing it.
 
     ModelOpt then saves what it did in the folder ``modelopt_state`` beside the weights (its
-    torch/opt/plugins/mcore_dist_checkpointing.py, ``save_sharded_modelopt_state``).
+    torch/opt/plugins/mcore_dist_checkpointing.py, line 130).
     """
     return (start.folder / f"iter_{start.step:07d}" / "modelopt_state").is_dir()
 
