@@ -21,6 +21,7 @@ from llmb_common.results.sequential import (
     RERUNS,
     Needs,
     SuiteAttempt,
+    _scaled_time,
     may_decide,
     next_decision,
     tolerance_of,
@@ -356,3 +357,12 @@ def test_further_days_come_first_only_where_they_decide_sooner() -> None:
     ends = next_decision(evening, 3, 9, by_days, spread=False)
     assert (ends.answer, ends.reruns) == ("open", ())
     assert ends.needs == Needs(7, 7), "the fewest days that decide are five, and the look after five runs has three"
+
+
+def test_a_run_of_twice_the_time_is_as_uncertain_as_a_share_of_it() -> None:
+    once = StepTime(10.0, 0.25, 10, mean=11.0, stalls=(4.0,), steps=40, day="1", nodes="a")
+    assert _scaled_time(once, 0.0) == once
+    twice = _scaled_time(once, math.log(2))
+    assert (twice.seconds, twice.error, twice.mean) == (pytest.approx(20.0), pytest.approx(0.5), pytest.approx(22.0))
+    assert replace(twice, seconds=10.0, error=0.25, mean=11.0) == once
+    assert twice.relative_error == pytest.approx(once.relative_error)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import statistics
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from llmb_common.base.engines import container_release, release_order, same_release
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result, published_results
 from llmb_common.planning.request.read import read_request
@@ -21,7 +23,7 @@ from llmb_common.planning.site.cluster import cluster_config
 from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import achieved_tflops, model_flops
-from llmb_common.recipes.recipe import find_row
+from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult
 from llmb_common.results.references import RELEASE_SPREAD, Worth, by_preference, published_references, worth_of
 from llmb_common.results.steps import StepTime
@@ -190,20 +192,25 @@ def test_each_fp8_scaling_has_its_own_results(tmp_path: Path) -> None:
 # The published rows' verdicts
 
 
+def plan_of(recipe: Recipe, result: PublishedResult) -> JobPlan:
+    """The plan of a job that measures what was published, in its container."""
+    asked = {
+        **{"LLMB_INSTALL": "/x", "GPU_TYPE": result.gpu, "MODEL_SIZE": result.size, "DTYPE": result.dtype},
+        **({"CONFIG_VARIANT": result.variant} if result.variant else {}),
+        **({"FP8_RECIPE": result.fp8_recipe} if result.fp8_recipe else {}),
+    }
+    request = read_request({**asked, "JOB_TOTAL_GPUS": str(result.gpus)})
+    plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))
+    container = result.container or recipe.document(result).container
+    return msgspec.structs.replace(plan, image=f"nvcr.io#nvidia/nemo:{container}")
+
+
 @pytest.mark.parametrize("name", ["llama3.1", "llama4", "grok1", "nemotron4"])
 def test_every_published_result_can_be_passed_and_missed(name: str) -> None:
     """Five steady runs of its configuration, in its container: as fast, and clearly slower."""
     recipe = load_recipe(ROOT / name)
     for result in recipe.results:
-        document = recipe.document(result)
-        asked = {
-            **{"LLMB_INSTALL": "/x", "GPU_TYPE": result.gpu, "MODEL_SIZE": result.size, "DTYPE": result.dtype},
-            **({"CONFIG_VARIANT": result.variant} if result.variant else {}),
-            **({"FP8_RECIPE": result.fp8_recipe} if result.fp8_recipe else {}),
-        }
-        request = read_request({**asked, "JOB_TOTAL_GPUS": str(result.gpus)})
-        plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))
-        plan = msgspec.structs.replace(plan, image=f"nvcr.io#nvidia/nemo:{result.container or document.container}")
+        document, plan = recipe.document(result), plan_of(recipe, result)
         (own,) = [found for found in published_references(plan, recipe) if found.result == result]
         assert own.same_software == (document.framework == "Megatron-Bridge"), result
         said = "" if own.same_software else "indication: "
@@ -302,3 +309,26 @@ def test_what_a_change_is_worth_is_of_the_same_gpus_if_there_are_pairs_of_them(t
     back = worth_of(other, one, LLAMA)
     assert back is not None
     assert (1 + back.low) * (1 + found.high) == pytest.approx(1)
+
+
+def test_two_published_results_say_at_least_what_is_between_them() -> None:
+    """Whatever differs: the GPUs and their number, with it the batch, the precision, its scaling, or the container."""
+    groups: dict[str, list[PublishedResult]] = {}
+    for result in LLAMA.results:
+        row = find_row(LLAMA, result)
+        if row is not None and row.layers is None:  # a proxy is another model at every scale
+            groups.setdefault(result.size, []).append(result)
+    pairs = [pair for results in groups.values() for pair in permutations(results, 2)]
+    changed: set[str] = set()
+    for one, other in random.Random(2).sample(pairs, 60):
+        before, after = plan_of(LLAMA, one), plan_of(LLAMA, other)
+        ratio = (other.step_seconds * other.gpus / after.gbs) / (one.step_seconds * one.gpus / before.gbs)
+        found = worth_of(before, after, LLAMA)
+        assert found is not None, (one, other)
+        assert found.low - 1e-12 <= ratio - 1 <= found.high + 1e-12, (one, other)
+        changed |= {
+            name
+            for name in ("gpu_type", "gpus", "gbs", "dtype", "variant", "image")
+            if getattr(before, name) != getattr(after, name)
+        }
+    assert changed == {"gpu_type", "gpus", "gbs", "dtype", "variant", "image"}

@@ -533,3 +533,20 @@ def test_a_hundred_shuffles_show_what_comes_once_in_a_hundred(trials: int, named
     runs = [judged(11.0 + at / 1e4, "bad") for at in range(10)] + [judged(10.0 + at / 1e4) for at in range(10)]
     assert bool(slow_node_clause(runs, trials=trials)) is named
     assert slow_node_clause([judged(11.0, "bad")] * 2 + [judged(10.0)], trials=trials) == ""
+
+
+def test_of_two_kinds_of_runs_and_of_a_slow_node_either_is_remarked_and_the_kinds_first() -> None:
+    kinds = [judged(seconds, day=f"{at}") for at, seconds in enumerate((10.0, 10.001, 11.0, 10.002))]
+    assert remarks(kinds)[-1] == odd_runs_clause(kinds) != ""
+    assert slow_node_clause(kinds) == ""
+    mixed = [replace(item, day=f"{at}") for at, item in enumerate(allocated(random.Random(3), 40, 0.10))]
+    assert odd_runs_clause(mixed) == ""
+    assert remarks(mixed)[-1] == slow_node_clause(mixed) != ""
+    both = [judged(11.0 + at / 1e4, "bad", f"{at}") for at in range(10)] + [
+        judged(10.0, "", f"x{at}") for at in range(10)
+    ]
+    assert slow_node_clause(both) != ""
+    assert remarks(both)[-1] == odd_runs_clause(both) != ""
+    calm = [judged(10.0, day=f"{at}") for at in range(3)]
+    waiting = [judged(11.0, day="later")]
+    assert remarks_on(calm, decide(calm, 10.0), STATED, waiting) == (odd_runs_clause([*calm, *waiting]),)

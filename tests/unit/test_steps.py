@@ -448,3 +448,8 @@ def test_a_step_time_after_warm_up_is_of_all_steps_from_there_to_the_end_of_the_
     measured = step_time_after_warm_up(timing(timed(seconds)))
     assert measured == estimate(seconds[10:44])
     assert step_time_after_warm_up(timing(timed(seconds[:43]))) is None
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.95, 40), (1.05, 40), (0.949, 10), (1.051, 10)])
+def test_a_window_is_another_stretch_where_its_level_is_more_than_five_per_cent_off(seconds: float, steps: int) -> None:
+    assert estimate([seconds] * 10, [1.0] * 30 + [seconds] * 10).steps == steps
