@@ -1,11 +1,12 @@
 """Which file of tests executes which line of the code, in itself or in the programs that it starts.
 
-Recorded once for each file of tests, and again when it, a file of the code that it executes, or what tests share has
-changed.
+Recorded once for each file of tests, and again when it, a file of the code of which it executes more than an import
+does, or what tests share has changed.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -101,6 +102,7 @@ def map_tests(trees: Trees, tests: Sequence[str], say: Callable[[str], None]) ->
     shared = [name for name in names if not Path(name).name.startswith("test_") and not name.startswith(ours)]
     code = [name for name in shared if name.endswith(".py") and name.split("/")[0] in SOURCES]
     now = {name: _digest(trees.root, [name]) for name in code}
+    in_functions = {name: _lines_in_functions((trees.root / name).read_text(encoding="utf-8")) for name in code}
     others = [name for name in shared if name not in code]
     folder = trees.root / ".test" / "mutation" / _digest(trees.root, others, "\n".join(code))
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,8 +113,11 @@ def map_tests(trees: Trees, tests: Sequence[str], say: Callable[[str], None]) ->
     for ended in trees.run([_recording(trees, name) for name in missing]):
         name = missing[ended.number]
         found = {"seconds": ended.seconds, **_recorded(trees, name)}
-        executed = code if name.startswith(UNSEEN) else sorted(found["lines"])
-        found["code"] = {file: now[file] for file in executed}
+        found["code"] = {
+            file: now[file]
+            for file in code
+            if name.startswith(UNSEEN) or not in_functions[file].isdisjoint(found["lines"].get(file, ()))
+        }
         records[name].write_text(json.dumps(found), encoding="utf-8")
     coverage = Coverage(trees.root)
     for name, path in records.items():
@@ -129,6 +134,17 @@ def map_tests(trees: Trees, tests: Sequence[str], say: Callable[[str], None]) ->
 def _is_of_this_code(record: Path, now: Mapping[str, str]) -> bool:
     """Whether there is a record, and each file of the code that was executed then is as it is ``now``."""
     return record.is_file() and json.loads(record.read_text(encoding="utf-8"))["code"].items() <= now.items()
+
+
+def _lines_in_functions(text: str) -> set[int]:
+    """The lines that importing a file of this text does not execute."""
+    return {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for statement in node.body
+        for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    }
 
 
 def _digest(root: Path, names: list[str], text: str = "") -> str:
