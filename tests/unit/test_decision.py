@@ -580,3 +580,11 @@ def test_degrees_of_earlier_runs_count_beside_those_of_these() -> None:
     spread = level(runs, site, earlier).spread
     assert spread.source == "site"
     assert (spread.variance, spread.degrees) == (pytest.approx(total / 2), pytest.approx(prior + 3))
+
+
+@pytest.mark.parametrize(("seconds", "answer"), [(9.0, "pass"), (12.0, "fail")])
+def test_what_is_decided_asks_for_nothing_more(seconds: float, answer: str) -> None:
+    for more in ({}, {"reference_error": 0.01}, {"waiting": [took(10.5)]}):
+        found = decide([took(seconds, day=day, stalls=(0.5,)) for day in "11"], 10.0, **more)
+        assert found.answer == answer
+        assert (found.more_runs, found.other_days, found.reference_too_uncertain, found.held) == (None, *[False] * 3)

@@ -7,14 +7,18 @@ import math
 import random
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from llmb_common.base.statistics import digamma, t_quantile, trigamma
+from llmb_common.planning.own_runs import OwnRuns
+from llmb_common.results.configuration import configuration_key
 from llmb_common.results.decision import decide
 from llmb_common.results.level import level
 from llmb_common.results.odd_runs import _chance_of_shared_node, culprit, odd_runs_clause, slow_node_clause
-from llmb_common.results.own_runs import _mean_and_range
+from llmb_common.results.own_runs import _mean_and_range, own_runs_lookup
 from llmb_common.results.scatter import (
     NOTHING_SEEN,
     STATED,
@@ -29,6 +33,9 @@ from llmb_common.results.scatter import (
 )
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import remarks_on
+from llmb_common.runs.index import database
+from llmb_common.runs.index.database import PastTime
+from support.runs import PUBLISHED, plan_for
 from support.texts import Texts
 
 
@@ -550,3 +557,31 @@ def test_of_two_kinds_of_runs_and_of_a_slow_node_either_is_remarked_and_the_kind
     calm = [judged(10.0, day=f"{at}") for at in range(3)]
     waiting = [judged(11.0, day="later")]
     assert remarks_on(calm, decide(calm, 10.0), STATED, waiting) == (odd_runs_clause([*calm, *waiting]),)
+
+
+def test_the_forty_newest_runs_of_the_newest_software_say_how_long_a_step_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a plan without an image, whose software only the runs know."""
+    plan = msgspec.structs.replace(plan_for(tmp_path, **PUBLISHED), image=None, engine="0.6")
+    asked: list[str] = []
+    known: list[PastTime] = []
+
+    def past_times(install: Path, configuration: str) -> list[PastTime]:
+        asked.append(configuration)
+        return known
+
+    monkeypatch.setattr(database, "past_times", past_times)
+    lookup = own_runs_lookup(tmp_path)
+    assert (lookup(plan), asked) == (OwnRuns(), []), "there is no index"
+    (tmp_path / ".llmb").mkdir(exist_ok=True)
+    (tmp_path / ".llmb" / "index.db").touch()
+    assert lookup(plan).time is None
+    newest, older = (f"{configuration_key(plan)} Megatron-Bridge 0.6.{patch}" for patch in (2, 1))
+    assert asked == [newest[:-1]]
+    known += [PastTime(configuration, seconds) for seconds in (5.0, 5.0) for configuration in (newest, older)]
+    known += [PastTime(newest, 5.0)] * 38 + [PastTime(newest, 50.0)] * 10
+    found = lookup(plan).time
+    assert found is not None
+    assert (found.runs, found.seconds) == (40, pytest.approx(5.0))
+    assert own_runs_lookup(None)(plan) == OwnRuns()
