@@ -320,7 +320,7 @@ def test_two_published_results_say_at_least_what_is_between_them() -> None:
             groups.setdefault(result.size, []).append(result)
     pairs = [pair for results in groups.values() for pair in permutations(results, 2)]
     changed: set[str] = set()
-    for one, other in random.Random(2).sample(pairs, 60):
+    for one, other in random.Random(2).sample(pairs, 16):
         before, after = plan_of(LLAMA, one), plan_of(LLAMA, other)
         ratio = (other.step_seconds * other.gpus / after.gbs) / (one.step_seconds * one.gpus / before.gbs)
         found = worth_of(before, after, LLAMA)
