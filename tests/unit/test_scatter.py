@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -472,17 +473,17 @@ def test_the_range_of_a_further_run_is_that_of_the_difference_of_two() -> None:
 
 def test_of_two_halves_the_slower_one_is_the_odd_one() -> None:
     halves = [judged(10.0, "a"), judged(10.0, "b"), judged(11.0, "c"), judged(11.0, "d")]
-    assert odd_runs_clause(halves) == "2 of 4 runs are 10.0 % slower than the rest"
     most = odd_runs_clause([*halves, judged(11.0, "e")])
-    assert most == "2 of 5 runs are 9.1 % faster than the rest", "1 / 1.1 is 9.1 % less"
+    assert re.findall(r"[\d.]+|slower|faster", odd_runs_clause(halves)) == ["2", "4", "10.0", "slower"]
+    assert re.findall(r"[\d.]+|slower|faster", most) == ["2", "5", "9.1", "faster"], "1 / 1.1 is 9.1 % less"
 
 
 def test_up_to_four_nodes_are_named() -> None:
     def clause(nodes: str) -> str:
         return odd_runs_clause([judged(10.0, "x") for _ in range(120)] + [judged(11.0, nodes)])
 
-    assert clause("d,c,b,a").endswith("; it ran on a, b, c, d, and no other run did")
-    assert clause("e,d,c,b,a").endswith("; it ran on a, b, c, d, ..., and no other run did")
+    assert " a, b, c, d, and " in clause("d,c,b,a")
+    assert " a, b, c, d, ..., and " in clause("e,d,c,b,a")
 
 
 def test_the_chance_that_runs_share_a_node_is_that_of_drawing_them() -> None:
