@@ -1,14 +1,16 @@
 """Which file of tests executes which line of the code, in itself or in the programs that it starts.
 
-Recorded once for each file of tests, and again when it, the code, or what tests share has changed.
+Recorded once for each file of tests, and again when it, a file of the code of which it executes more than an import
+does, or what tests share has changed.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ class Coverage:
     files: dict[str, TestFile] = field(default_factory=dict)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The files of tests that execute the mutant, those first that execute most of its file.
+        """The files of tests that execute the mutant, those first that execute most of its file for their time.
 
         A constant is executed by importing it: those count that execute a line in which its name stands or have it
         themselves, or else all that execute any line of its file. Of a shell file those that name it.
@@ -63,8 +65,8 @@ class Coverage:
         if mutant.file.startswith(OF_ENGINES):
             found |= {name for name in self.files if name.startswith(UNSEEN)}
 
-        def order(name: str) -> tuple[int, float]:
-            return -len(self.files[name].lines.get(mutant.file, ())), self.files[name].seconds
+        def order(name: str) -> float:
+            return self.files[name].seconds / max(len(self.files[name].lines.get(mutant.file, ())), 1)
 
         return sorted(found, key=order)
 
@@ -98,15 +100,25 @@ def map_tests(trees: Trees, tests: Sequence[str], say: Callable[[str], None]) ->
     files = sorted({name for found in asked.values() for name in found})
     ours = ("tests/mutation/", "tests/mutate.py")
     shared = [name for name in names if not Path(name).name.startswith("test_") and not name.startswith(ours)]
-    folder = trees.root / ".test" / "mutation" / _digest(trees.root, shared)
+    code = [name for name in shared if name.endswith(".py") and name.split("/")[0] in SOURCES]
+    now = {name: _digest(trees.root, [name]) for name in code}
+    in_functions = {name: _lines_in_functions((trees.root / name).read_text(encoding="utf-8")) for name in code}
+    others = [name for name in shared if name not in code]
+    folder = trees.root / ".test" / "mutation" / _digest(trees.root, others, "\n".join(code))
     folder.mkdir(parents=True, exist_ok=True)
     records = {name: folder / f"{Path(name).stem}-{_digest(trees.root, [name])}.json" for name in files}
-    missing = [name for name in files if not records[name].is_file()]
+    missing = [name for name in files if not _is_of_this_code(records[name], now)]
     if missing:
         say(f"recording which lines {len(missing)} of {len(files)} files of tests execute")
     for ended in trees.run([_recording(trees, name) for name in missing]):
         name = missing[ended.number]
-        records[name].write_text(json.dumps({"seconds": ended.seconds, **_recorded(trees, name)}), encoding="utf-8")
+        found = {"seconds": ended.seconds, **_recorded(trees, name)}
+        found["code"] = {
+            file: now[file]
+            for file in code
+            if name.startswith(UNSEEN) or not in_functions[file].isdisjoint(found["lines"].get(file, ()))
+        }
+        records[name].write_text(json.dumps(found), encoding="utf-8")
     coverage = Coverage(trees.root)
     for name, path in records.items():
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -119,8 +131,24 @@ def map_tests(trees: Trees, tests: Sequence[str], say: Callable[[str], None]) ->
     return coverage
 
 
-def _digest(root: Path, names: list[str]) -> str:
-    digest = hashlib.sha256()
+def _is_of_this_code(record: Path, now: Mapping[str, str]) -> bool:
+    """Whether there is a record, and each file of the code that was executed then is as it is ``now``."""
+    return record.is_file() and json.loads(record.read_text(encoding="utf-8"))["code"].items() <= now.items()
+
+
+def _lines_in_functions(text: str) -> set[int]:
+    """The lines that importing a file of this text does not execute."""
+    return {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for statement in node.body
+        for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    }
+
+
+def _digest(root: Path, names: list[str], text: str = "") -> str:
+    digest = hashlib.sha256(text.encode())
     for name in names:
         digest.update(name.encode() + b"\0" + (root / name).read_bytes())
     return digest.hexdigest()[:16]

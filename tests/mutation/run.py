@@ -122,10 +122,11 @@ def _settled(mutant: Mutant, fate: str, tried: str) -> str:
 
 def _call(coverage: Coverage, mutant: Mutant) -> Call:
     names = _affordable(coverage, coverage.tests_of(mutant))
-    seconds = sum(coverage.files[name].seconds for name in names)
+    seconds = [coverage.files[name].seconds for name in names]
     failing = [f"--deselect={test}" for name in names for test in coverage.files[name].failed]
-    command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *failing, *names]
-    return Call(command, 180 + 12 * seconds, mutant.files, mutant.text)
+    endless = f"--timeout={60 + 12 * max(seconds):.0f}"  # of one test: a change may leave a loop without an end
+    command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", endless, *failing, *names]
+    return Call(command, 180 + 12 * sum(seconds), mutant.files, mutant.text)
 
 
 def _affordable(coverage: Coverage, names: list[str]) -> list[str]:

@@ -14,10 +14,20 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from llmb_common.base.statistics import t_quantile
 from llmb_common.measured.measure import measure
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results import paired
-from llmb_common.results.paired import LOOKS, ORDERS, Block, blocks_at_last_look, compare_blocks, look_schedule, order
+from llmb_common.results.paired import (
+    LOOKS,
+    ORDERS,
+    Block,
+    Comparison,
+    blocks_at_last_look,
+    compare_blocks,
+    look_schedule,
+    order,
+)
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import Turn, load_record
 from llmb_run.campaigns.conduct import Run, attempt_of, start_and_gpu_hours
@@ -457,3 +467,129 @@ def test_unequal_work_is_said(texts: Texts) -> None:
         "blocks": [],
     }
     texts(as_text(result))
+
+
+# Rules of pairs
+
+
+def compared(low: float, high: float) -> Comparison:
+    return Comparison(6, (low + high) / 2, low, high, 0.01, 0.0)
+
+
+def test_a_bound_at_zero_is_no_difference_and_one_at_the_resolution_is_none_either() -> None:
+    limit = math.log1p(0.01)
+    answers = {
+        (-0.5, 0.0): "open",
+        (0.0, 0.5): "open",
+        (-0.5, -0.001): "faster",
+        (0.001, 0.5): "slower",
+        (-limit, limit): "no difference",
+        (0.0, 0.0): "no difference",
+        (-limit, 0.02): "open",
+        (-0.02, limit): "open",
+    }
+    assert {bounds: compared(*bounds).answer() for bounds in answers} == answers
+    assert compared(-0.02, 0.02).answer(0.03) == "no difference"
+    assert compared(-0.02, 0.02).stalls == 0.0
+
+
+def test_blocks_of_which_one_side_has_lost_all_say_nothing() -> None:
+    whole = scattered(0.02, "ABBA", "BABA", "AABB")
+    for side in "AB":
+        left = [
+            replace(
+                block,
+                times=tuple(
+                    None if letter == side else time for letter, time in zip(block.order, block.times, strict=True)
+                ),
+            )
+            for block in whole
+        ]
+        assert compare_blocks(left) is None
+        assert [len(block.of(side)) for block in left] == [0, 0, 0]
+    assert compare_blocks([]) is None
+    lost = replace(whole[0], times=(None, *whole[0].times[1:]))
+    assert (lost.turns, len(lost.of("A")), len(lost.of("B"))) == ([1, 2, 3], 1, 2)
+    assert lost.steady == whole[0].steady[1:]
+
+
+@pytest.mark.parametrize(("share", "counts"), [(1.01, True), (0.99, False)])
+@pytest.mark.parametrize("worse", ["A", "B"])
+def test_stalls_count_from_a_certainty_of_one_in_a_thousand_on(worse: str, share: float, counts: bool) -> None:
+    """A fifth of the rate of wrong answers, by Student's t of six runs a side."""
+    noise = 0.01
+    # Each side's six runs lie as far above as below its own level.
+    squares = 12 * noise**2
+    half = t_quantile(0.005 / 5, 10) * math.sqrt(squares / 10 * (1 / 6 + 1 / 6))
+    seen = Counter[str]()
+    blocks = []
+    for letters in ("ABBA", "BABA", "AABB"):
+        times = []
+        for side in letters:
+            seen[side] += 1
+            log = 0.05 + noise * (-1) ** seen[side] + share * half * (side == worse)
+            times.append(took(1.0, steps=40, stalls=(40 * math.expm1(log),)))
+        blocks.append(Block(letters, tuple(times)))
+    found = compare_blocks(blocks)
+    assert found is not None
+    sign = 1 if worse == "B" else -1
+    assert found.stalls == (pytest.approx(sign * share * half) if counts else 0)
+
+
+def test_three_runs_tell_of_stalls_and_two_do_not() -> None:
+    stalled, calm = took(1.0, steps=40, stalls=(4.0,)), took(1.0, steps=40)
+    assert paired._stall_difference([stalled, stalled], [calm], 0.01) == pytest.approx((math.log(1.1),) * 3)
+    assert paired._stall_difference([stalled], [calm], 0.01) == (0.0, 0.0, 0.0)
+    assert paired._stall_difference([calm], [stalled, stalled], 0.01)[1] == pytest.approx(-math.log(1.1))
+
+
+def test_a_sample_of_draws_leaves_ten_beyond_either_bound() -> None:
+    """With the actual draw itself, of which there is one: 2 000 at a rate of one in 200."""
+    tables = [[[float(row)] for row in range(6)] for _ in range(7)]
+    for rate, count in ((0.005, 2000), (0.0025, 4000)):
+        drawn = list(paired._sample_draws(tables, rate))
+        assert len(drawn) + 1 == count
+        assert rate * count == 10
+        assert drawn == list(paired._sample_draws(tables, rate))
+    shares = Counter(draw[0][0] for draw in drawn)
+    assert all(abs(times / len(drawn) - 1 / 6) < 0.03 for times in shares.values())
+    assert len(shares) == 6
+
+
+def test_sampled_bounds_are_those_with_which_the_draw_is_among_the_ten_most_extreme(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of seven blocks, by the definition: with the bound off B, nine of the other draws lead the actual one, or ten."""
+    orders = ("ABBA", "BABA", "AABB", "BAAB", "ABAB", "BBAA", "ABBA")
+    some = scattered(0.02, *orders)
+    design = paired._Design(some)
+    drawn: list[tuple[list[float], ...]] = []
+    sample = paired._sample_draws
+
+    def keeping(tables: Sequence[Sequence[list[float]]], rate: float) -> list[tuple[list[float], ...]]:
+        drawn.extend(sample(tables, rate))
+        return drawn
+
+    monkeypatch.setattr(paired, "_sample_draws", keeping)
+    steady = [block.steady for block in some]
+    bounds = design.interval(steady, 0.005)
+    assert bounds is not None
+
+    def leading(taken: float, sign: int) -> int:
+        """How many of the sampled draws find more, in units of their own error, once ``taken`` is off B's runs."""
+        own = seen((), taken)
+        return sum(sign * seen(draw, taken) > sign * own for draw in drawn)
+
+    def seen(draw: tuple[list[float], ...], taken: float) -> float:
+        if not draw:  # the actual one
+            along = math.fsum(value**2 for value in design._own)
+            return (math.fsum(map(math.prod, zip(design._own, left, strict=True))) - taken * along) / math.sqrt(along)
+        score, along, squared, *shared = map(sum, zip(*draw, strict=True))
+        return (score - taken * along) / math.sqrt(squared - sum(part * part for part in shared))
+
+    left = design._residual(paired._join_centred(steady))
+    low, middle, high = bounds
+    assert low < middle < high
+    # A larger difference taken off makes the actual draw lead fewer of the others.
+    assert leading(low - 1e-9, 1) < leading(low + 1e-9, 1) == 10
+    assert leading(high + 1e-9, -1) < leading(high - 1e-9, -1) == 10

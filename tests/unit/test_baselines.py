@@ -20,11 +20,14 @@ from llmb_common.results.references import (
     BaselineRun,
     baseline_references,
     baselines,
+    baselines_for,
     remove_baselines,
     set_baselines,
+    unlike_baselines,
     unlike_site,
 )
 from llmb_common.results.scatter import PastRun, PastRuns
+from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
 from support.runs import PUBLISHED, make_run, plan_for, steady_log, took
 from support.texts import Texts
@@ -177,3 +180,78 @@ def test_processes_that_set_baselines_at_once_lose_none(tmp_path: Path) -> None:
         child.join()
     assert [child.exitcode for child in children] == [0] * 4
     assert len(baselines(tmp_path)) == 4
+
+
+# Rules of baselines
+
+
+def test_a_run_of_a_baseline_is_a_step_time_of_which_not_all_is_known() -> None:
+    plain = BaselineRun("r", 5.0, 0.1)
+    assert plain.time == StepTime(5.0, 0.1, 0)
+    assert (plain.stalls, plain.steps, plain.day, plain.nodes) == ((), 0, "", "")
+    full = BaselineRun("r", 5.0, 0.1, (1.0,), 40, "2026-11-01", "a,b")
+    assert full.time == StepTime(5.0, 0.1, 0, stalls=(1.0,), steps=40, day="2026-11-01", nodes="a,b")
+
+
+@pytest.mark.parametrize(("seconds", "damage"), [([], True), ([0.0], True), ([5.0, -1.0], True), ([5.0, 0.5], False)])
+def test_each_run_of_a_baseline_has_a_positive_time(tmp_path: Path, seconds: list[float], damage: bool) -> None:
+    set_baselines(tmp_path, [(make_run(tmp_path), took(5.0))])
+    file = tmp_path / ".llmb" / "baselines.json"
+    content = json.loads(file.read_text())
+    (item,) = content["baselines"]
+    item["runs"] = [{**item["runs"][0], "seconds": value} for value in seconds]
+    file.write_text(json.dumps(content))
+    if not damage:
+        assert [run.seconds for run in baselines(tmp_path)[0].runs] == seconds
+        return
+    for action in (
+        lambda: baselines(tmp_path),
+        lambda: remove_baselines(tmp_path, []),
+        lambda: set_baselines(tmp_path, [(make_run(tmp_path), took(5.0))]),
+    ):
+        with pytest.raises(RecordError):
+            action()
+
+
+def test_a_baseline_takes_the_place_of_one_of_the_same_configuration_and_software_only(tmp_path: Path) -> None:
+    record = make_run(tmp_path)
+    other = replace_plan(record, "/a/ours.sqsh")
+    (first,) = set_baselines(tmp_path, [(record, took(5.0))])
+    (second,) = set_baselines(tmp_path, [(other, took(6.0))])
+    assert first.key == second.key
+    assert baselines(tmp_path) == [first, second]
+    (third,) = set_baselines(tmp_path, [(record, took(5.5)), (record, took(5.6))])
+    assert baselines(tmp_path) == [third, second]
+    assert [run.seconds for run in third.runs] == [5.5, 5.6]
+    assert round(third.added * 1000) == pytest.approx(third.added * 1000, abs=1e-6), "to the millisecond"
+    assert remove_baselines(tmp_path, [first.key]) == [third, second], "whatever their software"
+
+
+def test_nodes_are_held_against_those_of_other_runs_only(tmp_path: Path) -> None:
+    record = make_run(tmp_path)
+    told = {"gpus": "8 x one", "driver": "1"}
+    account = NodeSummary(gpus="8 x one", driver="2")
+    run = BaselineRun(record.paths.run_id, 5.0, 0.0)
+    own, others = (
+        msgspec.structs.replace(baseline("a", 5.0), runs=runs, setup=told)
+        for runs in ((run,), (BaselineRun("x", 5.0, 0.0),))
+    )
+    assert len(unlike_baselines(record, account, [others])) == 1
+    assert unlike_baselines(record, account, [others, own]) == []
+    elsewhere = msgspec.structs.replace(own, setup={**told, "gpus": "8 x two"})
+    assert len(unlike_baselines(record, account, [others, elsewhere])) == 1
+    assert unlike_baselines(record, NodeSummary(gpus="8 x one", driver="1"), [others]) == []
+    unknown = msgspec.structs.replace(others, setup={})
+    assert unlike_baselines(record, account, [unknown]) == []
+
+
+def test_a_baseline_is_a_reference_for_its_own_configuration(tmp_path: Path) -> None:
+    record = make_run(tmp_path)
+    (known,) = set_baselines(tmp_path, [(record, took(5.0))])
+    another = msgspec.structs.replace(known, key="another")
+    found = baselines_for(record.plan, "nemo:1", [another, known], PastRuns())
+    assert [(item.seconds, item.same_software, item.kind) for item in found] == [
+        (pytest.approx(5.0), False, "baseline")
+    ]
+    assert baselines_for(record.plan, known.software, [known], PastRuns())[0].same_software
+    assert baselines_for(record.plan, "nemo:1", [another], PastRuns()) == []

@@ -293,3 +293,102 @@ def test_an_alarm_counts_its_days_from_the_change() -> None:
     assert simulated.delays(0.5, "site", 0.001, 3, random.Random(1)) == [2, 2, 2]
     assert simulated.delays(0.0, "stated", 0.001, 3, random.Random(1)) == [math.inf] * 3
     assert simulated.found([0] * 10 + [1] * 20, 0.5, "site", 0.001, 3, random.Random(1)) == 1.0
+
+
+# Rules of single splits, each by its definition
+
+
+def split_of(days: list[float], at: int) -> tuple[float, float]:
+    """(shift, squares around the means of the two sides)."""
+    sides = days[:at], days[at:]
+    squares = sum((value - statistics.fmean(side)) ** 2 for side in sides for value in side)
+    return statistics.fmean(sides[1]) - statistics.fmean(sides[0]), squares
+
+
+def test_splits_are_all_that_leave_two_days_a_side() -> None:
+    days = series(random.Random(8), (4, 0.2), (5, 0.3))
+    found = list(history._splits(days))
+    assert [item.at for item in found] == [2, 3, 4, 5, 6, 7]
+    for item in found:
+        assert (item.shift, item.squares) == pytest.approx(split_of(days, item.at))
+    assert list(history._splits(days[:3])) == []
+    assert [item.at for item in history._splits(days[:4])] == [2]
+
+
+@pytest.mark.parametrize(("count", "own"), [(6, False), (7, True)])
+def test_more_than_six_days_are_never_quieter_than_they_are(count: int, own: bool) -> None:
+    """By a prior of as many degrees that says nothing scatters, half of what they show is left of few days."""
+    split = history._Split(3, 1.0, 8.0)
+    variance = 8.0 / (count - 2)
+    assert history._day_variance(split, count, Prior(0.0, count - 2)) == pytest.approx(variance * (1 if own else 0.5))
+    assert history._day_variance(split, count, Prior(10.0, count - 2)) == pytest.approx((100 + variance) / 2)
+    assert history._day_variance(history._Split(3, 1.0, 0.0), count, Prior(0.0, 1.0)) > 0
+
+
+def test_days_that_drift_widen_an_error_to_the_threefold_at_most_and_those_that_alternate_not_at_all() -> None:
+    """A correlation of 0.8 is the strongest that is believed: sqrt(1.8 / 0.2) = 3."""
+    drifting = [0.01 * day for day in range(20)]
+    assert history._autocorrelation_factor(drifting, 10) == pytest.approx(3.0)
+    assert history._autocorrelation_factor([(-1.0) ** day for day in range(20)], 10) == 1.0
+    assert history._autocorrelation_factor([0.0] * 10 + [1.0] * 10, 10) == pytest.approx(
+        math.sqrt((1 + 1 / 20 + 0.5 / math.sqrt(20)) / (1 - 1 / 20 - 0.5 / math.sqrt(20)))
+    ), "days that do not differ show no correlation, and that with an error"
+
+
+@pytest.mark.parametrize(("count", "wider"), [(7, False), (8, True)])
+def test_fewer_than_eight_days_do_not_show_how_they_follow_each_other(count: int, wider: bool) -> None:
+    assert (history._autocorrelation_factor([0.01 * day for day in range(count)], 4) > 1) is wider
+
+
+@pytest.mark.parametrize(("count", "agrees"), [(3, False), (4, False), (5, True)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_each_day_of_the_shorter_side_must_agree_where_it_has_four_at_most(
+    count: int, agrees: bool, sign: float
+) -> None:
+    """One day of the new level lies below half of the change; of a side of five that is chance."""
+    level = [*[sign * 0.3] * (count - 1), sign * 0.1]
+    late, early = [0.0] * 20 + level, level + [0.0] * 20
+    for days, at in ((late, 20), (early, count)):
+        assert history._side_agrees(days, history._Split(at, *split_of(days, at))) is agrees
+    half = [0.0] * 20 + [sign * 0.5, sign * 0.25, sign * 0.0]
+    assert history._side_agrees(half[:-1], history._Split(20, sign * 0.5, 0.0)), "half of it agrees"
+    assert not history._side_agrees(half, history._Split(20, sign * 0.5, 0.0))
+
+
+def test_half_of_a_change_may_be_undone_and_it_stands() -> None:
+    days = [0.0] * 4 + [0.5] * 4 + [0.25] * 4
+    changes = [change(4, 0.5), change(8, -0.25)]
+    assert standing(days, changes) == changes[0]
+    assert standing([*days[:8], *[0.2] * 4], changes) is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_change_may_lie_wherever_another_split_of_the_same_way_is_within_six_variances(seed: int) -> None:
+    source = random.Random(seed)
+    days = series(source, (6, 0.0), (1, 0.015), (1, 0.02), (7, 0.03), deviation=0.006)
+    prior = Prior(0.006, 10.0)
+    found = level_changes(days, prior)
+    if len(found) != 1:
+        return
+    (item,) = found
+    shift, squares = split_of(days, item.at)
+    # Of the days around their two levels, and never less than they themselves show.
+    variance = max((10 * 0.006**2 + squares) / (10 + len(days) - 2), squares / (len(days) - 2))
+    near = [
+        at
+        for at in range(2, len(days) - 1)
+        if split_of(days, at)[1] <= squares + 6 * variance and split_of(days, at)[0] * shift > 0
+    ]
+    assert (item.earliest, item.latest) == (near[0], near[-1])
+    assert item.shift == pytest.approx(shift)
+
+
+def test_an_opposite_split_is_none_of_those_where_a_change_may_lie() -> None:
+    """A level that fell after three days fits nearly as well as one that rose after nine, and goes the other way."""
+    days = [0.5, 0.5, 0.5, *[0.0] * 6, *[0.5] * 3]
+    found = history._level_change(days, 9, 100, Prior(0.5, 6.0))
+    shift = split_of(days, 9)[0]
+    assert found.shift == pytest.approx(shift) != 0
+    near = [at for at in range(2, 11) if split_of(days, at)[0] * shift > 0]
+    assert set(range(2, 11)) - {*near}, "there are others"
+    assert (found.at, found.earliest, found.latest) == (109, 100 + near[0], 100 + near[-1])

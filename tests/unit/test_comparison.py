@@ -9,21 +9,28 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from llmb_common.base.statistics import t_quantile
 from llmb_common.results.comparison import (
     Change,
+    Contender,
     _rank_interval,
     _rank_sums,
     compare_times,
+    differences,
     facts_of_plan,
     loss_difference,
+    ranked,
+    unequal_work,
 )
 from llmb_common.results.level import ERROR_RATE, difference_of_bounds, level
-from llmb_common.results.scatter import STATED, batches, squares
-from support.runs import PUBLISHED, losses, plan_for, took
+from llmb_common.results.scatter import STATED, Scatter, batches, squares
+from llmb_common.results.steps import StepTime
+from support.runs import PUBLISHED, losses, make_run, plan_for, took
 
 
 def test_a_change_is_real_where_its_interval_leaves_out_one() -> None:
@@ -199,3 +206,108 @@ def test_variables_are_told_in_the_order_of_their_names(tmp_path: Path) -> None:
         names = [name for name in facts_of_plan(msgspec.structs.replace(plan, env=env)) if name.startswith("env ")]
         assert {"env NCCL_ALGO", "env NCCL_PROTO"} <= {*names}
         assert names == sorted(names)
+
+
+def test_a_side_without_runs_is_compared_with_nothing() -> None:
+    for first, second in (([], [took(1.0)]), ([took(1.0)], []), ([], [])):
+        with pytest.raises(ValueError, match="a side without"):
+            compare_times(first, second)
+
+
+def on_days(days: str, *seconds: float, stalls: tuple[float, ...] = ()) -> list[StepTime]:
+    return [took(value, day=day, stalls=stalls) for value, day in zip(seconds, days, strict=True)]
+
+
+def test_sides_of_the_same_two_days_differ_by_what_runs_do_and_not_by_what_days_do() -> None:
+    """Two days of one run each: a side's mean varies by half of a run's variance, and the difference by all of it."""
+    first, second = on_days("12", 10.0, 10.0), on_days("12", 11.0, 11.0)
+    stated = compare_times(first, second)
+    assert math.log(stated.high / stated.ratio) == pytest.approx(t_quantile(ERROR_RATE, 6) * STATED.run)
+    site = Scatter(0.02, 12.0, 0.01, 12.0, learned=True)
+    still = compare_times(on_days("12", 10.0, 10.0), on_days("34", 11.0, 11.0), replace(site, day=0.0))
+    assert compare_times(first, second, site) == still
+    assert compare_times(first, on_days("13", 11.0, 11.0), site).high > still.high, "another day may be another one"
+
+
+def test_where_the_record_is_contradicted_the_days_that_both_have_still_count_for_neither() -> None:
+    """Runs of a day that differ by 2 % at a site that knows 0.1 %: what is stated of runs is pooled with them."""
+    site = Scatter(0.02, 15.0, 0.001, 15.0, learned=True)
+    days = "1122"
+    sides = [on_days(days, *(level * 1.02 ** (at % 2) for at in range(4))) for level in (10.0, 12.0)]
+    assert compare_times(*sides, site) == compare_times(*sides, STATED, ranks=False)
+
+
+@pytest.mark.parametrize("stalled", [0, 1])
+def test_the_runs_of_either_side_may_have_stalled_by_chance(stalled: int) -> None:
+    """Three runs show how stalls scatter only where a site knows how its runs do."""
+    sides = [on_days("123", 10.0, 10.0, 10.0, stalls=(30.0,) * (side == stalled)) for side in range(2)]
+    stated = compare_times(*sides)
+    known = compare_times(*sides, Scatter(STATED.day, 6.0, STATED.run, 6.0, learned=True))
+    assert math.log(stated.high / stated.low) > 1.5 * math.log(known.high / known.low)
+
+
+def test_ranks_have_no_say_where_there_is_a_difference_already() -> None:
+    sides = [took(value) for value in NINE], [took(1.2 * value) for value in TEN]
+    assert compare_times(*sides, ranks=False).is_real
+    assert compare_times(*sides) == compare_times(*sides, ranks=False)
+
+
+def test_the_largest_difference_of_losses_is_a_share_of_the_firsts_wherever_it_is() -> None:
+    one = losses(2.0, 4.0, 8.0, None)
+    assert loss_difference(one, losses(2.2, 3.0, 8.0, 9.0, 5.0)) == (2, pytest.approx(0.25)), "also a smaller one"
+    assert loss_difference(one, losses(2.0, 4.0), losses(2.0, 4.4, 10.0)) == (3, pytest.approx(0.25)), "of any other"
+    assert loss_difference(one, losses(3.0, 6.0)) == (2, pytest.approx(0.5)), "of equal ones the last"
+    assert loss_difference(one, losses(None, None, None, 1.0)) is None
+    assert loss_difference(one) is None
+
+
+def test_a_value_of_a_side_is_told_with_how_many_runs_have_it(tmp_path: Path) -> None:
+    record = make_run(tmp_path)
+    runs = {llmb: replace(record, manifest={"llmb": llmb} if llmb else {}) for llmb in ("", "a", "b")}
+    first = [runs["a"], runs["b"], runs["b"], runs[""]]
+    assert differences(first, [runs["b"]]) == [("llmb", "b (2) / a (1) / - (1)", "b")]
+    assert differences([runs["a"], runs["b"]], [runs["b"], runs["a"]]) == [("llmb", "a (1) / b (1)", "b (1) / a (1)")]
+    assert differences([runs["a"]] * 2, [runs["a"]]) == []
+
+
+def test_the_variant_is_work_only_where_a_function_is_called(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **PUBLISHED)
+    other = msgspec.structs.replace(plan, variant="another")
+    assert unequal_work(plan, other) == ()
+    function = SimpleNamespace()
+    for one, two in ((True, False), (False, True), (True, True)):
+        calling = [
+            msgspec.structs.replace(item, function=function if calls else None)
+            for item, calls in ((plan, one), (other, two))
+        ]
+        assert "variant" in unequal_work(*calling)
+        assert "variant" not in unequal_work(calling[0], calling[0])
+    assert unequal_work(plan, msgspec.structs.replace(plan, gbs=2 * plan.gbs)) == ("gbs",)
+
+
+def test_which_values_somebody_chose_is_no_fact_of_a_plan(tmp_path: Path) -> None:
+    chosen = plan_for(tmp_path, **PUBLISHED, TP="4")
+    assert chosen.overridden == ("tp",)
+    assert facts_of_plan(chosen) == facts_of_plan(msgspec.structs.replace(chosen, overridden=()))
+
+
+def test_contenders_share_a_place_with_the_fastest_of_it_and_are_ranked_by_their_time_per_token() -> None:
+    quiet = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)
+
+    def contender(name: str, seconds: float, tokens: float) -> Contender:
+        return Contender(name, [took(seconds)] * 3, tokens, quiet)
+
+    # Of 2 000 tokens in 20.06 s, one takes 0.3 % longer than of 1 000 in 10 s.
+    all_of_them = [contender("slow", 12.0, 1000), contender("near", 20.06, 2000), contender("fast", 10.0, 1000)]
+    found = ranked([*all_of_them, contender("last", 12.01, 1000)])
+    assert [(item.of, place) for item, place, _ in found] == [("fast", 1), ("near", 1), ("slow", 3), ("last", 3)]
+    first, near, slow, _ = (change for _, _, change in found)
+    assert first is None
+    assert near is not None
+    assert slow is not None
+    assert (near.ratio, slow.ratio) == (pytest.approx(1.003), pytest.approx(1.2))
+    assert near.low < 1 < near.high
+    assert math.log(near.ratio / near.low) == pytest.approx(math.log(near.high / near.ratio)), "of runs that scatter"
+    assert near.high / near.ratio == pytest.approx(slow.high / slow.ratio)
+    assert all_of_them[1].seconds == pytest.approx(0.01003)
+    assert ranked([]) == []

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from llmb_common.base.statistics import f_tail, t_quantile
-from llmb_common.results.decision import LOOKS, _projected_level, decide, runs_at_last_look
-from llmb_common.results.level import CONFIDENCE, ERROR_RATE, level, mean_error
+from llmb_common.results.decision import LOOKS, Decision, _projected_level, decide, doubling, runs_at_last_look
+from llmb_common.results.level import CONFIDENCE, ERROR_RATE, Level, level, mean_error, pooled
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches, squares
 from llmb_common.results.steps import StepTime, estimate
 from support.runs import took
@@ -426,3 +428,163 @@ def test_the_runs_that_would_decide_do_where_they_are_like_these(count: int) -> 
     assert runs_at_last_look(count + found.more_runs) == count + found.more_runs
     further = [replace(evening[at % len(noise) % count], day=f"{at}") for at in range(found.more_runs)]
     assert decide([*evening, *further], 10.0).answer == "pass"
+
+
+def known(**fields: Any) -> Decision:
+    return Decision("pass", **{"ratio": 1.0, "low": 0.9, "high": 1.1, "limit": 1.05, "runs": 3} | fields)
+
+
+def test_what_a_decision_does_not_tell_is_not_known() -> None:
+    """As somebody makes one who knows no more than the interval."""
+    told = known()
+    assert (told.more_runs, told.other_days, told.reference_too_uncertain, told.held) == (None, False, False, False)
+    assert (told.source, told.scattered, told.days) == ("stated", False, 1)
+    assert (told.stall_share, told.steady_answer, told.steps, told.rarest_stall) == (0.0, "pass", 0, 1)
+    assert (told.steady, told.steady_half) == (0.0, 0.0)
+
+
+def test_what_is_resolved_is_the_distance_to_the_farther_bound() -> None:
+    assert known(low=0.75, high=1.125).resolution == 0.25
+    assert known(low=0.875, high=1.5).resolution == 0.5
+
+
+def test_steady_steps_at_the_limit_pass_and_do_not_fail() -> None:
+    assert known(steady=1.0, steady_half=0.5, limit=1.5).steady_answer == "pass"
+    assert known(steady=1.0, steady_half=0.5, limit=1.25).steady_answer == "open"
+    assert known(steady=1.0, steady_half=0.5, limit=0.5).steady_answer == "open"
+    assert known(steady=1.0, steady_half=0.5, limit=0.25).steady_answer == "fail"
+    assert known(ratio=1.5, steady=1.2).stall_share == pytest.approx(0.25)
+
+
+def test_looks_go_on_at_each_doubling() -> None:
+    assert list(itertools.islice(doubling((2, 3, 5)), 6)) == [2, 3, 5, 10, 20, 40]
+
+
+def test_steps_of_runs_that_do_not_know_all_of_theirs_are_those_that_were_measured() -> None:
+    assert decide([took(10.0, steps=0, count=12), took(10.0, steps=30)], 10.0).steps == 42
+
+
+def test_runs_of_unknown_days_repeated_on_their_own_days_decide_nothing() -> None:
+    """Of a single run at the reference two more would decide on other days, and on the same one none would."""
+    assert decide([took(10.0)], 10.0).other_days
+    loud = Scatter(0.02, 15.0, 0.02, 15.0, learned=True).of_one_day
+    (single, three) = (decide([took(10.3, day="1")] * count, 10.0, scatter=loud) for count in (1, 3))
+    assert (single.answer, three.answer) == ("open", "open")
+    assert single.more_runs is not None
+    assert (single.other_days, three.other_days) == (False, False), "there are none for it"
+
+
+def test_more_runs_are_one_at_least() -> None:
+    for count in (1, 3, 5, 10):
+        found = decide([took(10.35, day="1")] * count, 10.0)
+        assert found.answer == "open"
+        assert found.more_runs is None or found.more_runs > 0
+
+
+def test_a_reference_without_an_error_is_never_too_uncertain() -> None:
+    for count in (1, 5, 40, 60):
+        found = decide([took(10.5, day=str(at % 3)) for at in range(count)], 10.0)
+        assert (found.answer, found.more_runs, found.reference_too_uncertain) == ("open", None, False)
+
+
+def test_a_reference_is_too_uncertain_where_the_last_look_would_decide_without_its_error() -> None:
+    """And not one before: forty days would resolve what twenty leave open."""
+    site = Scatter(0.0, 1e6, 0.01, 1e6, learned=True)
+    unit = t_quantile(ERROR_RATE, 1e6) * site.run
+
+    def uncertain(room: float) -> bool:
+        run = took(10.5 * math.exp(-room * unit))
+        earlier = squares(batches([took(10.0), took(10.1), took(10.2)]))
+        found = decide([run], 10.0, reference_error=0.02, scatter=site, earlier=earlier)
+        assert (found.answer, found.more_runs) == ("open", None)
+        return found.reference_too_uncertain
+
+    assert uncertain(1.02 / math.sqrt(20))
+    assert uncertain(1.02 / math.sqrt(40))
+    assert not uncertain(0.98 / math.sqrt(40))
+
+
+# The level and what it is made of
+
+
+def test_intervals_have_the_truth_in_them_in_97_7_per_cent() -> None:
+    assert pytest.approx(0.9767, abs=1e-4) == CONFIDENCE
+
+
+def made(steady: float, half: float, stalls: float, mean_half: float, *, repeated: bool) -> Level:
+    return Level(steady, half, stalls, mean_half, repeated, level([took(1.0)]).spread)
+
+
+def test_bounds_reach_as_high_as_those_of_the_steady_steps_and_as_low_where_stalls_do_not_count() -> None:
+    counted, alone = (made(2.0, 0.5, 1.0, 0.25, repeated=repeated) for repeated in (True, False))
+    assert counted.bounded == (2.75, 3.0, 3.25)
+    assert alone.bounded == (1.5, 3.0, 3.25)
+    fast = made(2.0, 0.5, -1.0, 0.25, repeated=True)
+    assert fast.bounded == (0.75, 1.0, 2.5)
+    wide = made(2.0, 0.5, 0.0, 1.0, repeated=False)
+    assert wide.bounded == (1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("stalls", "repeated"),
+    [("++", True), ("+.", False), ("..", False), ("--", False), ("+-", False), (".+", False), ("++-", True)],
+)
+def test_stalls_count_where_steps_were_slower_on_two_days(stalls: str, repeated: bool) -> None:
+    shares = {"+": (0.5,), "-": (-0.5,), ".": ()}
+    runs = [took(10.0, day=str(at), stalls=shares[sign]) for at, sign in enumerate(stalls)]
+    assert level(runs).repeated is repeated
+    assert level(runs, STATED.of_one_day).repeated
+
+
+def test_a_site_that_is_just_as_loud_as_is_stated_is_not_believed_at_once() -> None:
+    as_loud = replace(STATED, learned=True)
+    louder = replace(STATED, run=STATED.run * 1.001, learned=True)
+    assert [level([took(10.0)], site).spread.source for site in (as_loud, louder)] == ["stated", "site"]
+
+
+def test_what_days_share_is_all_until_days_are_known_and_else_their_part_of_the_variance() -> None:
+    site = Scatter(0.02, 12.0, 0.01, 12.0, learned=True)
+    runs = [took(10.0, day=day) for day in "1122"]
+    # The two runs of either day do not differ: twelve degrees of what is known, and two of nothing.
+    run = 12 * 0.01**2 / 14
+    assert level(runs, site).spread.day_share == pytest.approx(0.02**2 / (0.02**2 + run / 2))
+    assert level(runs, replace(site, day=0.0)).spread.day_share == 0
+    assert level(runs).spread.day_share == 1, "of two days nobody knows"
+    assert level(runs, site).spread.another == pytest.approx(0.02**2 + run)
+
+
+def test_a_single_day_is_as_uncertain_as_a_day_and_a_share_of_its_runs() -> None:
+    spread = level([took(10.0, day="1")] * 4).spread
+    run = 6 * STATED.run**2 / 9
+    assert spread.variance == pytest.approx(STATED.day**2 + run / 4)
+    assert spread.day_share == pytest.approx(STATED.day**2 / (STATED.day**2 + run / 4))
+
+
+def test_variances_are_pooled_by_their_degrees_unless_what_is_seen_is_too_large() -> None:
+    assert pooled(4.0, 6.0, 0.0, 0) == (4.0, 6.0, False)
+    assert pooled(4.0, 6.0, 2.0, 2) == (pytest.approx(26 / 8), 8.0, False)
+    assert pooled(4.0, 6.0, 0.0, 10) == (pytest.approx(24 / 16), 16.0, False), "less is never a conflict"
+    assert pooled(0.0, 6.0, 3.0, 2) == (1.5, 2.0, True), "nothing was to be expected"
+    assert pooled(0.0, 6.0, 0.0, 2) == (0.0, 8.0, False)
+    assert pooled(1.0, 6.0, 400.0, 4) == (100.0, 4.0, True)
+
+
+def test_degrees_of_earlier_runs_count_beside_those_of_these() -> None:
+    earlier = Squares(within=4e-5, within_degrees=3, between=5e-5, between_degrees=2)
+    site = Scatter(0.02, 12.0, 0.01, 12.0, learned=True)
+    runs = [took(10.0, day="1"), took(10.0, day="1"), took(10.0, day="2")]
+    run = (12 * 0.01**2 + 4e-5) / (12 + 3 + 1)
+    part = run * (1 + 1 / 2) / 2
+    prior = (0.02**2 + part) ** 2 / (0.02**4 / 12 + part**2 / 16)
+    total = (prior * (0.02**2 + part) + 5e-5) / (prior + 2 + 1)
+    spread = level(runs, site, earlier).spread
+    assert spread.source == "site"
+    assert (spread.variance, spread.degrees) == (pytest.approx(total / 2), pytest.approx(prior + 3))
+
+
+@pytest.mark.parametrize(("seconds", "answer"), [(9.0, "pass"), (12.0, "fail")])
+def test_what_is_decided_asks_for_nothing_more(seconds: float, answer: str) -> None:
+    for more in ({}, {"reference_error": 0.01}, {"waiting": [took(10.5)]}):
+        found = decide([took(seconds, day=day, stalls=(0.5,)) for day in "11"], 10.0, **more)
+        assert found.answer == answer
+        assert (found.more_runs, found.other_days, found.reference_too_uncertain, found.held) == (None, *[False] * 3)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from llmb_common.base.statistics import beta_cdf, digamma, f_tail, t_quantile, t_tail, trigamma, trigamma_inverse
@@ -20,6 +21,7 @@ from llmb_common.results.sequential import (
     RERUNS,
     Needs,
     SuiteAttempt,
+    _scaled_time,
     may_decide,
     next_decision,
     tolerance_of,
@@ -283,3 +285,85 @@ def test_campaigns_are_wrong_in_at_most_five_per_cent(noise: Noise) -> None:
     assert answers[1.0]["fail"] == 0
     assert max(answers[REQUIRED]["pass"], answers[REQUIRED]["fail"]) / 120 <= 0.06
     assert answers[1.0]["pass"] > 60, "reruns decide"
+
+
+def test_runs_that_tell_nothing_are_replaced_in_their_order_as_long_as_reruns_are_left() -> None:
+    faults = [SuiteAttempt(fault=f"fault {number}") for number in range(1, 4)]
+    found = next_decision(faults, 3, 2, judge)
+    assert [(item.attempt, item.replaces, item.reason, item.days) for item in found.reruns] == [
+        (4, 1, "run 1: fault 1", 0),
+        (5, 2, "run 2: fault 2", 0),
+    ]
+    assert (found.attempts, found.answer) == (5, None)
+    again = next_decision([*faults, at(10.0), SuiteAttempt(fault="fault 5")], 3, 3, judge)
+    assert [(item.attempt, item.replaces) for item in again.reruns] == [(4, 1), (5, 2), (6, 3)]
+    assert (again.attempts, again.answer) == (6, None)
+
+
+def test_a_failure_goes_before_a_fault_and_waits_for_what_runs() -> None:
+    both = SuiteAttempt(failure="out of memory", fault="a node failed")
+    found = next_decision([both, NODE], 2, 4, judge)
+    assert (found.answer, found.trouble, found.reruns) == ("fail", "out of memory", ())
+    waits = next_decision([both, None], 2, 4, judge)
+    assert (waits.answer, waits.trouble, waits.attempts) == (None, "out of memory", 2)
+
+
+def test_where_the_reference_is_too_uncertain_no_run_is_added() -> None:
+    def rough(times: Sequence[StepTime]) -> Decision:
+        return msgspec.structs.replace(judge(times), answer="open", reference_too_uncertain=True)
+
+    found = next_decision([at(10.3)] * 3, 3, 4, rough)
+    assert (found.answer, found.reruns, found.needs) == ("open", (), None)
+    assert found.decision is not None
+    assert found.decision.reference_too_uncertain
+
+
+def test_runs_are_added_up_to_the_next_look_or_to_the_last_that_may_be() -> None:
+    """By a judge that says pass once there are so many."""
+
+    def from_on(count: int) -> Callable[[Sequence[StepTime]], Decision]:
+        return lambda times: Decision("pass" if len(times) >= count else "open", 1.0, 1.0, 1.0, 1.05, len(times))
+
+    for ended, first, reruns, decided, attempts in (
+        (1, 1, 9, 3, 3),
+        (2, 2, 9, 3, 3),
+        (3, 3, 9, 5, 5),
+        (3, 3, 1, 4, 4),
+        (4, 4, 9, 5, 5),
+        (5, 5, 9, 10, 10),
+        (5, 5, 3, 8, 8),
+        (40, 40, 99, 80, 80),
+    ):
+        found = next_decision([at(10.0)] * ended, first, reruns, from_on(decided))
+        assert (found.answer, found.attempts) == (None, attempts)
+        runs = f"open after {ended} run{'s' * (ended > 1)}"
+        assert {item.reason for item in found.reruns} == {runs}
+        assert [item.attempt for item in found.reruns] == [*range(ended + 1, attempts + 1)]
+    ends = next_decision([at(10.0)] * 3, 3, 0, from_on(5))
+    assert (ends.answer, ends.attempts, ends.needs) == ("open", 3, Needs(2, 0))
+
+
+def test_further_days_come_first_only_where_they_decide_sooner() -> None:
+    asked: list[int] = []
+
+    def by_days(times: Sequence[StepTime]) -> Decision:
+        """Open until there are as many days as runs, if there are five at least."""
+        days = len({time.day for time in times})
+        asked.append(days)
+        return Decision("pass" if days >= 5 else "open", 1.0, 1.0, 1.0, 1.05, len(times))
+
+    evening = on("1", 10.0, 10.0, 10.0)
+    found = next_decision(evening, 3, 9, by_days)
+    assert [item.days for item in found.reruns] == [1, 2], "the one after the other"
+    ends = next_decision(evening, 3, 9, by_days, spread=False)
+    assert (ends.answer, ends.reruns) == ("open", ())
+    assert ends.needs == Needs(7, 7), "the fewest days that decide are five, and the look after five runs has three"
+
+
+def test_a_run_of_twice_the_time_is_as_uncertain_as_a_share_of_it() -> None:
+    once = StepTime(10.0, 0.25, 10, mean=11.0, stalls=(4.0,), steps=40, day="1", nodes="a")
+    assert _scaled_time(once, 0.0) == once
+    twice = _scaled_time(once, math.log(2))
+    assert (twice.seconds, twice.error, twice.mean) == (pytest.approx(20.0), pytest.approx(0.5), pytest.approx(22.0))
+    assert replace(twice, seconds=10.0, error=0.25, mean=11.0) == once
+    assert twice.relative_error == pytest.approx(once.relative_error)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from llmb_common.results.history import ALARM_RATE, REPORT_RATE, Changed, Shift, histories, observed
+from llmb_common.results.history import (
+    ALARM_RATE,
+    REPORT_RATE,
+    Changed,
+    Shift,
+    day_prior,
+    histories,
+    level_changes,
+    observed,
+)
+from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.index.search import rebuild
 from llmb_common.runs.record import RunRecord, State
@@ -229,3 +241,41 @@ def test_a_sentence_names_three_facts_and_shortens_their_values(texts: Texts) ->
     changed = tuple(Changed(name, "x" * 50, "y") for name in "abcde")
     text = shift_text(Shift("r", START, 0.95, 0.94, 0.96, START - DAY, START + DAY, stands=False, changed=changed))
     texts(text)
+
+
+def test_a_change_is_dated_by_the_first_runs_of_the_days_in_which_it_may_lie(record: RunRecord) -> None:
+    """Two runs a day: it is the days' means that are searched, and the days' first runs that are named."""
+    levels = [5.0] * 6 + [5.1, 5.13] + [5.2] * 7
+    runs = []
+    for day, seconds in enumerate(levels):
+        for hour in (9, 17):
+            noise = 0.006 * NOISE[(2 * day + hour) % len(NOISE)] / 0.002
+            moment = told(record, START + DAY * day + 3600 * hour)
+            runs.append((moment, StepTime(seconds * (1 + noise), 0.0, 10)))
+    means = [sum(math.log(time.seconds) for _, time in runs[at : at + 2]) / 2 for at in range(0, len(runs), 2)]
+    (expected,) = level_changes(means, day_prior(STATED, [2] * len(levels)))
+    assert expected.earliest < expected.at or expected.latest > expected.at
+    (found,) = shifts(runs)
+    starts = [START + DAY * day + 3600 * 9 for day in (expected.at, expected.earliest, expected.latest)]
+    assert [found.since, found.earliest, found.latest] == starts
+    assert (found.ratio, found.low) == (
+        pytest.approx(math.exp(expected.shift)),
+        pytest.approx(math.exp(expected.shift - expected.reach)),
+    )
+    assert found.low * found.high == pytest.approx(found.ratio**2), "as far below as above, as a ratio"
+    (history,) = histories(starmap(observed, runs))
+    assert (history.days, len(history.moments)) == (15, 30)
+
+
+def test_how_runs_of_a_configuration_differ_is_asked_of_its_newest_run(record: RunRecord) -> None:
+    runs = days_of(record, (3, 5.0, {}))
+    newest = replace(runs[-1][0], plan=msgspec.structs.replace(record.plan, image="/a/later.sqsh"))
+    asked: list[str] = []
+
+    def scatter_of(configuration: str) -> Scatter:
+        asked.append(configuration)
+        return STATED
+
+    (history,) = histories(starmap(observed, [(newest, runs[-1][1]), *runs[:-1]]), scatter_of=scatter_of)
+    assert asked == [f"{history.key} later.sqsh"]
+    assert [item.software for item in history.moments] == ["nemo:1", "nemo:1", "later.sqsh"]

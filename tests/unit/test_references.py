@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import statistics
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import msgspec
 import pytest
 
 from llmb_common.base.engines import container_release, release_order, same_release
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result, published_results
 from llmb_common.planning.request.read import read_request
@@ -20,9 +23,9 @@ from llmb_common.planning.site.cluster import cluster_config
 from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import achieved_tflops, model_flops
-from llmb_common.recipes.recipe import find_row
+from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult
-from llmb_common.results.references import RELEASE_SPREAD, published_references
+from llmb_common.results.references import RELEASE_SPREAD, Worth, by_preference, published_references, worth_of
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs
 from support.runs import PUBLISHED, ROOT, plan_for
@@ -189,20 +192,25 @@ def test_each_fp8_scaling_has_its_own_results(tmp_path: Path) -> None:
 # The published rows' verdicts
 
 
+def plan_of(recipe: Recipe, result: PublishedResult) -> JobPlan:
+    """The plan of a job that measures what was published, in its container."""
+    asked = {
+        **{"LLMB_INSTALL": "/x", "GPU_TYPE": result.gpu, "MODEL_SIZE": result.size, "DTYPE": result.dtype},
+        **({"CONFIG_VARIANT": result.variant} if result.variant else {}),
+        **({"FP8_RECIPE": result.fp8_recipe} if result.fp8_recipe else {}),
+    }
+    request = read_request({**asked, "JOB_TOTAL_GPUS": str(result.gpus)})
+    plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))
+    container = result.container or recipe.document(result).container
+    return msgspec.structs.replace(plan, image=f"nvcr.io#nvidia/nemo:{container}")
+
+
 @pytest.mark.parametrize("name", ["llama3.1", "llama4", "grok1", "nemotron4"])
 def test_every_published_result_can_be_passed_and_missed(name: str) -> None:
     """Five steady runs of its configuration, in its container: as fast, and clearly slower."""
     recipe = load_recipe(ROOT / name)
     for result in recipe.results:
-        document = recipe.document(result)
-        asked = {
-            **{"LLMB_INSTALL": "/x", "GPU_TYPE": result.gpu, "MODEL_SIZE": result.size, "DTYPE": result.dtype},
-            **({"CONFIG_VARIANT": result.variant} if result.variant else {}),
-            **({"FP8_RECIPE": result.fp8_recipe} if result.fp8_recipe else {}),
-        }
-        request = read_request({**asked, "JOB_TOTAL_GPUS": str(result.gpus)})
-        plan = make_plan(recipe, cluster_config(), request, Machine(cluster_type="slurm"))
-        plan = msgspec.structs.replace(plan, image=f"nvcr.io#nvidia/nemo:{result.container or document.container}")
+        document, plan = recipe.document(result), plan_of(recipe, result)
         (own,) = [found for found in published_references(plan, recipe) if found.result == result]
         assert own.same_software == (document.framework == "Megatron-Bridge"), result
         said = "" if own.same_software else "indication: "
@@ -239,3 +247,88 @@ def test_the_spread_between_releases_is_that_of_the_published_rows(kind: str, co
     assert RELEASE_SPREAD[kind].fastest == pytest.approx(twentieths[0], abs=0.0005)
     assert RELEASE_SPREAD[kind].median == pytest.approx(statistics.median(found), abs=0.0005)
     assert RELEASE_SPREAD[kind].slowest == pytest.approx(twentieths[-1], abs=0.0005)
+
+
+def test_a_published_result_has_no_error_of_its_own_and_those_of_the_same_software_come_first(tmp_path: Path) -> None:
+    found = published_references(plan_for(tmp_path, **H100_70B), LLAMA)
+    assert {(reference.error, reference.kind) for reference in found} == {(0.0, "published")}
+    assert [reference.notes == reference.result.notes for reference in found if reference.result] == [True] * len(found)
+    mixed = [replace(found[0], seconds=at, same_software=same) for at, same in enumerate((False, True, False, True))]
+    assert [reference.seconds for reference in by_preference(mixed)] == [1, 3, 0, 2]
+
+
+def test_another_container_alone_is_worth_what_releases_differ_by_and_the_reverse_backwards(tmp_path: Path) -> None:
+    now = plan_for(tmp_path, **H100_70B)
+    older, newer, unknown = (
+        msgspec.structs.replace(now, image=image)
+        for image in ("nvcr.io#nvidia/nemo:29.02", "nvcr.io#nvidia/nemo:30.01", "/a/ours.sqsh")
+    )
+    there, back = worth_of(older, newer, LLAMA), worth_of(newer, older, LLAMA)
+    assert there is not None
+    assert back is not None
+    spread = RELEASE_SPREAD["dense"]
+    assert (there.low, there.median, there.high, there.pairs) == (
+        *(spread.fastest, spread.median, spread.slowest),
+        spread.pairs,
+    )
+    assert [(1 + one) * (1 + other) for one, other in ((there.low, back.high), (there.high, back.low))] == [
+        pytest.approx(1)
+    ] * 2
+    assert (1 + there.median) * (1 + back.median) == pytest.approx(1)
+    assert worth_of(older, unknown, LLAMA) is None
+    assert worth_of(unknown, older, LLAMA) is None
+    assert worth_of(older, msgspec.structs.replace(newer, mbs=7), LLAMA) is None, "nor with anything else"
+    length = msgspec.structs.replace(newer, overridden=("seq_len",))
+    assert worth_of(older, length, LLAMA) is worth_of(length, older, LLAMA) is None
+
+
+def test_a_worth_of_one_percentage_is_told_once() -> None:
+    assert str(Worth(-0.05, 0.0, 0.012, 3, "rows")) == "-5.0 % to +1.2 % in 3 pairs of rows"
+    assert str(Worth(-0.05, -0.05, -0.05, 1, "rows")) == "-5.0 % in 1 pair of rows"
+
+
+def test_what_a_change_is_worth_is_of_the_same_gpus_if_there_are_pairs_of_them(tmp_path: Path) -> None:
+    """By the results themselves: pairs that differ in their precision and scaling alone."""
+    asked = {"MODEL_SIZE": "8b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "8", "CONFIG_VARIANT": "nemo2"}
+    one, other = (plan_for(tmp_path, DTYPE=dtype, **asked) for dtype in ("bf16", "fp8"))
+    found = worth_of(one, other, LLAMA)
+    assert found is not None
+    results = [result for result in LLAMA.results if (result.size, result.variant) == ("8b", "nemo2")]
+    times = {(result.gpu, result.gpus, result.dtype): result.step_seconds for result in results}
+    ratios = [
+        times[gpu, gpus, "fp8"] / seconds - 1
+        for (gpu, gpus, dtype), seconds in times.items()
+        if dtype == "bf16" and gpu == "h100"
+    ]
+    assert (found.low, found.high, found.pairs) == (pytest.approx(min(ratios)), pytest.approx(max(ratios)), len(ratios))
+    assert (found.median, found.of) == (pytest.approx(statistics.median(ratios)), "published rows")
+    elsewhere = [msgspec.structs.replace(plan, gpu_type="vr200") for plan in (one, other)]
+    moved = worth_of(*elsewhere, LLAMA)
+    assert moved is not None
+    assert (moved.low, moved.high, moved.of) == (found.low, found.high, "published rows of other GPUs")
+    back = worth_of(other, one, LLAMA)
+    assert back is not None
+    assert (1 + back.low) * (1 + found.high) == pytest.approx(1)
+
+
+def test_two_published_results_say_at_least_what_is_between_them() -> None:
+    """Whatever differs: the GPUs and their number, with it the batch, the precision, its scaling, or the container."""
+    groups: dict[str, list[PublishedResult]] = {}
+    for result in LLAMA.results:
+        row = find_row(LLAMA, result)
+        if row is not None and row.layers is None:  # a proxy is another model at every scale
+            groups.setdefault(result.size, []).append(result)
+    pairs = [pair for results in groups.values() for pair in permutations(results, 2)]
+    changed: set[str] = set()
+    for one, other in random.Random(2).sample(pairs, 16):
+        before, after = plan_of(LLAMA, one), plan_of(LLAMA, other)
+        ratio = (other.step_seconds * other.gpus / after.gbs) / (one.step_seconds * one.gpus / before.gbs)
+        found = worth_of(before, after, LLAMA)
+        assert found is not None, (one, other)
+        assert found.low - 1e-12 <= ratio - 1 <= found.high + 1e-12, (one, other)
+        changed |= {
+            name
+            for name in ("gpu_type", "gpus", "gbs", "dtype", "variant", "image")
+            if getattr(before, name) != getattr(after, name)
+        }
+    assert changed == {"gpu_type", "gpus", "gbs", "dtype", "variant", "image"}

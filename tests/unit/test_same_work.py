@@ -18,11 +18,16 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.comparison import differences, facts
 from llmb_common.results.configuration import (
     configuration_key,
+    deviations,
+    differing_settings,
     distinguishing_settings,
     image_marks,
     image_of,
+    memory_key,
+    software_of,
     software_of_plan,
     title_of,
+    values_of,
 )
 from llmb_common.results.history import Changed, histories, observed
 from llmb_common.results.references import baselines, set_baselines
@@ -324,3 +329,156 @@ def test_plans_are_told_apart_within_their_kind_of_job(tmp_path: Path) -> None:
     assert "gpus" not in "".join(distinguishing_settings([plans[0], plans[3]]))
     engines = [plans[0], changed(plans[0], engine="0.6", image="nvcr.io#nvidia/nemo:26.08")]
     assert distinguishing_settings(engines) == [f"engine={plans[0].engine}", "engine=0.6"], "its image says the same"
+
+
+# Names of settings
+
+
+def test_a_setting_is_cut_after_forty_characters(tmp_path: Path) -> None:
+    for length, shown in ((29, "v" * 29), (30, "v" * 30), (31, "v" * 30 + "...")):
+        plan = plan_for(tmp_path, **PUBLISHED, NCCL_ALGO="v" * length)
+        assert deviations(plan) == f", NCCL_ALGO={shown}"  # the name and its sign are ten of them
+        other = plan_for(tmp_path, **PUBLISHED)
+        assert distinguishing_settings([plan, other]) == [f"NCCL_ALGO={shown}", ""]
+
+
+def test_deviations_are_columns_settings_variables_switches_the_profiler_and_checkpoints(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **PUBLISHED, NCCL_PROTO="LL", NCCL_ALGO="Ring")
+    plan = changed(plan, overridden=("tp",), tp=4, megatron={"b": 2, "a": True}, checkpoint__enabled=True)
+    plan = changed(plan, profile=PROFILE, nccl_trace=True, vboost=True, cpu_pinning=True)
+    assert deviations(plan).split(", ") == [
+        *("", "tp=4", "a=true", "b=2", "NCCL_ALGO=Ring", "NCCL_PROTO=LL"),
+        *("nccl_trace=true", "vboost=true", "cpu_pinning=true", "profiled by nsys", "checkpoints"),
+    ]
+
+
+def test_gpus_of_a_node_are_told_only_where_the_number_of_gpus_is_the_same(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **PUBLISHED)
+    dense = changed(plan, gpus_per_node=8)
+    assert differing_settings([plan, dense]) == {"gpus_per_node": [str(plan.gpus_per_node), "8"]}
+    assert differing_settings([plan, changed(dense, gpus=256)]) == {"gpus": ["128", "256"]}
+    assert distinguishing_settings([plan, dense]) == ["", ""], "scales are not told"
+    assert differing_settings([plan]) == differing_settings([plan, plan]) == {}
+
+
+def test_engine_and_image_stand_last_and_one_of_them_where_it_tells_all(tmp_path: Path) -> None:
+    plain, ring = plan_for(tmp_path, **PUBLISHED), plan_for(tmp_path, **PUBLISHED, NCCL_ALGO="Ring")
+
+    def of(plan: JobPlan, engine: str, image: str) -> JobPlan:
+        return changed(plan, engine=engine, image=image)
+
+    mine = [of(plain, "0.3", "/a/one.sqsh"), of(ring, "0.6", "/a/two.sqsh")]
+    assert list(differing_settings(mine).items()) == [
+        ("NCCL_ALGO", ["-", "Ring"]),
+        ("image", ["one.sqsh", "two.sqsh"]),
+    ], "which engine a site's own image has, its name does not tell"
+    released = [of(plain, "0.3", "nvcr.io#nvidia/nemo:25.09"), of(ring, "0.6", "nvcr.io#nvidia/nemo:26.08")]
+    assert [*differing_settings(released)] == ["NCCL_ALGO", "engine"]
+    mixed = [of(plain, "0.3", "/a/one.sqsh"), of(plain, "0.6", "nvcr.io#nvidia/nemo:26.08")]
+    assert [*differing_settings(mixed)] == ["image"]
+    across = [of(plain, *pair) for pair in (("1", "/a"), ("1", "/b"), ("2", "/b"))]
+    assert differing_settings(across) == {"engine": ["1", "1", "2"], "image": ["a", "b", "b"]}
+    several = [of(plain, *pair) for pair in (("1", "/a"), ("1", "/b"), ("2", "/c"))]
+    assert [*differing_settings(several)] == ["engine", "image"]
+
+
+def test_values_of_a_plan_are_text_and_what_is_not_set_is_a_dash(tmp_path: Path) -> None:
+    plan = changed(plan_for(tmp_path, **PUBLISHED, NCCL_ALGO="Ring"), megatron={"a": True}, image=None, vp=None)
+    found = values_of(plan)
+    assert {name: found[name] for name in ("tp", "NCCL_ALGO", "a", "profiled", "image", "vp", "architecture")} == {
+        **{"tp": "2", "NCCL_ALGO": "Ring", "a": "true"},
+        **{"profiled": "-", "image": "-", "vp": "-", "architecture": "-"},
+    }
+    assert (found["engine"], [*found][-2:]) == (plan.engine, ["engine", "image"])
+    assert {"environment", "megatron"}.isdisjoint(found)
+
+
+def test_a_key_is_kept_for_its_plan_and_no_more_than_so_many_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmb_common.results.configuration._MANY", 3)
+    monkeypatch.setattr("llmb_common.results.configuration._keys", kept := {})
+    plan = plan_for(tmp_path, **PUBLISHED)
+    plans = [changed(plan, tp=number) for number in range(10)]
+    keys = []
+    for item in plans:
+        keys.append(configuration_key(item))
+        assert configuration_key(item) == keys[-1]
+        assert 0 < len(kept) <= 3
+    assert len({*keys}) == 10
+    assert [configuration_key(changed(plan, tp=number)) for number in range(10)] == keys
+    assert all(len(key) == 12 for key in keys)
+
+
+def test_a_key_does_not_follow_from_the_order_of_settings(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **PUBLISHED)
+    first, second = (changed(plan, megatron=dict(items)) for items in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]))
+    assert configuration_key(first) == configuration_key(second) != configuration_key(plan)
+
+
+@pytest.mark.parametrize(
+    ("image", "adopted", "told"),
+    [
+        ("/i/nemo+26.02.sqsh", True, True),  # somebody's own file of that name
+        ("/i/nemo+26.02.sqsh", None, True),
+        ("/i/nemo+26.02.sqsh", False, False),  # LLMB imported it
+        ("/i/ours.sqsh", False, True),
+    ],
+)
+def test_what_an_image_contains_counts_unless_llmb_imported_a_release(
+    record: RunRecord, image: str, adopted: bool | None, told: bool
+) -> None:
+    receipt = {} if adopted is None else {"adopted": adopted}
+    found = image_of(of_image(record, image, sha256="0123456789abcdef", **receipt))
+    assert found == (image, "sha256:0123456789ab" if told else "")
+
+
+def test_memory_is_known_by_the_kind_of_job_and_its_software(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **PUBLISHED)
+    assert memory_key(changed(plan, image="/i/nemo+26.02.sqsh"), "kind") == "kind | nemo:26.02"
+    assert memory_key(changed(plan, image=None, engine="0.6"), "kind") == "kind | 0.6"
+
+
+def test_software_outside_containers_is_told_by_the_log_where_the_record_has_none(record: RunRecord) -> None:
+    plain = replace(record, plan=changed(record.plan, image=None), manifest={"job": {}})
+    assert software_of(plain) == "unknown software"
+    told = {"torch": "2.9", "megatron_core": "0.15", "megatron_bridge": "0.3", "numpy": "2"}
+    recorded = replace(plain, manifest={"job": {"software": told}})
+    assert software_of(recorded) == "Megatron-Bridge 0.3, megatron-core 0.15, torch 2.9"
+
+
+def test_runs_of_one_batch_are_on_a_strong_line_and_of_one_batch_per_gpu_on_a_weak_one(
+    scales: tuple[JobPlan, JobPlan],
+) -> None:
+    """Three plans: twice the GPUs with twice the batch, and with the same batch."""
+    small, large = scales
+    same = changed(large, overridden=("gbs",), gbs=small.gbs)
+    times = [(small, 12.0), (large, 12.5), (same, 7.5)]
+    runs = [ScaledRun(plan, LLAMA, "nemo:26", seconds) for plan, seconds in times]
+    weak, strong = scaling(runs)
+    assert (weak.kind, strong.kind) == ("weak", "strong")
+    assert [point.seconds for point in weak.points] == [12.0, 12.5]
+    assert [point.seconds for point in strong.points] == [12.0, 7.5]
+    assert weak.points[1].efficiency == pytest.approx(12.0 / 12.5)
+    assert strong.points[1].efficiency == pytest.approx(12.0 / (2 * 7.5))
+    assert (strong.published, {point.published for point in strong.points}) == ((), {None})
+    base = weak.published[0]
+    assert (base.gpus, base.efficiency) == (8, 1.0)
+    for point in weak.published:
+        assert point.efficiency == pytest.approx(point.tokens_per_second / point.gpus / (base.tokens_per_second / 8))
+    known = {point.gpus: point for point in weak.published}
+    assert [point.published for point in weak.points] == [known[8], known[16]]
+
+
+def test_a_run_without_a_step_time_has_one_without_an_error(scales: tuple[JobPlan, JobPlan]) -> None:
+    assert ScaledRun(scales[0], LLAMA, "x", 12.0).steady == StepTime(12.0, 0.0, 0)
+    stalled = replace(STEADY, stalls=(3.0,), steps=40)
+    assert ScaledRun(scales[0], LLAMA, "x", 12.0, stalled).steady == replace(STEADY, steps=40)
+
+
+def test_a_published_result_of_which_the_recipe_has_no_row_is_on_no_line(scales: tuple[JobPlan, JobPlan]) -> None:
+    known = LLAMA.listed_results
+    lost = [msgspec.structs.replace(result, gpus=result.gpus + 1, size="no such size") for result in known[:2]]
+    recipe = msgspec.structs.replace(LLAMA, listed_results=(*lost, *known))
+    with_them, without = (scaling([ScaledRun(plan, of, "nemo:26", 12.0) for plan in scales]) for of in (recipe, LLAMA))
+    assert with_them == without

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import re
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from llmb_common.base.statistics import digamma, trigamma
+from llmb_common.base.statistics import digamma, t_quantile, trigamma
+from llmb_common.planning.own_runs import OwnRuns
+from llmb_common.results.configuration import configuration_key
 from llmb_common.results.decision import decide
 from llmb_common.results.level import level
-from llmb_common.results.odd_runs import culprit, odd_runs_clause, slow_node_clause
-from llmb_common.results.own_runs import _mean_and_range
+from llmb_common.results.odd_runs import _chance_of_shared_node, culprit, odd_runs_clause, slow_node_clause
+from llmb_common.results.own_runs import _mean_and_range, own_runs_lookup
 from llmb_common.results.scatter import (
     NOTHING_SEEN,
     STATED,
@@ -28,6 +34,9 @@ from llmb_common.results.scatter import (
 )
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import remarks_on
+from llmb_common.runs.index import database
+from llmb_common.runs.index.database import PastTime
+from support.runs import PUBLISHED, plan_for
 from support.texts import Texts
 
 
@@ -410,3 +419,170 @@ def test_a_further_run_lies_in_the_range_of_many_in_nine_of_ten_cases() -> None:
     known = _mean_and_range([math.exp(log) for log in logs])
     inside = sum(math.log(known.low) <= source.gauss(0.0, scatter * math.sqrt(2)) <= math.log(known.high) for _ in logs)
     assert inside / len(logs) == pytest.approx(0.9, abs=0.02), "of another day: it differs like two runs"
+
+
+# What a site's record is made of
+
+
+def test_a_single_day_is_one_in_which_days_do_not_differ() -> None:
+    assert STATED.of_one_day == Scatter(0.0, 6.0, STATED.run, 6.0, learned=True, one_day=True)
+    assert (STATED.learned, STATED.runs, STATED.one_day) == (False, 0, False)
+
+
+def test_a_site_that_knows_only_its_runs_has_the_stated_days() -> None:
+    known = learn_scatter([[run(0.0, "1"), run(0.01, "1")] for _ in range(8)])
+    assert (known.day, known.day_degrees, known.runs) == (STATED.day, STATED.day_degrees, 16)
+    assert known.run < STATED.run
+
+
+@pytest.mark.parametrize(("count", "learned"), [(7, False), (8, True)])
+def test_eight_degrees_of_freedom_between_days_are_enough_as_well(count: int, learned: bool) -> None:
+    known = learn_scatter([[run(0.0, "1"), run(0.01, "2")] for _ in range(count)])
+    assert (known.learned, known.runs) == (learned, 2 * count)
+
+
+def test_what_days_do_is_what_their_means_differ_by_beyond_their_share_of_runs() -> None:
+    """Days of one run and of three: their means vary by what days do, and by (1 + 1/3) / 2 of what runs do."""
+    groups = [[run(at / 100, "1"), *[run(0.03 + step / 100, "2") for step in (-1, 0, 1)]] for at in range(9)]
+    known = learn_scatter(groups)
+    (found,) = {squares(batches(groups[0])).within_degrees}
+    between = [(squares(batches(runs)).between, 1) for runs in groups]
+    assert found == 2
+    assert known.day**2 + known.run**2 * 2 / 3 == pytest.approx(_variance_prior(between)[0])
+    calm = learn_scatter([[run(0.0, "1"), run(0.04, "1"), run(0.0, "2"), run(0.04, "2")]] * 9)
+    assert calm.day == 0, "its runs explain more than all of it"
+
+
+def test_fifty_one_configurations_are_many() -> None:
+    known = PastRuns(past([[run(0.0, "1"), run(0.01 * at, "1")] for at in range(51)]))
+    assert known.scatter("c0") is known.scatter("c1")
+
+
+def test_the_range_of_a_further_run_is_that_of_the_difference_of_two() -> None:
+    """By Student's t at 5 % a side, with what is stated for as many degrees as it counts and what these runs add."""
+    alone = _mean_and_range([10.0])
+    half = t_quantile(0.05, 6) * STATED.total * math.sqrt(2)
+    assert (alone.low, alone.high) == (pytest.approx(10 * math.exp(-half)), pytest.approx(10 * math.exp(half)))
+    two = _mean_and_range([10.0 * math.exp(-0.1), 10.0 * math.exp(0.1)])
+    half = t_quantile(0.05, 7) * math.sqrt(2 * (6 * STATED.total**2 + 2 * 0.1**2) / 7)
+    assert (two.high, two.low) == (pytest.approx(10 * math.exp(half)), pytest.approx(10 * math.exp(-half)))
+
+
+# Nodes that the slow runs share
+
+
+def test_of_two_halves_the_slower_one_is_the_odd_one() -> None:
+    halves = [judged(10.0, "a"), judged(10.0, "b"), judged(11.0, "c"), judged(11.0, "d")]
+    most = odd_runs_clause([*halves, judged(11.0, "e")])
+    assert re.findall(r"[\d.]+|slower|faster", odd_runs_clause(halves)) == ["2", "4", "10.0", "slower"]
+    assert re.findall(r"[\d.]+|slower|faster", most) == ["2", "5", "9.1", "faster"], "1 / 1.1 is 9.1 % less"
+
+
+def test_up_to_four_nodes_are_named() -> None:
+    def clause(nodes: str) -> str:
+        return odd_runs_clause([judged(10.0, "x") for _ in range(120)] + [judged(11.0, nodes)])
+
+    assert " a, b, c, d, and " in clause("d,c,b,a")
+    assert " a, b, c, d, ..., and " in clause("e,d,c,b,a")
+
+
+def test_the_chance_that_runs_share_a_node_is_that_of_drawing_them() -> None:
+    """Of all pairs of seven runs those that had a node alone: 2 of 21, less by what a product of chances loses."""
+    nodes = ["a,b", "a,b", "c", "c", "d", "d,e", "f,d"]
+    runs = [judged(10.0, had) for had in nodes]
+    sets = [set(had.split(",")) for had in nodes]
+    drawn = [
+        bool(
+            set.intersection(*(sets[at] for at in pair)) - set().union(*(sets[at] for at in range(7) if at not in pair))
+        )
+        for pair in itertools.combinations(range(7), 2)
+    ]
+    assert sum(drawn) == 2
+    assert _chance_of_shared_node(runs, 2) == pytest.approx(sum(drawn) / len(drawn), abs=0.003)
+    assert _chance_of_shared_node(runs, 3) == pytest.approx(1 / 35), "the three that had d"
+    assert _chance_of_shared_node(runs, 4) == 0
+
+
+def students_t(inside: list[float], outside: list[float]) -> float:
+    """The textbook's, of two samples with one variance."""
+    squares_of = sum((value - statistics.fmean(side)) ** 2 for side in (inside, outside) for value in side)
+    variance = squares_of / (len(inside) + len(outside) - 2)
+    error = math.sqrt(variance * (1 / len(inside) + 1 / len(outside)))
+    return (statistics.fmean(inside) - statistics.fmean(outside)) / error
+
+
+def test_the_node_that_is_named_has_the_largest_t_of_all_that_two_runs_had_and_two_had_not() -> None:
+    named = 0
+    for seed in range(12):
+        runs = allocated(random.Random(seed), 25, 0.06, of=8, each=3)
+        had = {node: [node in item.nodes.split(",") for item in runs] for node in (f"n{at}" for at in range(8))}
+        found = {
+            node: students_t(
+                [item.log for item, was in zip(runs, there, strict=True) if was],
+                [item.log for item, was in zip(runs, there, strict=True) if not was],
+            )
+            for node, there in had.items()
+            if 2 <= sum(there) <= 23
+        }
+        if text := slow_node_clause(runs, trials=199):
+            assert f" with {max(found, key=lambda node: found[node])} are " in text
+            named += 1
+    assert named > 4
+
+
+@pytest.mark.parametrize(("slow", "named"), [(1, False), (2, True), (38, True), (39, False)])
+def test_a_node_is_one_that_two_runs_had_and_two_had_not(slow: int, named: bool) -> None:
+    runs = [judged(11.0 + at / 1e4, "bad") for at in range(slow)] + [judged(10.0 + at / 1e4) for at in range(40 - slow)]
+    assert bool(slow_node_clause(runs)) is named
+
+
+@pytest.mark.parametrize(("trials", "named"), [(99, False), (100, True)])
+def test_a_hundred_shuffles_show_what_comes_once_in_a_hundred(trials: int, named: bool) -> None:
+    runs = [judged(11.0 + at / 1e4, "bad") for at in range(10)] + [judged(10.0 + at / 1e4) for at in range(10)]
+    assert bool(slow_node_clause(runs, trials=trials)) is named
+    assert slow_node_clause([judged(11.0, "bad")] * 2 + [judged(10.0)], trials=trials) == ""
+
+
+def test_of_two_kinds_of_runs_and_of_a_slow_node_either_is_remarked_and_the_kinds_first() -> None:
+    kinds = [judged(seconds, day=f"{at}") for at, seconds in enumerate((10.0, 10.001, 11.0, 10.002))]
+    assert remarks(kinds)[-1] == odd_runs_clause(kinds) != ""
+    assert slow_node_clause(kinds) == ""
+    mixed = [replace(item, day=f"{at}") for at, item in enumerate(allocated(random.Random(3), 40, 0.10))]
+    assert odd_runs_clause(mixed) == ""
+    assert remarks(mixed)[-1] == slow_node_clause(mixed) != ""
+    both = [judged(11.0 + at / 1e4, "bad", f"{at}") for at in range(10)] + [
+        judged(10.0, "", f"x{at}") for at in range(10)
+    ]
+    assert slow_node_clause(both) != ""
+    assert remarks(both)[-1] == odd_runs_clause(both) != ""
+    calm = [judged(10.0, day=f"{at}") for at in range(3)]
+    waiting = [judged(11.0, day="later")]
+    assert remarks_on(calm, decide(calm, 10.0), STATED, waiting) == (odd_runs_clause([*calm, *waiting]),)
+
+
+def test_the_forty_newest_runs_of_the_newest_software_say_how_long_a_step_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a plan without an image, whose software only the runs know."""
+    plan = msgspec.structs.replace(plan_for(tmp_path, **PUBLISHED), image=None, engine="0.6")
+    asked: list[str] = []
+    known: list[PastTime] = []
+
+    def past_times(install: Path, configuration: str) -> list[PastTime]:
+        asked.append(configuration)
+        return known
+
+    monkeypatch.setattr(database, "past_times", past_times)
+    lookup = own_runs_lookup(tmp_path)
+    assert (lookup(plan), asked) == (OwnRuns(), []), "there is no index"
+    (tmp_path / ".llmb").mkdir(exist_ok=True)
+    (tmp_path / ".llmb" / "index.db").touch()
+    assert lookup(plan).time is None
+    newest, older = (f"{configuration_key(plan)} Megatron-Bridge 0.6.{patch}" for patch in (2, 1))
+    assert asked == [newest[:-1]]
+    known += [PastTime(configuration, seconds) for seconds in (5.0, 5.0) for configuration in (newest, older)]
+    known += [PastTime(newest, 5.0)] * 38 + [PastTime(newest, 50.0)] * 10
+    found = lookup(plan).time
+    assert found is not None
+    assert (found.runs, found.seconds) == (40, pytest.approx(5.0))
+    assert own_runs_lookup(None)(plan) == OwnRuns()

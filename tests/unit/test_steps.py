@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.results.steps import (
+    OTHER_WORK,
     StepTime,
     after_warm_up,
     anomalies,
@@ -19,6 +20,7 @@ from llmb_common.results.steps import (
     flops_mismatch,
     logged_tflop,
     step_time,
+    step_time_after_warm_up,
 )
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import Iteration
@@ -373,3 +375,81 @@ def test_a_restart_may_warm_up_as_long() -> None:
 )
 def test_what_no_long_warm_up_is(seconds: list[float]) -> None:
     assert after_warm_up(timing(timed(seconds)))[0].index == 11
+
+
+# Rules of steps
+
+
+def test_what_a_step_time_does_not_tell_is_not_known() -> None:
+    plain = StepTime(5.0, 0.25, 0)
+    assert (plain.mean, plain.steps, plain.correlation, plain.spikes, plain.stalls) == (0, 0, 0, (), ())
+    assert (plain.day, plain.nodes) == ("", "")
+    assert (plain.stall_share, plain.stall_error, plain.relative_error) == (0, 0, 0.05)
+    assert plain.mean_log == plain.log == math.log(5.0)
+    alone = replace(plain, stalls=(0.5,))
+    assert (alone.stall_share, alone.stall_error) == (0.5, pytest.approx(1 / 3)), "of the only step there is"
+    assert replace(plain, stalls=(-50.0,), steps=20).stall_share == -0.9
+
+
+def test_neighbors_that_tell_nothing_of_each_other_are_not_correlated() -> None:
+    """A wave of four steps, of which each is a quarter off the one before: products of neighbors are all 0."""
+    measured = estimate([1.03125, 1.0, 0.96875, 1.0] * 2)
+    assert measured.correlation == 0
+    assert measured.error == pytest.approx(0.03125 * math.sqrt(4 / 7) / math.sqrt(8))
+
+
+def test_work_at_the_limit_of_what_counts_may_differ_by_is_none_of_another_job() -> None:
+    for logged in (0.75, 1.25):
+        assert flops_mismatch(logged, 1.0, OTHER_WORK) == ()
+        assert len(flops_mismatch(logged, 1.0, OTHER_WORK - 1e-9)) == 1
+    assert OTHER_WORK == 0.25
+    assert flops_mismatch(None, 1.0) == flops_mismatch(1.0, None) == flops_mismatch(None, None) == ()
+
+
+def test_a_count_of_flops_is_the_median_over_steps_that_print_a_rate() -> None:
+    rates = (500.0, 100.0, 400.0, None, math.inf, 0.9, math.nan)
+    printed = [Iteration(at, 9, 2.0, tflops=rate) for at, rate in enumerate(rates, 1)]
+    assert logged_tflop(printed) == 800.0
+    assert logged_tflop(printed[3:]) is None
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(10.9, 11), (11.1, 26)])
+def test_a_long_warm_up_is_a_tenth_slower_than_what_follows(seconds: float, first: int) -> None:
+    slow = steps(100, **{f"i{index}": seconds for index in range(1, 26)})
+    assert after_warm_up(timing(slow))[0].index == first
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(10.2, 26), (10.3, 11)])
+def test_after_a_long_warm_up_ten_steps_are_nearer_to_the_level_than_to_the_limit(seconds: float, first: int) -> None:
+    """Five per cent above the level of the last third is the limit: the ten steps may be half of that above it."""
+    slow = steps(150, **{f"i{index}": 20.0 for index in range(1, 26)}, **{f"i{at}": seconds for at in range(26, 36)})
+    assert after_warm_up(timing(slow, Window(60, 69)))[0].index == first
+
+
+def test_a_window_that_would_reach_beyond_the_log_is_offered_up_to_its_end() -> None:
+    slow = steps(60, **{f"i{index}": 30.0 for index in range(1, 43)})
+    found = [text for text in said(slow, window=Window(31, 52)) if text.startswith("warm-up")]
+    assert ["--window=43-60" in text for text in found] == [True]
+    assert " 10 s, the window" in found[0], "what settled steps take"
+
+
+@pytest.mark.parametrize(("end", "inside"), [(34, False), (35, True)])
+def test_a_warm_up_that_ends_before_the_window_is_not_in_it(end: int, inside: bool) -> None:
+    slow = steps(200, **{f"i{index}": 30.0 for index in range(1, end + 1)})
+    text = next(text for text in said(slow) if "warm-up" in text)
+    assert text.startswith("warm-up (compilation?) lasts to") is inside
+    if not inside:
+        assert text.startswith("iterations 1 to 34 ")
+        assert " 3 times as long" in text
+
+
+def test_a_step_time_after_warm_up_is_of_all_steps_from_there_to_the_end_of_the_window() -> None:
+    seconds = [10.0 + index / 100 for index in range(1, 51)]
+    measured = step_time_after_warm_up(timing(timed(seconds)))
+    assert measured == estimate(seconds[10:44])
+    assert step_time_after_warm_up(timing(timed(seconds[:43]))) is None
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.95, 40), (1.05, 40), (0.949, 10), (1.051, 10)])
+def test_a_window_is_another_stretch_where_its_level_is_more_than_five_per_cent_off(seconds: float, steps: int) -> None:
+    assert estimate([seconds] * 10, [1.0] * 30 + [seconds] * 10).steps == steps

@@ -7,15 +7,25 @@ import io
 import json
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmb_common.results.steps import logged_tflop
-from llmb_common.results.training import Training, odd_course, training_of, training_sense, unlike_repeats
+from llmb_common.results.training import (
+    Training,
+    _longest_row,
+    odd_course,
+    training_of,
+    training_sense,
+    unlike_repeats,
+)
 from llmb_common.runs.timing.iterations import read_log
 from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.window import Window
@@ -491,3 +501,256 @@ def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: P
 def test_a_fall_goes_on_to_the_last_step() -> None:
     steep = [12 * 0.7**step + 0.5 for step in range(50)]
     assert [odd_course(run_of(steep), Window(first, first + 9)) for first in (1, 5, 41)] == [()] * 3
+
+
+# Rules of the curve
+
+
+def shaped(*levels: tuple[int, float], noise: float = 0.0) -> list[float]:
+    """So many steps at each level, with a wave of which two thirds of the changes are ``noise`` and a third none."""
+    wave = (0.0, noise, noise, 0.0, -noise, -noise)
+    values = [level for count, level in levels for _ in range(count)]
+    return [value + wave[at % 6] for at, value in enumerate(values)]
+
+
+def error_of(fifth: int, first: int, noise: float) -> float:
+    """Standard error of the difference of two medians, of ``first`` and of ``fifth`` steps.
+
+    Changes of neighbors vary by two steps' variances; a median's error is sqrt(pi / 2) of a mean's.
+    """
+    return math.sqrt(math.pi / 2) * 1.4826 * noise / math.sqrt(2) * math.sqrt(1 / first + 1 / fifth)
+
+
+def level_difference(losses: Sequence[float], first: int) -> float:
+    """The median of so many first losses less that of the last fifth."""
+    return statistics.median(losses[:first]) - statistics.median(losses[-(len(losses) // 5) :])
+
+
+@pytest.mark.parametrize(("share", "falls"), [(1.02, True), (0.98, False)])
+def test_a_loss_falls_where_it_does_by_three_standard_errors_of_its_first_three_steps(
+    share: float, falls: bool
+) -> None:
+    """A steep fall, which is over within the first fifth of sixty steps, by less than a fiftieth of the loss."""
+    noise, lift = 0.01, share * 3 * error_of(12, 3, 0.01)
+    plain = shaped((60, 10.0), noise=noise)
+    offset = level_difference(plain, 3)
+    losses = [value + (lift - offset) * (at < 3) for at, value in enumerate(plain)]
+    assert level_difference(losses, 3) == pytest.approx(lift)
+    assert lift < 0.02 * 10
+    assert training_of(run_of(losses)).falls is falls
+
+
+@pytest.mark.parametrize(("share", "falls"), [(1.02, True), (0.98, False)])
+def test_or_by_three_of_its_first_fifth(share: float, falls: bool) -> None:
+    """A slow fall, by less than three standard errors of its first three steps, which are more uncertain."""
+    noise, lift = 0.01, share * 3 * error_of(12, 12, 0.01)
+    plain = shaped((60, 10.0), noise=noise)
+    offset = level_difference(plain, 12)
+    losses = [value + (lift - offset) * (at < 12) - noise * (at < 3) for at, value in enumerate(plain)]
+    assert level_difference(losses, 12) == pytest.approx(lift)
+    assert level_difference(losses, 3) < min(3 * error_of(12, 3, noise), 0.02 * 10)
+    assert training_of(run_of(losses)).falls is falls
+
+
+@pytest.mark.parametrize(("share", "falls"), [(1.05, True), (0.95, False)])
+def test_a_fall_by_a_fiftieth_counts_however_noisy_it_is(share: float, falls: bool) -> None:
+    plain = shaped((60, 10.0), noise=0.2)
+    assert 3 * error_of(12, 12, 0.2) > 0.02 * 10
+    offset, start = level_difference(plain, 3), statistics.median(plain[:3])
+    lift = (0.02 * (start - offset) * share) / (1 - 0.02 * share) - offset
+    losses = [value + lift * (at < 3) for at, value in enumerate(plain)]
+    assert level_difference(losses, 3) == pytest.approx(share * 0.02 * statistics.median(losses[:3]))
+    assert training_of(run_of(losses)).falls is falls
+
+
+@pytest.mark.parametrize(("share", "rises"), [(1.02, True), (0.98, False)])
+def test_a_noisy_loss_has_risen_by_six_standard_errors(share: float, rises: bool) -> None:
+    noise = 0.5
+    limit = 6 * error_of(12, 3, noise)
+    plain = shaped((60, 10.0), noise=noise)
+    losses = [value + (share * limit + level_difference(plain, 3)) * (at >= 48) for at, value in enumerate(plain)]
+    assert -level_difference(losses, 3) == pytest.approx(share * limit)
+    assert limit > 0.1 * 10.5
+    assert bool(training_of(run_of(losses)).faults) is rises
+
+
+@pytest.mark.parametrize(("share", "rises"), [(1.02, True), (0.98, False)])
+def test_and_so_has_one_that_fell_before(share: float, rises: bool) -> None:
+    noise = 0.5
+    limit = 6 * error_of(12, 3, noise)
+    plain = shaped((12, 9.0), (36, 5.0), (12, 5.0), noise=noise)
+    lowest = min(statistics.median(plain[at : at + 12]) for at in range(12, 48, 12))
+    end = statistics.median(plain[48:])
+    losses = [value + (share * limit - (end - lowest)) * (at >= 48) for at, value in enumerate(plain)]
+    assert limit > max(0.1 * lowest, 4.5 / 3)
+    assert bool(training_of(run_of(losses)).faults) is rises
+
+
+@pytest.mark.parametrize(("end", "rises"), [(10.9, False), (11.1, True)])
+def test_a_calm_loss_has_risen_by_a_tenth(end: float, rises: bool) -> None:
+    losses = shaped((25, 10.0), (25, end), noise=1e-6)
+    assert bool(training_of(run_of(losses)).faults) is rises
+
+
+@pytest.mark.parametrize(("count", "known"), [(14, False), (15, True)])
+def test_fifteen_losses_show_where_it_starts_and_ends(count: int, known: bool) -> None:
+    losses = [9.0, 12.0, 10.0, *[8.0] * (count - 6), 5.0, 7.0, 6.0]
+    found = training_of(run_of(losses))
+    assert (found.start, found.end) == ((10.0, 6.0) if known else (None, None))
+    assert (found.steps, found.begins, found.learned > 0) == (count, known, known)
+
+
+def test_a_run_begins_where_its_first_record_is_that_of_its_first_steps() -> None:
+    def records(first: int, each: int) -> list[Iteration]:
+        return [item._replace(index=first + each * at) for at, item in enumerate(run_of(falling()))]
+
+    begin = [training_of(records(*numbers)).begins for numbers in ((1, 1), (2, 1), (10, 10), (20, 10))]
+    assert begin == [True, False, True, False]
+
+
+def test_what_was_learned_is_the_sum_of_the_learning_rates_that_are_printed() -> None:
+    rates = (1e-4, None, 3e-4, *[0.0] * 20)
+    items = [item._replace(learning_rate=rate) for item, rate in zip(run_of(falling()), rates, strict=False)]
+    assert training_of(items).learned == pytest.approx(4e-4)
+    assert training_of([item._replace(zero_based=True) for item in items]).learned == 0, "random tokens"
+
+
+def flat(**fields: object) -> Training:
+    return Training(
+        **{"steps": 50, "start": 11.8, "end": 11.8, "falls": False, "begins": True, "learned": 1.0} | fields
+    )  # type: ignore[arg-type]
+
+
+def test_a_loss_that_does_not_fall_counts_only_where_it_should_have() -> None:
+    assert PLAN.architecture is not None
+    guess = math.log(PLAN.architecture.vocabulary)
+    assert len(training_sense(flat(learned=1e-3), PLAN)) == 1
+    for start, odd in ((0.89, True), (0.91, False), (1.24, False), (1.26, True)):
+        found = training_sense(flat(learned=0.99e-3, start=start * guess, end=start * guess), PLAN)
+        assert bool(found) is odd
+    unlisted = msgspec.structs.replace(PLAN, architecture=None)
+    assert training_sense(flat(learned=0.99e-3, start=1.0), unlisted) == ()
+    assert len(training_sense(flat(start=1.0), unlisted)) == 1
+    for nothing in ({"falls": True}, {"begins": False}, {"start": None}, {"end": None}):
+        assert training_sense(flat(**nothing), PLAN) == ()
+    resumes = msgspec.structs.replace(PLAN, checkpoint=msgspec.structs.replace(PLAN.checkpoint, resume=True))
+    assert training_sense(flat(), resumes) == ()
+    for name, counts in (("llama_pretrain_x", True), ("llama_sft_x", False)):
+        called = msgspec.structs.replace(PLAN, function=SimpleNamespace(name=name))
+        assert bool(training_sense(flat(), called)) is counts
+    assert training_sense(flat(faults=("odd",), begins=False), resumes) == ("odd",)
+
+
+@pytest.mark.parametrize(
+    ("start", "ends", "odd"),
+    [
+        (12.0, (6.0, 6.0, 7.19), False),  # a tenth of the first loss is 1.2
+        (12.0, (6.0, 6.0, 7.21), True),
+        (5.0, (8.0, 8.0, 8.79), False),  # and of theirs 0.8
+        (5.0, (8.0, 8.0, 8.81), True),
+        (5.0, (8.0, 8.0, 7.19), True),
+        (1.0, (5.0, 6.0, 7.0, 6.0, 10.4), False),  # three robust deviations are 4.45
+        (1.0, (5.0, 6.0, 7.0, 6.0, 10.5), True),
+    ],
+)
+def test_how_far_the_loss_of_a_repeat_may_end_from_the_others(start: float, ends: tuple[float, ...], odd: bool) -> None:
+    found = unlike_repeats([Training(steps=50, start=start, end=end) for end in ends])
+    assert [bool(texts) for texts in found] == [*[False] * (len(ends) - 1), odd]
+
+
+def test_a_loss_that_half_of_the_repeats_print_is_not_usual() -> None:
+    both, one = ("lm loss", "mtp_1 loss"), ("lm loss",)
+    assert not any(unlike_repeats([trained(6.0, losses=losses) for losses in (both, both, one, one)]))
+    assert [
+        bool(text) for text in unlike_repeats([trained(6.0, losses=losses) for losses in (both, both, both, one)])
+    ] == [
+        *(False, False, False),
+        True,
+    ]
+    missing = unlike_repeats([trained(6.0, losses=losses) for losses in (("b loss", "a loss"),) * 2 + ((),)])
+    assert missing[2] == ("the log has no 'a loss', its repeats' logs do",), "the first by name"
+    known = [trained(6.0), trained(6.0), trained(None), trained(9.0)]
+    assert [bool(text) for text in unlike_repeats(known)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(("count", "zeros", "odd"), [(15, 1, False), (15, 2, True), (40, 2, False), (40, 3, True)])
+def test_a_twentieth_of_the_steps_may_be_odd_and_one_always(count: int, zeros: int, odd: bool) -> None:
+    losses = falling()[:count]
+    marked = range(5, 5 + zeros)
+    gone = run_of([0.0 if at in marked else loss for at, loss in enumerate(losses)])
+    assert any("is 0 in" in text for text in training_of(gone).faults) is odd
+    still = [item._replace(grad_norm=0.0) if at in marked else item for at, item in enumerate(run_of(losses))]
+    assert bool(training_of(still).faults) is odd
+
+
+@pytest.mark.parametrize(("loss", "odd"), [(0.1, False), (0.11, True), (None, True)])
+def test_a_gradient_of_zero_counts_above_a_loss_of_a_tenth(loss: float | None, odd: bool) -> None:
+    items = [item._replace(loss=loss, grad_norm=0.0) for item in run_of(falling()[:5])]
+    assert bool(training_of(items).faults) is odd
+
+
+@pytest.mark.parametrize(("value", "odd"), [(1e-4, False), (2e-4, True)])
+def test_a_loss_of_nearly_nothing_may_stand_still(value: float, odd: bool) -> None:
+    losses = [*[12 * 0.7**at + 3e-4 for at in range(30)], *[value] * 12]
+    assert any("in a row" in text for text in training_of(run_of(losses)).faults) is odd
+
+
+def test_of_several_rows_the_longest_counts_and_of_equal_ones_the_largest() -> None:
+    assert _longest_row([1.0, 2.0, 2.0, 3.0, 3.0, 3.0, 2.0]) == (3, 3.0)
+    assert _longest_row([5.0, 5.0, 1.0, 1.0, 7.0]) == (2, 5.0)
+    assert _longest_row([1.0, 2.0, 1.0]) == (0, 0.0)
+    assert _longest_row([]) == (0, 0.0)
+
+
+@pytest.mark.parametrize(("idle", "odd"), [(25, False), (26, True)])
+def test_the_learning_rate_may_be_zero_in_half_of_the_steps(idle: int, odd: bool) -> None:
+    items = with_figures(run_of(falling()), lambda index: {"learning_rate": 0.0 if index <= idle else 1e-4})
+    assert bool(training_of(items).faults) is odd
+
+
+def test_a_scale_that_never_fits_within_its_first_steps_has_skipped_all_of_a_short_log() -> None:
+    def skipped(count: int, scale: float) -> tuple[str, ...]:
+        items = [item._replace(skipped=1, loss_scale=scale) for item in run_of(falling()[:count])]
+        return training_of(items).faults
+
+    assert skipped(20, 2.0**20) == ()
+    assert skipped(20, 1.0) == ("the optimizer skipped 20 of 20 steps",)
+    assert skipped(25, 2.0**20) == ("the optimizer skipped 25 of 25 steps",)
+
+
+@pytest.mark.parametrize(("value", "named"), [(11.4, False), (11.6, True), (8.6, False), (8.4, True)])
+def test_a_calm_loss_jumps_where_it_is_15_per_cent_off(value: float, named: bool) -> None:
+    losses = shaped((50, 10.0), noise=1e-4)
+    losses[39] = value
+    assert bool(course(losses)) is named
+
+
+@pytest.mark.parametrize(("at", "named"), [(0, False), (1, False), (2, True), (47, True), (48, False), (49, False)])
+def test_the_first_and_the_last_two_losses_are_not_held_against_others(at: int, named: bool) -> None:
+    losses = shaped((50, 10.0), noise=1e-4)
+    losses[at] = 20.0
+    assert bool(odd_course(run_of(losses), Window(1, 50))) is named
+
+
+@pytest.mark.parametrize(("count", "named"), [(1, True), (3, True), (4, False), (6, False)])
+def test_leaps_in_a_row_are_no_measure_of_each_other_up_to_a_quarter_of_those_around(count: int, named: bool) -> None:
+    """Two of the eight around one may be as odd as it is; more of them are another level."""
+    losses = shaped((50, 10.0), noise=1e-4)
+    losses[37 : 37 + count] = [20.0] * count
+    assert bool(odd_course(run_of(losses), Window(1, 50))) is named
+
+
+@pytest.mark.parametrize(("count", "named"), [(14, False), (15, True)])
+def test_fifteen_losses_show_a_leap(count: int, named: bool) -> None:
+    losses = shaped((count, 10.0), noise=1e-4)
+    losses[7] = 20.0
+    assert bool(odd_course(run_of(losses), Window(1, 50))) is named
+
+
+@pytest.mark.parametrize(
+    ("end", "lowest", "named"), [(29.9, 1.0, False), (30.1, 1.0, True), (1.4, 0.01, False), (1.6, 0.01, True)]
+)
+def test_a_gradient_norm_may_grow_to_thirty_times_its_lowest_level_or_a_twentieth(
+    end: float, lowest: float, named: bool
+) -> None:
+    assert bool(course(falling(), [*[2 * lowest] * 10, *[lowest] * 20, *[end] * 20])) is named

@@ -12,12 +12,24 @@ import msgspec
 import pytest
 
 from llmb_common.base.statistics import summarize
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.decision import decide
 from llmb_common.results.references import Reference
 from llmb_common.results.steps import MeasuredSteps, estimate, step_time, steps_of, window_of
-from llmb_common.results.verdict import Verdict, figures, judge_result, judge_runs, measured_seconds
+from llmb_common.results.training import Training
+from llmb_common.results.verdict import (
+    Verdict,
+    figures,
+    judge_log,
+    judge_result,
+    judge_runs,
+    measured_seconds,
+    own_share,
+    planned_tflop,
+    widened,
+    with_training,
+)
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.runs import RunTiming, State, Status
@@ -220,3 +232,108 @@ def test_an_open_verdict_says_what_it_would_take(tmp_path: Path, seconds: float,
     texts(verdict.text)
     assert verdict.difference == pytest.approx(seconds / 10 - 1)
     assert str(own).startswith("10 s (")
+
+
+# Rules of verdicts
+
+
+def test_what_did_not_train_fails_whatever_its_speed_and_what_was_not_judged_stays_so() -> None:
+    odd = ("a", "b")
+    fast, slow = Verdict("pass", "pass, 1 %"), Verdict("fail", "fail, 9 %")
+    assert with_training(fast, odd).kind == "fail"
+    assert with_training(fast, odd).text.startswith("fast")
+    assert with_training(fast, odd).text.endswith("not training: a; b")
+    for verdict in (slow, Verdict("open", "open"), Verdict("no reference", "none")):
+        found = with_training(verdict, odd)
+        assert (found.kind, found.text, found.not_training) == ("fail", "not training: a; b", odd)
+        assert with_training(found, ()) == replace(found, not_training=())
+    refused = Verdict("not judged", "profiled")
+    assert with_training(refused, odd) == replace(refused, not_training=odd)
+
+
+@pytest.mark.parametrize(
+    ("share", "kind", "remarked"),
+    [(1.1, "pass", False), (1.2, "pass", True), (1.24, "pass", True), (1.26, "fail", True), (0.74, "fail", True)],
+)
+def test_work_that_is_a_quarter_off_the_plans_fails_and_less_is_remarked(
+    plan: JobPlan, share: float, kind: str, remarked: bool
+) -> None:
+    planned = planned_tflop(plan, LLAMA)
+    assert planned is not None
+    steps = MeasuredSteps(took(4.0), (), share * planned)
+    verdict = judge_result(plan, LLAMA, timed([4.0] * 50), [own(5.0)], steps)
+    assert verdict.kind == kind
+    assert any("times the planned work" in remark for remark in verdict.remarks) is remarked
+    assert bool(verdict.not_training) is (kind == "fail")
+
+
+def test_a_run_under_a_profiler_is_not_judged(plan: JobPlan) -> None:
+    profile = ProfilePlan(tool="nsys", start=45, stop=50, ranks=None, file="profile", gpu_metrics=False)
+    profiled = judge_result(msgspec.structs.replace(plan, profile=profile), LLAMA, timed([5.0] * 50), [own(5.0)])
+    assert (profiled.kind, profiled.text.split()[0]) == ("not judged", "profiled")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "share"),
+    [
+        (98.0, 100.0, 0.98),
+        (102.0, 100.0, 1.02),
+        (99.5, 100.0, None),
+        (100.5, 100.0, None),
+        (None, 100.0, None),
+        (100.0, None, None),
+    ],
+)
+def test_counts_of_flops_differ_by_more_than_a_hundredth(
+    plan: JobPlan, ours: float | None, theirs: float | None, share: float | None
+) -> None:
+    function = SimpleNamespace(flops_per_token=theirs, own_flops_per_token=ours)
+    assert own_share(msgspec.structs.replace(plan, function=function)) == share
+    assert own_share(plan) is None
+
+
+def test_a_log_of_others_is_not_judged_and_says_what_is_odd() -> None:
+    nan = replace(timed([5.0] * 50), status=Status("Failed", "nan_loss", 7, "the loss is NaN"))
+    zero = Training(("the loss is 0",))
+    found = judge_log(nan, MeasuredSteps(took(5.0), ("a spike",), None, zero))
+    assert (found.kind, found.not_training) == ("not judged", ("the loss is NaN", "the loss is 0"))
+    assert found.remarks == ("a spike", "the loss is 0")
+    ended = replace(nan, status=Status("Failed", "ended_early", 7, "it ended"))
+    assert judge_log(ended, MeasuredSteps(took(5.0))).not_training == ()
+    # Without a whole window the log's own losses are looked at.
+    lost = [item._replace(loss=0.0) for item in timed([5.0] * 43).iterations]
+    assert judge_log(replace(ended, iterations=lost), MeasuredSteps()).not_training == (
+        "the loss is 0 in 43 of 43 steps",
+    )
+
+
+def test_a_run_that_met_nan_is_not_judged_and_did_not_train(plan: JobPlan) -> None:
+    for reason, odd in (("nan_loss", ("why",)), ("ended_early", ())):
+        timing = replace(timed([5.0] * 50), status=Status("Failed", reason, 7, "why"))
+        verdict = judge_result(plan, LLAMA, timing)
+        assert (verdict.kind, verdict.not_training) == ("not judged", odd)
+
+
+@pytest.mark.parametrize(("stall", "said"), [(0.04 * 1.01, True), (-0.04 * 1.01, True), (0.04 * 0.99, False)])
+def test_what_stalls_cost_is_said_from_a_thousandth_on(plan: JobPlan, stall: float, said: bool) -> None:
+    verdict = judge_runs(plan, [took(5.0, steps=40, stalls=(stall,))], own(5.0))
+    assert ("stalls cost" in verdict.text) is said
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(1.02, "2.0 % slower"), (0.98, "2.0 % faster"), (1.0004, "equal"), (0.9996, "equal")]
+)
+def test_a_ratio_is_told_as_slower_or_faster(plan: JobPlan, ratio: float, words: str) -> None:
+    assert f", {words}" in judge_runs(plan, [took(5.0 * ratio)], own(5.0)).text
+
+
+def test_a_limit_is_widened_by_what_a_new_release_makes_slower_of_the_same_kind_of_model(plan: JobPlan) -> None:
+    assert widened(0.05, plan, own(5.0)) == 0.05
+    assert widened(0.25, plan, own(5.0, same=False)) == pytest.approx(1.25 * 1.032 - 1)
+
+
+def test_runs_of_two_days_say_so_and_those_of_days_of_their_own_do_not(plan: JobPlan) -> None:
+    for days, said in (("11", "one day or the same nodes"), ("112", "only 2 days"), ("123", "")):
+        found = judge_runs(plan, [took(5.0, day=day) for day in days], own(5.0)).remarks
+        assert [said in remark for remark in found] == ([True] if said else [])
+        assert (" all of them" in "".join(found)) is (days == "11")

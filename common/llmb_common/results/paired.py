@@ -179,7 +179,7 @@ def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
     Raises:
         ValueError: a block's ``order`` and ``times`` are of different lengths
     """
-    rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
+    rate = RATE * (LOOKS[-1] / max(len(blocks), LOOKS[-1]))
     design, steady = _Design(blocks), [block.steady for block in blocks]
     found = design.interval(steady, rate)
     if found is None:

@@ -158,7 +158,8 @@ def _scaling_line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingL
     Raises:
         RecipeError: a file of the recipe cannot be read, or is damaged
     """
-    first, plan = scales[0][0], scales[0][0].plan
+    first = scales[0][0]
+    plan = first.plan
     published = _published_points(first, plan.gpus) if kind == "weak" else ()
     by_scale = {item.gpus: item for item in published}
     points = tuple(_scale_point(runs, scales[0], by_scale.get(runs[0].plan.gpus)) for runs in scales)
