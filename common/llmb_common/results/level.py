@@ -7,8 +7,9 @@ how runs differ (``scatter``). Where the runs contradict that, their own varianc
 What a few runs cannot show is not read out of them:
 
 * One or two runs do not show how much their stalls scatter, so each stall widens the interval.
-* Until a configuration ran on ``SETTLED`` days, a site without a record takes repeats of a day for one run, and never
-  less than the stated scatter: runs may be of kinds that come for a day, and stalls may come on one day of five.
+* On its second day and until it ran on ``SETTLED``, a configuration of a site without a record takes repeats of a day
+  for one run, and never less than the stated scatter: runs may be of kinds that come for a day, and stalls may come on
+  one day of five.
 * Stalls of a single day may be that day's alone, so they make no configuration slower than its steady steps.
 """
 
