@@ -46,28 +46,27 @@ def files_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("source", "mode", "cause", "remedy"),
+    ("source", "mode", "remedy"),
     [
-        (NEMO.replace("26.02.01", "99"), "", "the registry has no such image or tag", "recipe.yaml"),
-        (NEMO.replace("nvcr.io", "nowhere.example"), "", "name could not be resolved", "DNS"),
-        (NEMO, "refused", "refused the connection", "https_proxy"),
-        (NEMO, "tls", "encrypted connection to the registry failed", "CA certificates"),
-        (NEMO, "unauthorized", "did not accept the credentials (Enroot does not say so)", "NGC_API_KEY"),
-        (NEMO, "disk_full", "the disk is full", "ENROOT_TEMP_PATH"),
-        (NEMO, "killed", "Enroot was killed", "more memory"),
+        (NEMO.replace("26.02.01", "99"), "", "recipe.yaml"),
+        (NEMO.replace("nvcr.io", "nowhere.example"), "", "DNS"),
+        (NEMO, "refused", "https_proxy"),
+        (NEMO, "tls", "certificates"),
+        (NEMO, "unauthorized", "NGC_API_KEY"),
+        (NEMO, "disk_full", "ENROOT_TEMP_PATH"),
+        (NEMO, "killed", "memory"),
     ],
 )
-def test_a_failure_says_its_cause_and_leaves_nothing(image, reporter, env, source, mode, cause, remedy):
+def test_a_failure_says_what_to_do_about_its_cause_and_leaves_nothing(image, reporter, env, source, mode, remedy):
     bad = replace(image, source=source)
     with pytest.raises(EnvironmentLacks) as caught:
         ensure(bad, reporter, env | {"ENROOT_STANDIN_FAIL": mode})
-    assert cause in caught.value.message
     assert remedy in caught.value.remedy
     assert files_in(image.path.parent) == []
 
 
 def test_the_wrong_architecture_is_no_success_although_enroot_exits_0(image, reporter, env):
-    with pytest.raises(EnvironmentLacks, match="its programs are for x86_64, and the compute nodes are aarch64"):
+    with pytest.raises(EnvironmentLacks, match=r"\bx86_64\b.*\baarch64\b"):
         ensure(replace(image, architecture="aarch64"), reporter, env)
     assert files_in(image.path.parent) == []
 
@@ -87,7 +86,7 @@ def read_only(folder: Path) -> Iterator[None]:
 def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(image, reporter, env):
     folder = image.path.parent
     folder.mkdir(parents=True)
-    with read_only(folder), pytest.raises(EnvironmentLacks, match="is missing, and its directory is not writable"):
+    with read_only(folder), pytest.raises(EnvironmentLacks, match=IMAGE_NAME.replace("+", r"\+")):
         ensure(image, reporter, env)
     build_image(image.path)
     with read_only(folder):
@@ -97,7 +96,7 @@ def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(ima
     assert files_in(folder) == [IMAGE_NAME]
     assert files_in(image.receipts) == [f"{IMAGE_NAME}.receipt.json"]
     os.truncate(image.path, 5000)
-    with read_only(folder), pytest.raises(EnvironmentLacks, match="is unusable, and its directory is not writable"):
+    with read_only(folder), pytest.raises(EnvironmentLacks, match=IMAGE_NAME.replace("+", r"\+")):
         ensure(image, reporter, env)
 
 
@@ -115,11 +114,12 @@ def test_content_decides_what_is_an_image(tmp_path: Path) -> None:
     (tmp_path / "tree" / "README").write_text("no programs")
     quiet = {"check": True, "stdout": subprocess.DEVNULL}
     subprocess.run(["mksquashfs", str(tmp_path / "tree"), str(tmp_path / "data.sqsh"), "-noappend"], **quiet)
-    with pytest.raises(BadImage, match="not a container image"):
+    assert check_superblock(tmp_path / "data.sqsh"), "it is a whole squashfs image"
+    with pytest.raises(BadImage):
         inspector.check(tmp_path / "data.sqsh", "x86_64")
     empty = tmp_path / "empty.sqsh"
     empty.touch()
-    with pytest.raises(BadImage, match="it has only 0 bytes"):
+    with pytest.raises(BadImage, match=r"\b0 bytes"):
         inspector.check(empty, "x86_64")
     # The directory tables stand at the end: zeros there are noticed by the listing.
     damage(good, check_superblock(good) - 600, bytes(600))

@@ -117,7 +117,6 @@ def test_a_second_run_reuses_everything_but_trains_again(world: World, quickstar
         again.send_signal(signal.SIGINT)
         _, stderr = again.communicate()
     assert again.returncode == 130, stderr
-    assert "the CPU engine is already there" in stderr
     assert quickstart.receipt.stat().st_ctime_ns == made
     assert len(quickstart.runs()) == len(runs) + 1
     assert not trains_in(quickstart.runs()[-1]), "it trains on"
@@ -137,6 +136,7 @@ def test_what_was_installed_works_from_anywhere(world: World, quickstart: Quicks
     done = subprocess.run([str(commands / "llmb-run"), "list"], env=world.env, cwd="/", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "pretrain_llama3.1" in done.stdout
-    done = world.run("verify", program=[str(commands / "llmb-install")])
+    done = world.run("verify", "--json", program=[str(commands / "llmb-install")])
     assert done.returncode == 0, done.stderr
-    assert "parts are intact" in done.stdout
+    parts = json.loads(done.stdout)["data"]["parts"]
+    assert (len(parts) > 1, any(parts.values())) == (True, False)

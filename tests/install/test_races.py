@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import time
@@ -32,10 +33,9 @@ def test_two_at_once_do_the_work_once(world: World, registry: Path) -> None:
     wait_for_import(world)
     second = start(world, ENROOT_STANDIN_SECONDS="2")
     _, said_first = first.communicate(timeout=1500)
-    out, said_second = second.communicate(timeout=1500)
+    _, said_second = second.communicate(timeout=1500)
     assert (first.returncode, second.returncode) == (0, 0), said_first + said_second
-    assert f"waiting: another installer is working in {world.install} (process {first.pid} on " in said_second
-    assert "nothing to do" in out
+    assert re.search(rf"{re.escape(str(world.install))}.*\b{first.pid}\b", said_second), "whom it waits for"
     assert world.imports() == len(IMAGE_NAMES)
 
 
@@ -65,7 +65,6 @@ def test_an_interruption_ends_programs_and_leaves_nothing_half(world: World, reg
             wait_until(lambda: not downloads(world), "the end of the downloads", 20)
         else:
             assert begun.returncode == 130, said
-            assert "run the same command again to continue" in said
             assert "Traceback" not in said
         assert not downloads(world)
         assert [path.name for path in (world.install / "images").iterdir()] == []
@@ -93,8 +92,10 @@ def test_a_failed_step_lets_the_others_finish_and_is_told(world: World, registry
     done = start(world, ENROOT_STANDIN_FAIL="not_found")
     _, said = done.communicate(timeout=1500)
     assert done.returncode == 3
-    assert "the registry has no such image or tag" in said
-    assert "full log: " in said
+    assert "recipe.yaml" in said, "where a wrong tag is"
+    logs = re.findall(rf"{re.escape(str(world.install))}/\.llmb/logs/\S+", said)
+    assert logs
+    assert all(Path(log).is_file() for log in logs)
     assert (world.install / "bin" / "llmb-run").exists()
     again = start(world)
     again.communicate(timeout=1500)

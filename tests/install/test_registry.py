@@ -76,7 +76,7 @@ def test_all_workloads_are_installed_with_one_pull(site: World, hub: Registry) -
     # Complete: the registry is not asked again.
     before = hub.log()
     done = site.run(*site.slurm_flags(), program=[sys.executable, str(clone / "installer.py")])
-    assert "nothing to do" in done.stdout
+    assert done.returncode == 0, done.stderr
     assert hub.log() == before
 
 
@@ -100,7 +100,7 @@ def test_of_a_manifest_list_the_right_architecture_is_taken(site: World, hub: Re
         site.env["ENROOT_STANDIN_VERSION"] = version
         done = quick(site, f"{hub.host}#lab/both:1")
         assert done.returncode == 0, done.stderr
-        assert ("digest of lab+both+1.sqsh is unknown" in done.stderr) == (digest is None)
+        assert bool(re.search(rf"\bdigest\b.*{re.escape(image.name)}", done.stderr)) == (digest is None)
         assert content(image, "arch") == "x86_64\n"
         receipt = image.with_name(f"{image.name}.receipt.json")
         assert json.loads(receipt.read_text())["digest"] == digest
@@ -124,8 +124,10 @@ def test_a_closed_registry_wants_the_right_credentials(site: World) -> None:
             credentials.write_text(line)
             done = quick(site, f"{hub.host}#lab/nemo:1")
             assert done.returncode == 3
-            assert "the registry did not accept the credentials (Enroot does not say so)" in done.stderr
-            assert f"correct the line of {name} (without the port) in {credentials}" in done.stderr
+            remedy = done.stderr.partition("\n  -> ")[2]
+            assert re.search(rf"\b{re.escape(name)} .*{re.escape(str(credentials))}", remedy), (
+                "which line of which file"
+            )
         credentials.write_text(f"machine {name} login {LOGIN} password {PASSWORD}\n")
         done = quick(site, f"{hub.host}#lab/nemo:1")
         assert done.returncode == 0, done.stderr
@@ -137,9 +139,9 @@ def test_broken_layers_are_named_and_what_is_whole_is_not_pulled_again(site: Wor
     whole, name = layer.read_bytes(), layer.parent.name
     half = len(whole) // 2
     damages = {
-        whole[:half] + b"damage" + whole[half + 6 :]: f"the registry sent a damaged layer (sha256:{name})",
-        whole[:half]: f"the registry sent a damaged layer (sha256:{name})",
-        None: "the registry lacks a layer of the image",
+        whole[:half] + b"damage" + whole[half + 6 :]: f"sha256:{name}",
+        whole[:half]: f"sha256:{name}",
+        None: " layer ",
     }
     for content_of_layer, said in damages.items():
         layer.unlink()
@@ -174,5 +176,5 @@ def test_what_is_no_registry_may_answer_anything(site: World, answer: bytes) -> 
         done = quick(site, f"127.0.0.1:{server.server_port}#lab/nemo:1")
         server.shutdown()
     assert done.returncode == 3
-    assert "what answered is not a registry\n" in done.stderr
+    assert "https_proxy" in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_a_second_run_does_nothing_and_writes_nothing(installed: World) -> None:
     # No network: pip and Enroot would fail if they were asked.
     done = installed.run(*installed.slurm_flags(), env={"PIP_INDEX_URL": "http://localhost:1", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"nothing to do: {installed.install} is complete\n"
+    assert (done.stdout.count("\n"), str(installed.install) in done.stdout) == (1, True)
     assert snapshot(installed.root) == before
 
 
@@ -84,8 +85,11 @@ def test_the_launcher_finds_the_image(installed: World) -> None:
 def test_list_verify_and_their_json(installed: World) -> None:
     rows = json.loads(command(installed, "list", "--json").stdout)["data"]["workloads"]
     assert [row["workload"] for row in rows if row["installed"] and row["image_complete"]] == WORKLOADS
+    done = command(installed, "verify", "--json")
+    parts = json.loads(done.stdout)["data"]["parts"]
+    assert (done.returncode, len(parts), any(parts.values())) == (0, 8, False)
     done = command(installed, "verify")
-    assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 8 parts are intact\n")
+    assert (done.returncode, done.stdout.count("\n"), " 8 " in done.stdout) == (0, 1, True)
 
 
 def test_verify_finds_a_changed_byte_and_update_repairs_it(installed: World) -> None:
@@ -106,7 +110,7 @@ def test_verify_finds_a_changed_byte_and_update_repairs_it(installed: World) -> 
     assert [name for name, problem in parts.items() if problem] == [f"image {installed.image.name}"]
     done = command(installed, "update", "--no-space-check")
     assert done.returncode == 0, done.stderr
-    assert f"{installed.image} has changed since its import" in done.stderr
+    assert str(installed.image) in done.stderr
     assert command(installed, "verify").returncode == 0
 
 
@@ -119,26 +123,27 @@ def test_remove_and_add(installed: World) -> None:
     assert result.exists()
     assert installed.image.exists(), "the other workloads need it"
     done = command(installed, "remove", "grok1")
-    assert (done.returncode, "pretrain_grok1 is not installed" in done.stderr) == (2, True)
+    assert (done.returncode, "pretrain_grok1" in done.stderr) == (2, True)
     assert command(installed, "add", "grok1", "--no-space-check").returncode == 0
     assert list(load_cluster_config(installed.install).workloads) == WORKLOADS
 
 
 def test_a_package_that_lost_one_file_is_repaired_by_the_installer(installed: World) -> None:
     """Every command of the installation fails then, and says what to do. The package still imports, as a namespace."""
-    site_packages = next((installed.install / "venvs" / "llmb").glob("lib/python3.*/site-packages"))
+    damaged = (installed.install / "venvs" / "llmb").resolve()
+    site_packages = next(damaged.glob("lib/python3.*/site-packages"))
     (site_packages / "msgspec" / "__init__.py").unlink()
     for name in ("llmb-run", "llmb-install"):
         done = installed.run("list", program=[str(installed.install / "bin" / name)])
         assert done.returncode == 3
-        assert "is damaged: msgspec/__init__.py is missing" in done.stderr
+        assert "msgspec/__init__.py" in done.stderr
         assert "Traceback" not in done.stderr
     done = installed.run("verify", "--install-path", str(installed.install))
     assert done.returncode == 1
-    assert "is damaged: msgspec/" in done.stderr
+    assert "msgspec/" in done.stderr
     done = installed.run("update", "--install-path", str(installed.install), "--no-space-check")
     assert done.returncode == 0, done.stderr
-    assert "creating LLMB's own environment in" in done.stderr
+    assert (installed.install / "venvs" / "llmb").resolve() != damaged, "it is another one"
     assert command(installed, "verify").returncode == 0
 
 
@@ -158,7 +163,7 @@ def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: W
     for words in (["update"], ["verify"], ["doctor", "--no-compute-node"], ["add", "grok1"]):
         done = command(installed, *words)
         assert done.returncode == (1 if words == ["verify"] else 2), words
-        assert "cluster_config.yaml:2: schema 9 is from a newer release; this one knows up to 1" in done.stderr, words
+        assert re.search(r"\bcluster_config\.yaml:2: .*\b9\b", done.stderr), words
     path.write_text(text)
 
 
@@ -167,7 +172,7 @@ def test_uninstall_asks_and_keeps_results_and_what_is_not_its_own(installed: Wor
         (installed.install / name).touch()
     done = command(installed, "uninstall")
     assert done.returncode == 2
-    assert "give --yes" in done.stderr
+    assert "--yes" in done.stderr
     (installed.install / ".llmb" / "answers.yaml").write_text("x: [")  # also a damaged one can be removed
     done = command(installed, "uninstall", "--yes")
     assert done.returncode == 0, done.stderr
@@ -176,7 +181,7 @@ def test_uninstall_asks_and_keeps_results_and_what_is_not_its_own(installed: Wor
         *("bin/my-tool", "images/other.sqsh", "notes.txt")
     ]
     assert sorted(path.name for path in installed.install.iterdir()) == ["bin", "images", "notes.txt", "workloads"]
-    assert "still in" in done.stdout
+    assert re.search(rf"{re.escape(str(installed.install))}\b.*\bworkloads\b", done.stdout), "where the results are"
     done = installed.run("verify", "--install-path", str(installed.install))
     assert done.returncode == 3
-    assert "there is no installation in" in done.stderr
+    assert str(installed.install) in done.stderr

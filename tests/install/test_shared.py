@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import stat
 import subprocess
@@ -67,7 +68,7 @@ def test_a_colleague_uses_it_and_keeps_runs_elsewhere(site: World) -> None:
     shared = site.root / "llmb"
     done = install(site, shared, 0o022)
     assert done.returncode == 0, done.stderr
-    assert "only you can" not in done.stderr
+    assert "umask" not in done.stderr
 
     assert "pretrain_grok1" in colleague(site, shared, str(shared / "bin" / "llmb-run"), "list").stdout
     done = colleague(site, shared, str(shared / "bin" / "llmb-install"), "verify")
@@ -75,25 +76,27 @@ def test_a_colleague_uses_it_and_keeps_runs_elsewhere(site: World) -> None:
     job = {"JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "MODEL_SIZE": "smoke"}
     done = colleague(site, shared, "./launch.sh", **job)
     assert done.returncode == 3
-    assert "Permission denied\n  -> in somebody else's installation, keep your runs elsewhere: " in done.stderr
-    assert "export LLMB_WORKLOAD=" in done.stderr
+    assert re.search(r"Permission denied\n  -> .*\bexport LLMB_WORKLOAD=", done.stderr)
     own = site.root / "own" / "grok1"
     done = colleague(site, shared, "./launch.sh", **job, LLMB_WORKLOAD=str(own))
     # There is no Slurm here: a run folder was made and announced, then sbatch is missing or knows no cluster.
     assert f"  {own}/experiments/pretraining_grok1_smoke" in done.stderr
     assert "Permission denied" not in done.stderr
     done = colleague(site, shared, str(shared / "bin" / "llmb-install"), "uninstall", "--yes")
-    assert (done.returncode, "belongs to root" in done.stderr) == (3, True), done.stderr
+    assert (done.returncode, " root" in done.stderr, (shared / "bin" / "llmb-run").exists()) == (3, True, True), (
+        done.stderr
+    )
 
 
 def test_under_umask_077_it_is_private_and_both_are_told(site: World) -> None:
     private = site.root / "private"
     done = install(site, private, 0o077)
     assert done.returncode == 0, done.stderr
-    assert "note: only you can use this, because of umask 077; for colleagues: chmod go+rX" in done.stderr
+    assert re.search(r"\bumask 077\b.*\bchmod go\+rX\b", done.stderr)
     done = colleague(site, private, "./launch.sh", JOB_TOTAL_GPUS="8", MODEL_SIZE="smoke")
     assert (done.returncode, done.stdout) == (3, "")
-    assert f"error: LLMB_INSTALL={private} is not accessible to you\n  -> ask its owner for access" in done.stderr
+    assert f"error: LLMB_INSTALL={private} " in done.stderr
+    assert "Traceback" not in done.stderr
 
     subprocess.run(["chmod", "go+rX", str(private)], check=True)
     subprocess.run(["chmod", "-R", "go+rX", str(private / "bin"), str(private / "venvs")], check=True)

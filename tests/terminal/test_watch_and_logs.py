@@ -60,7 +60,7 @@ def test_watch_shows_progress_until_the_end(local_site: RunSite, tmp_path: Path)
     # The live view is gone; its last state stays, and the next step is named.
     assert "runs live" not in screen
     assert re.search(rf"{run_id}  COMPLETED .* 50/50 ", screen)
-    assert "next: llmb-run results " + run_id in screen
+    assert re.search(rf"llmb-run results {run_id}\b", screen)
 
 
 def test_watch_fits_a_narrow_terminal(local_site: RunSite, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_show_wraps_at_the_width_of_the_terminal(local_site: RunSite) -> None:
     # Each line of the pipe is there, with the rest of it behind its label.
     assert " ".join("\n".join(shown).split()) == " ".join("\n".join(piped).split())
     assert f"{run_id}  pretrain_llama3.1" in piped[0], "a pipe has no width"
-    assert f"{' ' * 13}exit code 7)" in shown, "what continues a line is further in than the next line"
+    assert any(re.match(r" {13}\S.*7\)$", line) for line in shown), "what continues a line is further in than the next"
     assert all(re.match(r"\S+ {1,10}\S| {11}\S| {13}\S", line) for line in shown)
 
 
@@ -102,8 +102,9 @@ def test_more_runs_than_lines(local_site: RunSite) -> None:
     runs = [start(env, steps="50", seconds="5") for _ in range(8)]
     with Terminal([*LLMB_RUN, "watch"], env, height=10) as terminal:
         screen = terminal.wait_for("more")
-        assert "8 of 8 runs live" in screen
-        assert "and 3 more" in screen
+        assert re.findall(r"\d+", screen.splitlines()[0])[:2] == ["8", "8"], "live, of how many"
+        assert sum(screen.count(run) for run in runs) == 5
+        assert re.search(r"\b3 more\b", screen)
         terminal.press("C-c")
         screen = terminal.wait_for("[status 130]")
     run(env, "cancel", *runs)
@@ -132,7 +133,7 @@ def test_logs_are_followed_to_the_end(local_site: RunSite, tmp_path: Path) -> No
         screen = terminal.wait_for("[status 0]")
     steps = [int(step) for step in re.findall(r"iteration +([0-9]+)/", screen)]
     assert steps == list(range(1, 13))
-    assert "the run has ended: COMPLETED" in screen
+    assert re.search(r"\bCOMPLETED\b", screen)
 
 
 def test_a_log_cannot_drive_the_terminal(local_site: RunSite) -> None:

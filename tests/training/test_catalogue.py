@@ -13,6 +13,7 @@ import pytest
 from training_jobs import REPOSITORY, training_environment
 
 from llmb_train.catalogue import main
+from llmb_train.engine import FUNCTIONS
 
 SHIPPED = REPOSITORY / "mbridge" / "catalogue-0.6.2.json"
 
@@ -22,7 +23,7 @@ def test_the_shipped_catalogue_is_what_the_engine_writes_byte_for_byte(functions
     file, date = tmp_path / "again.json", json.loads(SHIPPED.read_text())["date"]
     status, _, said = functions_engine.cpu.run(["-m", "llmb_train.catalogue", str(file), "--date", date], tmp_path)
     assert status == 0, said
-    assert said == f"450 functions in {file}\n"
+    assert (re.findall(r"^\d+", said), str(file) in said) == (["450"], True)
     assert file.read_bytes() == SHIPPED.read_bytes()
 
 
@@ -30,19 +31,20 @@ def test_an_engine_without_functions_says_so(engine_python: Path, tmp_path: Path
     command = [str(engine_python), "-m", "llmb_train.catalogue", str(tmp_path / "none.json")]
     done = subprocess.run(command, env=training_environment(), capture_output=True, text=True, timeout=1200)
     assert done.returncode == 3
-    assert "this Megatron-Bridge has no megatron.bridge.perf_recipes" in done.stderr
-    assert "release 0.6 and later have it" in done.stderr
+    assert "megatron.bridge.perf_recipes" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert FUNCTIONS.bridge in done.stderr, "the release that has them"
     assert not (tmp_path / "none.json").exists()
 
 
 def test_a_path_that_is_wrong_is_said_before_anything_is_called(tmp_path, capsys):
-    for words, said in (
-        ([str(tmp_path / "none" / "x.json")], f"error: {tmp_path}/none is not a directory\n"),
-        ([str(tmp_path / "x.json"), "--base", str(tmp_path / "y.json")], f"there is no catalogue {tmp_path}/y.json\n"),
+    for words, wrong in (
+        ([str(tmp_path / "none" / "x.json")], tmp_path / "none"),
+        ([str(tmp_path / "x.json"), "--base", str(tmp_path / "y.json")], tmp_path / "y.json"),
     ):
         with pytest.raises(SystemExit, match="2"):
             main(words)
-        assert capsys.readouterr().err.endswith(said)
+        assert str(wrong) in capsys.readouterr().err.splitlines()[-1].split()
 
 
 CALL = """
@@ -82,7 +84,7 @@ def test_a_job_reads_the_models_own_file_where_the_machine_has_it(functions_engi
     assert status == 0, said
     assert re.findall(r"^layers (\d+)$", out, re.MULTILINE) == ["36", "30"]
     told = re.findall(r"^LLMB notice: (.*)$", out, re.MULTILINE)
-    assert "config.json of openai/gpt-oss-120b: num_layers is 30; planned with 36" in told
-    assert all(line.startswith("config.json of openai/gpt-oss-120b: ") for line in told)
-    assert "EngineError the numbers of nobody/unknown are not known to LLMB, and its config.json" in out
-    assert "put the file into the Hugging Face cache" in out
+    assert all("openai/gpt-oss-120b" in line for line in told)
+    (of_layers,) = (line for line in told if re.search(r"\bnum_layers\b", line))
+    assert {"30", "36"} <= set(re.findall(r"\d+", of_layers)), "the file's and the plan's"
+    assert re.search(r"^EngineError .*nobody/unknown.*\bconfig\.json\b", out, re.MULTILINE)

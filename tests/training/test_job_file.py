@@ -20,6 +20,7 @@ from llmb_train.errors import EngineError, JobError, NothingLeft, WrongEngine
 from llmb_train.job import load_job, parse_job
 from llmb_train.steps import StartingPoint, find_checkpoint, last_step, loaded
 from support.processes import wait_until
+from support.texts import Texts
 
 
 @pytest.mark.parametrize("name", [*ARCHITECTURES["sizes"], *ARCHITECTURES["smoke"]])
@@ -32,67 +33,64 @@ def test_every_benchmarked_architecture_is_a_job(name: str) -> None:
 def test_integers_stand_for_floats_but_never_for_switches() -> None:
     architecture = {"norm_epsilon": 1, "rotary_percent": 1}
     assert parse_job(make_job(architecture=architecture)).architecture.rotary_percent == 1.0
-    with pytest.raises(JobError, match=r"performance\.cuda_graph is 1, expected bool"):
+    with pytest.raises(JobError, match=r"\bperformance\.cuda_graph\b"):
         parse_job(make_job(performance={"cuda_graph": 1}))
-    with pytest.raises(JobError, match=r"batch\.gbs is True, expected int"):
+    with pytest.raises(JobError, match=r"\bbatch\.gbs\b"):
         parse_job(make_job(batch={"gbs": True}))
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"parallelism": {"dp": 2}}, "unknown key parallelism.dp; known are tp, pp, vp"),
-        ({"engine": "0.5"}, "engine is '0.5', and a job needs Megatron-Bridge 0.3 or 0.6\n  -> plan the job again"),
-        ({"engine": "0.7.0"}, "engine is '0.7.0', and a job needs Megatron-Bridge 0.3 or 0.6"),
-        ({"engine": "newest"}, "a newer release than these is written as 0.7"),
-        (
-            {"schema": 2},
-            "schema is 2, this llmb_train reads schema 1\n  -> submit the run again with one version of LLMB",
-        ),
-        ({"family": "llama2"}, "family is 'llama2', expected one of 'llama3'"),
-        ({"world_size": 3, "parallelism": {"tp": 2}}, "world_size 3 is not a multiple of tp * pp * cp = 2\n  -> use a"),
-        ({"parallelism": {"tp": 0}}, "tp is 0, expected 1 or more"),
-        ({"batch": {"gbs": -8}}, "gbs is -8, expected 1 or more"),
-        ({"batch": {"mbs": 3}}, "batch.gbs 8 is not a multiple of mbs * DP = 3 * 1"),
-        ({"architecture": {"moe": {"experts": 8}}}, "missing key architecture.moe.top_k"),
-        ({"profile": {"tool": "nsys", "start": 4, "stop": 5, "ranks": ["0"]}}, "profile.ranks[0] is '0', expected"),
+        {"parallelism": {"dp": 2}},
+        {"engine": "0.5"},
+        {"engine": "0.7.0"},
+        {"engine": "newest"},
+        {"schema": 2},
+        {"family": "llama2"},
+        {"world_size": 3, "parallelism": {"tp": 2}},
+        {"parallelism": {"tp": 0}},
+        {"batch": {"gbs": -8}},
+        {"batch": {"mbs": 3}},
+        {"architecture": {"moe": {"experts": 8}}},
+        {"profile": {"tool": "nsys", "start": 4, "stop": 5, "ranks": ["0"]}},
     ],
     ids=str,
 )
-def test_a_wrong_job_says_what_is_wrong_in_which_file(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_a_wrong_job_says_what_is_wrong_in_which_file(tmp_path: Path, texts: Texts, changes: dict[str, Any]) -> None:
     (tmp_path / "job.json").write_text(json.dumps(make_job(**changes)), encoding="utf-8")
-    with pytest.raises(JobError) as caught:
+    with texts.raises(JobError) as caught:
         load_job(tmp_path / "job.json")
     assert str(caught.value).startswith(f"{tmp_path / 'job.json'}: ")
-    assert words in str(caught.value)
 
 
 def test_the_experts_of_a_reduced_copy_must_divide() -> None:
     parse_job(make_function_job("deepseek_v3", parallelism={"ep": 2}))
-    with pytest.raises(JobError, match="the number of experts, 4, is not a multiple of ep = 3"):
+    with pytest.raises(JobError, match=r"\b4\b.*\bep\b.*\b3\b"):
         parse_job(make_function_job("deepseek_v3", parallelism={"ep": 3}))
 
 
 def test_a_job_that_names_a_function_needs_a_release_that_has_functions() -> None:
     assert parse_job(make_function_job()).release.bridge == "0.6"
-    with pytest.raises(JobError, match=r"engine is '0.3', and a job that names a function needs Megatron-Bridge 0.6"):
+    with pytest.raises(JobError, match=r"\bengine\b.*\b0\.3\b.*\b0\.6\b"):
         parse_job(make_function_job(engine="0.3"))
 
 
 def test_a_missing_key_is_named() -> None:
     content = make_job()
     del content["seed"]
-    with pytest.raises(JobError, match="missing key seed"):
+    with pytest.raises(JobError, match=r"\bseed\b"):
         parse_job(content)
 
 
 def test_a_file_that_is_missing_or_no_json_is_an_error_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=r"cannot read .*absent\.json: No such file"):
+    with pytest.raises(JobError, match=r"absent\.json: No such file"):
         load_job(tmp_path / "absent.json")
     for content in (json.dumps(make_job())[:-1].encode(), b"", b"\xff\xfe\x00", b"[" * 100_000):
         (tmp_path / "cut.json").write_bytes(content)
-        with pytest.raises(JobError, match=r"cut\.json is not JSON"):
+        with pytest.raises(JobError, match=r"cut\.json\b") as caught:
             load_job(tmp_path / "cut.json")
+        assert isinstance(caught.value.__cause__, (ValueError, RecursionError))
 
 
 def _save(folder: Path, *steps: int) -> None:
@@ -109,40 +107,34 @@ def test_a_checkpoint_is_the_latest_of_a_folder_or_the_one_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (None, "is missing"),
-        (b"", "does not name a step"),
-        (b"release", "does not name a step"),
-        (b"\xff\xfe", "does not name a step"),
-        ("\u00b2".encode(), "does not name a step"),
-        (b"9" * 5000, "does not name a step"),
-    ],
+    "text",
+    [None, b"", b"release", b"\xff\xfe", "\u00b2".encode(), b"9" * 5000],
+    ids=["none", "empty", "a word", "not UTF-8", "a digit of no number", "too long a number"],
 )
-def test_a_folder_that_names_no_step_has_no_checkpoint(tmp_path: Path, text: bytes | None, why: str) -> None:
+def test_a_folder_that_names_no_step_has_no_checkpoint(tmp_path: Path, texts: Texts, text: bytes | None) -> None:
     if text is not None:
         (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(text)
-    with pytest.raises(JobError, match=f"there is no checkpoint in {tmp_path}: latest_.*txt {why}\n"):
+    with texts.raises(JobError):
         find_checkpoint(str(tmp_path))
 
 
 def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "latest_checkpointed_iteration.txt").mkdir()
     for path, why in ((tmp_path, "Is a directory"), ("x" * 5000, "File name too long"), ("a\0b", "embedded null byte")):
-        with pytest.raises(JobError, match=rf"cannot be read \({why}\)"):
+        with pytest.raises(JobError, match=why):
             find_checkpoint(str(path))
 
 
 def test_a_pipe_in_the_place_of_the_step_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "latest_checkpointed_iteration.txt")
-    with pytest.raises(JobError, match=r"cannot be read \(it is a named pipe\)"):
+    with pytest.raises(JobError, match=r"\blatest_checkpointed_iteration\.txt\b"):
         find_checkpoint(str(tmp_path))
 
 
 def test_a_checkpoint_that_was_not_finished_is_refused(tmp_path: Path) -> None:
     _save(tmp_path, 50)
     (tmp_path / "iter_0000050" / "__0_0.distcp").unlink()
-    with pytest.raises(JobError, match=r"iter_0000050 holds no \*\.distcp file"):
+    with pytest.raises(JobError, match=r"iter_0000050\b.*\bdistcp\b"):
         find_checkpoint(str(tmp_path))
 
 
@@ -151,7 +143,7 @@ def test_a_run_ends_at_its_last_step_or_so_many_after_the_checkpoint(tmp_path: P
     one_more = parse_job(make_job(steps={"train": 50, "exit_after": 1}))
     start = StartingPoint(tmp_path, 50)
     assert [last_step(whole, None), last_step(one_more, start), last_step(one_more, None)] == [50, 51, 1]
-    with pytest.raises(JobError, match="the checkpoint is from step 50 and the run ends at step 50"):
+    with pytest.raises(JobError, match=r"\b50\b.*\b50\b"):
         last_step(whole, start)
 
 
@@ -183,7 +175,9 @@ def test_a_job_that_goes_on_may_find_nothing_left(tmp_path: Path, monkeypatch: p
 )
 def test_other_words_are_answered_with_how_it_is_called(arguments, status, capsys):
     assert main(arguments) == status
-    assert capsys.readouterr() == ("", "usage: python -m llmb_train job.json\n")
+    out, said = capsys.readouterr()
+    assert (out, said.count("\n"), said.startswith("usage: ")) == ("", 1, True)
+    assert "llmb_train" in said.split()
 
 
 def test_the_first_rank_says_what_is_wrong_with_the_job(tmp_path: Path) -> None:
@@ -203,14 +197,15 @@ def test_what_the_first_rank_leaves_unsaid_another_says(monkeypatch, capsys, err
     """What one node alone lacks no other rank can say."""
 
     def fail(path: Path) -> None:
-        raise error("no such thing")
+        raise error("absent")
 
     monkeypatch.setattr("llmb_train.__main__.load_job", fail)
     monkeypatch.setenv("RANK", "1")
     waited: list[int] = []
     monkeypatch.setattr("llmb_train.__main__._wait_to_be_ended", waited.append)
     assert main(["job.json"]) == error.exit_status
-    assert (waited, capsys.readouterr().err) == (waits, "llmb_train: error: no such thing\n")
+    said = capsys.readouterr().err
+    assert (waited, said.count("\n"), said.split()[-1]) == (waits, 1, "absent")
 
 
 def test_a_path_that_stdout_cannot_encode_ends_no_rank(tmp_path: Path) -> None:

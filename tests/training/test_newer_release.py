@@ -95,7 +95,7 @@ def site(newer: Engine, tree: Path) -> Path:
     file = tree / "catalogue-0.9.1.json"
     status, _, said = newer.cpu.run(["-m", "llmb_train.catalogue", str(file)], tree)
     assert status == 0, said
-    assert said == f"{len(json.loads(file.read_text())['index'])} functions in {file}\n"
+    assert said.split()[0] == str(len(json.loads(file.read_text())["index"]))
     (tree / FILE_NAME).write_text(f'schema: 1\nreleases:\n  "0.9.1": {{image: /images/ours.sqsh, catalogue: {file}}}\n')
     return tree
 
@@ -125,8 +125,8 @@ def test_a_function_that_only_the_new_release_has_is_planned_and_its_reduced_cop
     assert sorted(printed_losses(run.log)) == [1, 2, 3]
     assert (run.manifest["megatron_bridge"], run.manifest["megatron_core"]) == ("0.9.1", "0.22.0")
     notices = re.findall(r"^LLMB notice: (.*)$", run.log, re.MULTILINE)
-    assert "megatron-bridge 0.9.1 is newer than LLMB: its settings are not tested with it" in notices
-    assert any(line.startswith(f"a reduced copy of {NEW}: 4 layers") for line in notices)
+    assert any("megatron-bridge 0.9.1" in line for line in notices)
+    assert any(re.search(rf"\b{NEW}\b.*\b4 layers\b", line) for line in notices)
 
 
 def test_the_new_release_trains_what_the_old_one_trains(site, newer, tmp_path):
@@ -140,8 +140,9 @@ def test_a_job_trains_in_the_release_that_it_was_planned_for_only(asked, here, s
     planned = plan(tmp_path, **SMALL, LLMB_ENGINE=asked)
     engine = newer if here == "0.9" else functions_engine
     refused = engine.train(tmp_path / "run", document(planned, str(tmp_path)), expect=3)
-    assert f"this recipe needs Megatron-Bridge {asked}.x; this Python has {here}." in refused.log
-    assert ("LLMB_ENGINE=0.9 plans the job for this one" in refused.log) == (here == "0.9")
+    said = refused.log[refused.log.index("llmb_train: error: ") :]
+    assert [one for one in re.findall(r"\b0\.\d", said) if one in (asked, here)][:2] == [asked, here]
+    assert ("LLMB_ENGINE=0.9" in said) == (here == "0.9")
 
 
 def test_a_shipped_catalogue_that_does_not_fit_the_new_release_stops_the_job_at_its_start(site, newer, tmp_path):
@@ -149,5 +150,5 @@ def test_a_shipped_catalogue_that_does_not_fit_the_new_release_stops_the_job_at_
     planned = plan(tmp_path, MODEL_SIZE="qwen3_30b_a3b-smoke", JOB_TOTAL_GPUS="1")
     assert planned.function is not None
     refused = newer.train(tmp_path / "run", document(planned, str(tmp_path)), expect=3)
-    assert f"this Megatron-Bridge (0.9.1) has no performance recipe {planned.function.name}" in refused.log
-    assert "plan with a catalogue of this engine" in refused.log
+    said = refused.log[refused.log.index("llmb_train: error: ") :]
+    assert ("0.9.1" in said, planned.function.name in said, "catalogue" in said) == (True, True, True)

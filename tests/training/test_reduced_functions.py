@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def test_a_family_trains(reference: Reference, family: str) -> None:
     assert whole.steps[4].loss < whole.steps[1].loss
     assert "throughput per GPU (TFLOP/s/GPU)" in whole.steps[3].text
     assert whole.manifest["megatron_bridge"].startswith("0.6.")
-    assert f"LLMB notice: a reduced copy of {FUNCTIONS[family]['name']}: 4 layers" in whole.log
+    assert re.search(rf"(?m)^LLMB notice: .*\b{FUNCTIONS[family]['name']}\b.*\b4 layers\b", whole.log)
     if family == "deepseek_v3":
         assert "mtp_1 loss: " in whole.log
 
@@ -140,9 +141,9 @@ def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(functio
     job = make_function_job("llama3_8b")
     job["function"]["columns"]["mbs"] = 77
     run = functions_engine.train(tmp_path, job, expect=3)
-    assert "setting" in run.log
-    assert f"{job['function']['name']}: mbs  77       1" in run.log
-    assert "plan with a catalogue made in this engine (this one is of Megatron-Bridge 0.6.2)" in run.log
+    assert re.search(rf"\b{job['function']['name']}\b.*\bmbs +77 +1\b", run.log), "planned, resolved"
+    assert "catalogue" in run.log
+    assert "0.6.2" in run.log
     assert not run.steps
 
 
@@ -150,5 +151,5 @@ def test_what_a_cpu_cannot_train_is_refused_before_torch_is_imported(functions_e
     """``test_refusals.py`` has the others."""
     job = make_function_job() | {"family": "nemotron_3_nano"}
     run = functions_engine.train(tmp_path, job, expect=2)
-    assert "nemotron_3_nano has Mamba layers, whose scan is a CUDA kernel: it cannot be trained" in run.log
+    assert re.search(r"^llmb_train: error: .*\bnemotron_3_nano\b.*\bMamba\b", run.log, re.MULTILINE)
     assert "LLMB manifest" not in run.log

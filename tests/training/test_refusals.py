@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from llmb_train import refusals, settings
 from llmb_train.engine import RELEASES, Engine, source_has_word
 from llmb_train.errors import JobError
 from llmb_train.job import Job, parse_job
+from support.texts import Texts
 
 GPU = Engine(device="cuda", transformer_engine=True)
 GPU_ALONE = Engine(device="cuda", transformer_engine=False)
@@ -31,11 +33,10 @@ def refusal(name: str = "llama3", **changes: Any) -> str:
 def test_experts_that_are_gathered_late_are_named_in_the_log() -> None:
     """Only if there are experts and parameters are gathered in the optimizer step."""
     layout = {"world_size": 64, "batch": {"gbs": 64}}
-    late = "gathered one update late"
     for family, pipeline, noted in (("grok1", 2, True), ("grok1", None, False), ("llama3", 2, False)):
         moe = {"ep": 4} if family == "grok1" else {}
         job = make_job(family, **ON_GPU, **layout, parallelism={"pp": 2, "vp": pipeline, **moe})
-        assert any(late in line for line in refusals.notices(parse_job(job), GPU)) is noted
+        assert any("experts" in line for line in refusals.notices(parse_job(job), GPU)) is noted
 
 
 GRAPHS = {"performance": {"cuda_graph": True}}
@@ -73,9 +74,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 def test_graphs_of_single_layers_are_refused_where_the_source_refuses_them(sources, engine):
     sources(OF_0_6)
     message = refusal("grok1", engine=engine, **GRAPHS)
-    assert (
-        f"Megatron-Bridge {engine} has megatron-core's own CUDA graphs for whole iterations only, and grok1" in message
-    )
+    assert all(name in message for name in (f"Megatron-Bridge {engine} ", "grok1", "CUDA_GRAPH=false"))
     refusals.check(parse_job(make_job("llama3", **ON_GPU, engine=engine, **GRAPHS)), GPU)
 
 
@@ -103,24 +102,22 @@ def test_fields_have_the_names_that_the_source_has(sources, files, implementatio
 OFFLOAD, CAPTURED = {"offload_layers": 1}, {"cuda_graph": True}
 
 
-@pytest.mark.parametrize(("engine", "where"), [(CPU, "a CPU"), (GPU_ALONE, "a GPU without Transformer Engine")])
+@pytest.mark.parametrize("engine", [CPU, GPU_ALONE], ids=["cpu", "gpu"])
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "setting"),
     [
-        ({"precision": FP8}, ("fp8 is not available on {}: the run would silently use bf16", "set DTYPE=bf16")),
-        ({"performance": CAPTURED}, ("CUDA graphs are not available on {}", "set CUDA_GRAPH=false")),
-        ({"performance": OFFLOAD}, ("activation offload is not available on {}", "set OFFLOAD_LAYERS=0")),
-        (
-            {"parallelism": {"fsdp": True}, "checkpoint": {"save": "/c"}},
-            ("Megatron-FSDP cannot save or load a checkpoint on {}", "set FSDP=false, or run without checkpoints"),
-        ),
+        ({"precision": FP8}, "DTYPE=bf16"),
+        ({"performance": CAPTURED}, "CUDA_GRAPH=false"),
+        ({"performance": OFFLOAD}, "OFFLOAD_LAYERS=0"),
+        ({"parallelism": {"fsdp": True}, "checkpoint": {"save": "/c"}}, "FSDP=false"),
     ],
+    ids=["fp8", "graphs", "offload", "sharded checkpoints"],
 )
-def test_what_needs_transformer_engine_is_refused_without_it(engine, where, changes, words):
+def test_what_needs_transformer_engine_is_refused_without_it(texts, engine, changes, setting):
     device = ON_GPU if engine.device == "cuda" else {}
-    with pytest.raises(JobError) as caught:
+    with texts.raises(JobError) as caught:
         refusals.check(parse_job(make_job(**device, **changes)), engine)
-    assert all(word.format(where) in str(caught.value) for word in words), caught.value
+    assert f" {setting}" in caught.value.remedy
     refusals.check(parse_job(make_job(**ON_GPU, **changes)), GPU)
     for alone in ({}, {"parallelism": {"fsdp": True}}, {"checkpoint": {"save": "/c"}}):
         refusals.check(parse_job(make_job(**device, **alone)), engine)
@@ -132,36 +129,23 @@ def named(family: str, of: str, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("job", "engine", "words"),
+    ("job", "engine"),
     [
-        (named("llama3_8b", "peft", checkpoint={"load": "/nowhere"}), GPU, ("there is no checkpoint in /nowhere",)),
-        (named("nemotronh_56b", "pretrain"), CPU, ("has Mamba layers", "on a CPU", "train it in the recipe's cont")),
-        (named("qwen3_next_80b_a3b", "pretrain"), CPU, ("has gated delta nets, whose kernels",)),
-        (
-            named("qwen35_vl_35b_a3b", "pretrain"),
-            CPU,
-            ("has gated delta nets, whose kernels are for GPUs, and a vision",),
-        ),
-        (named("qwen3_vl_30b_a3b", "pretrain"), CPU, ("has a vision encoder and image data",)),
-        (named("glm51", "sft"), CPU, ("has sparse attention",)),
-        (named("deepseek_v4_pro", "pretrain"), CPU, ("has sparse attention",)),
-        (named("wan_14b", "pretrain"), GPU_ALONE, ("has a video diffusion model", "on a GPU without Transformer")),
-        (
-            named("llama3_8b", "pretrain", function={"reduced": None}),
-            CPU,
-            ("is too large for a CPU", "set MODEL_SIZE to the model's smoke size"),
-        ),
-        (
-            named("llama3_8b", "pretrain", **ON_GPU, parallelism={"fsdp": True}),
-            GPU_ALONE,
-            ("has not been tried with reduced copies on a GPU without", "set FSDP=false"),
-        ),
+        pytest.param(named("llama3_8b", "peft", checkpoint={"load": "/nowhere"}), GPU, id="no checkpoint"),
+        pytest.param(named("nemotronh_56b", "pretrain"), CPU, id="nemotronh_56b"),
+        pytest.param(named("qwen3_next_80b_a3b", "pretrain"), CPU, id="qwen3_next_80b_a3b"),
+        pytest.param(named("qwen35_vl_35b_a3b", "pretrain"), CPU, id="qwen35_vl_35b_a3b"),
+        pytest.param(named("qwen3_vl_30b_a3b", "pretrain"), CPU, id="qwen3_vl_30b_a3b"),
+        pytest.param(named("glm51", "sft"), CPU, id="glm51"),
+        pytest.param(named("deepseek_v4_pro", "pretrain"), CPU, id="deepseek_v4_pro"),
+        pytest.param(named("wan_14b", "pretrain"), GPU_ALONE, id="wan_14b"),
+        pytest.param(named("llama3_8b", "pretrain", function={"reduced": None}), CPU, id="too large"),
+        pytest.param(named("llama3_8b", "pretrain", **ON_GPU, parallelism={"fsdp": True}), GPU_ALONE, id="sharded"),
     ],
 )
-def test_a_function_that_this_engine_cannot_train_is_refused(job: Any, engine: Engine, words: tuple[str, ...]) -> None:
-    with pytest.raises(JobError) as caught:
+def test_a_function_that_this_engine_cannot_train_is_refused(texts: Texts, job: Any, engine: Engine) -> None:
+    with texts.raises(JobError):
         refusals.check(job, engine)
-    assert all(word in str(caught.value) for word in words), caught.value
     if job.checkpoint.load is None and not job.adapters:
         refusals.check(job, GPU)
 
@@ -171,10 +155,9 @@ def test_adapters_are_for_transformer_engines_layers_only(tmp_path: Any) -> None
     (tmp_path / "iter_0000007" / "__0_0.distcp").touch()
     job = named("llama3_8b", "peft", checkpoint={"load": str(tmp_path / "iter_0000007")})
     refusals.check(job, GPU)
-    with pytest.raises(
-        JobError, match="which Megatron-Bridge puts on Transformer Engine's layers only\n  -> train it in"
-    ):
+    with pytest.raises(JobError, match="adapters") as caught:
         refusals.check(job, CPU)
+    assert "container" in caught.value.remedy
 
 
 def test_a_model_that_modelopt_changed_is_not_loaded_without_it(tmp_path: Path) -> None:
@@ -184,7 +167,7 @@ def test_a_model_that_modelopt_changed_is_not_loaded_without_it(tmp_path: Path) 
     job = parse_job(make_job(checkpoint={"load": str(checkpoint)}))
     refusals.check(job, CPU)
     (checkpoint / "modelopt_state").mkdir()
-    with pytest.raises(JobError, match="quantized, pruned or distilled, and there is no ModelOpt on a CPU"):
+    with pytest.raises(JobError, match="ModelOpt"):
         refusals.check(job, CPU)
     refusals.check(job, GPU)
 
@@ -199,8 +182,8 @@ def test_a_profile_ends_with_the_run_or_before() -> None:
     profile = {"tool": "nsys", "start": 3, "ranks": None}
     refusals.check(parse_job(make_job(**ON_GPU, profile={**profile, "stop": 5})), GPU)
     message = refusal(profile={**profile, "stop": 6})
-    assert "the profile stops at step 6, but the run ends at step 5" in message
-    assert "set PROFILE_STOP_STEP to the last step or an earlier one" in message
+    assert re.findall(r"\d+", message) == ["6", "5"]
+    assert "PROFILE_STOP_STEP" in message
 
 
 @pytest.fixture
@@ -214,44 +197,33 @@ TORCH = {"profile": {"tool": "torch", "start": 1, "stop": 2, "ranks": None}}
 
 
 @pytest.mark.parametrize(
-    ("job", "engine", "beginnings"),
+    ("job", "engine", "notices"),
     [
-        (make_job(**ON_GPU), GPU, []),
-        (make_job(**ON_GPU, **NSYS), GPU, []),
-        (make_job(**ON_GPU), GPU_ALONE, ["no Transformer Engine: megatron-core's local layers, bf16 only"]),
-        (make_job(), CPU, ["trained on a CPU"]),
-        (make_job(**TORCH), CPU, ["trained on a CPU"]),
-        (make_job(**NSYS), CPU, ["trained on a CPU", "nsys starts its capture on a CUDA call"]),
-        (
-            make_job("grok1", **ON_GPU, performance={"moe_routing": "balanced"}),
-            GPU,
-            ["MoE routing is dropless and force-balanced"],
-        ),
-        (make_function_job(**ON_GPU, function={"reduced": None}), GPU, []),
-        (make_function_job(**ON_GPU), GPU, ["a reduced copy of {}: 4 layers, hidden size 128; its structure"]),
-        (
-            make_function_job("deepseek_v3"),
-            CPU,
-            [
-                "trained on a CPU",
-                "a reduced copy of {}: 4 layers, hidden size 128, 4 experts; its",
-                "trained with torch",
-            ],
-        ),
+        pytest.param(make_job(**ON_GPU), GPU, 0, id="gpu"),
+        pytest.param(make_job(**ON_GPU, **NSYS), GPU, 0, id="gpu, nsys"),
+        pytest.param(make_job(**ON_GPU), GPU_ALONE, 1, id="gpu alone"),
+        pytest.param(make_job(), CPU, 1, id="cpu"),
+        pytest.param(make_job(**TORCH), CPU, 1, id="cpu, torch's profiler"),
+        pytest.param(make_job(**NSYS), CPU, 2, id="cpu, nsys"),
+        pytest.param(make_job("grok1", **ON_GPU, performance={"moe_routing": "balanced"}), GPU, 1, id="gpu, balanced"),
+        pytest.param(make_function_job(**ON_GPU, function={"reduced": None}), GPU, 0, id="gpu, whole function"),
+        pytest.param(make_function_job(**ON_GPU), GPU, 1, id="gpu, reduced function"),
+        pytest.param(make_function_job("deepseek_v3"), CPU, 3, id="cpu, reduced function"),
     ],
 )
 @pytest.mark.usefixtures("tested_versions")
-def test_the_log_says_what_its_reader_must_know(job: dict[str, Any], engine: Engine, beginnings: list[str]) -> None:
+def test_the_log_says_what_its_reader_must_know(
+    texts: Texts, job: dict[str, Any], engine: Engine, notices: int
+) -> None:
     said = refusals.notices(parse_job(job), engine)
-    name = job["function"]["name"] if "function" in job else ""
-    assert [line.startswith(words.format(name)) for line, words in zip(said, beginnings, strict=True)] == [True] * len(
-        beginnings
-    )
+    assert len(said) == notices
+    if said:
+        texts("\n".join(said))
 
 
 def test_untested_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"megatron-bridge": "0.3.1", "megatron-core": None}
     monkeypatch.setattr(refusals, "package_version", versions.get)
     (line,) = refusals.notices(parse_job(make_job(**ON_GPU)), GPU)
-    assert line.startswith("megatron-core (of unknown version): LLMB's settings are not tested with it")
+    assert line.startswith("megatron-core ")
     assert RELEASES[0].bridge == "0.3"

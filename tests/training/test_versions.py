@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,17 +95,18 @@ def test_a_newer_release_goes_on_to_torch_with_whatever_core_it_has(tmp_path, ma
         (
             "0.7",
             (0, 8, 0, ""),
-            ("the job is planned for Megatron-Bridge 0.7; here is megatron-bridge 0.8.0", "=0.8 plans"),
+            ["0.7", "0.8.0", "LLMB_ENGINE=0.8"],
         ),
-        ("0.7", (0, 6, 0, ""), ("0.7; here is megatron-bridge 0.6.0", "use an image with that")),
-        ("0.6", (0, 7, 0, ""), ("written for megatron-bridge 0.6.x", "LLMB_ENGINE=0.7 plans the job for this one")),
+        ("0.7", (0, 6, 0, ""), ["0.7", "0.6.0"]),
+        ("0.6", (0, 7, 0, ""), ["0.6.x", "0.7.0", "LLMB_ENGINE=0.7"]),
     ],
 )
 def test_a_newer_release_is_refused_where_the_job_was_planned_for_another(tmp_path, engine, bridge, words):
     job = make_job("8b", device="cuda", gpu_type="h100", world_size=2, engine=engine)
     done = start(container(tmp_path, bridge, (0, 19, 0, "")), job=job)
     assert (done.returncode, done.stdout) == (3, "")
-    assert all(one in done.stderr for one in words)
+    assert re.findall(r"(?:LLMB_ENGINE=)?\b0\.[678](?:\.\w+)?", done.stderr)[: len(words)] == words
+    assert ("LLMB_ENGINE=" in done.stderr) == ("LLMB_ENGINE=" in words[-1])
 
 
 @pytest.mark.parametrize("check", ["on", "off"])
@@ -128,7 +130,8 @@ def test_a_job_that_names_a_function_wants_the_release_that_has_functions(tmp_pa
     job = make_function_job(device="cuda", gpu_type="h100", world_size=2)
     done = start(container(tmp_path, *FITTING), job=job)
     assert (done.returncode, done.stdout) == (3, "")
-    assert "written for megatron-bridge 0.6.x, megatron-core 0.19.x; here is megatron-bridge 0.3.1" in done.stderr
+    wanted, here = done.stderr.index("megatron-bridge 0.6.x"), done.stderr.index("megatron-bridge 0.3.1")
+    assert wanted < here
     assert FUNCTIONS.container in done.stderr
 
 
@@ -142,22 +145,23 @@ def test_a_job_that_names_a_function_wants_the_release_that_has_functions(tmp_pa
 def test_the_other_cpu_engine_is_refused_with_the_one_that_fits(tmp_path, make, bridge, core, needs):
     done = start(container(tmp_path, bridge, core), job=make() | {"world_size": 2})
     assert (done.returncode, done.stdout) == (3, "")
-    assert f"needs Megatron-Bridge {needs.bridge}.x; this Python has {bridge[0]}.{bridge[1]}" in done.stderr
+    assert re.findall(r"\b0\.[36]\b", done.stderr)[:2] == [needs.bridge, f"{bridge[0]}.{bridge[1]}"]
     assert f"venvs/{needs.environment} " in done.stderr
 
 
 def test_a_megatron_that_the_patches_were_not_tried_with_is_refused_on_a_cpu(tmp_path: Path) -> None:
     done = start(container(tmp_path, (0, 3, 1, ""), (0, 99, 0, "")), job=make_job() | {"world_size": 2})
     assert (done.returncode, done.stdout) == (3, "")
-    assert "megatron-core 0.99.0 cannot train on a CPU" in done.stderr
-    assert "install megatron-core==0.16.1" in done.stderr
+    assert "megatron-core 0.99.0" in done.stderr
+    assert "megatron-core==0.16.1" in done.stderr
 
 
 def test_without_megatron_bridge_the_remedy_is_named(tmp_path: Path) -> None:
     """In this Python (the tool's), there is no engine at all."""
     done = start(tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (3, False)
-    assert "Megatron-Bridge is not installed in this Python\n  -> run inside the recipe's container" in done.stderr
+    assert "Megatron-Bridge" in done.stderr
+    assert "container" in done.stderr.partition("\n  -> ")[2]
 
 
 def test_the_container_that_fits_is_the_recipes() -> None:

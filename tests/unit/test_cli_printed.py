@@ -75,10 +75,7 @@ def test_the_table_of_results(cli: Cli) -> None:
         *(good, "128", "5.742", "91316", "1800.60", "36.75", "33.40", "126.75", "+0.0"),
         shorten(record.paths.name, 44),
     ]
-    assert [cells(second)[0], cells(second)[-1]] == [
-        bad,
-        "failed: the log ends at iteration 49 of 50 (FAILED)",
-    ]
+    assert (cells(second)[0], re.findall(r"\d+|FAILED", cells(second)[-1])) == (bad, ["49", "50", "FAILED"])
     numbers = ("GPUs", "step s", "tokens/s", "TFLOPS/GPU", "log MFU %", "days/1T", "vs. reference %")
     for title in numbers:
         assert first[header.index(title) + len(title) - 1].isdigit(), f"{title} is aligned to the right"
@@ -152,7 +149,7 @@ def test_baselines_as_a_table_and_as_json(cli: Cli) -> None:
 def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
     one, other = (make_run(cli.install, log=steady_log(value)).paths for value in (5000, 6000))
     answer, _, _, *lines = cli("compare", one.run_id, other.run_id).out.splitlines()
-    assert answer.startswith("B's steps take 20.0 % more time")
+    assert re.match(r"B\b.*\b20\.0 %", answer)
     assert cells(lines[0]) == ["first run", "successful", "step s", "steady s", "tokens/s"]
     assert cells(lines[1]) == ["A", one.name, "1 of 1", "5.000", "5.000", "104858"]
     assert cells(lines[2]) == ["B", other.name, "1 of 1", "6.000", "6.000", "87381"]
@@ -347,7 +344,7 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
 
     monkeypatch.setattr("llmb_run.starting.submitting.submit", submit)
     assert cli("retry", run, "--without-failed", "--exclude", "x7").status == 0
-    assert started == [("x7", {"gpu3": "down or drained", "gpu4": "down or drained"})]
+    assert [(given, list(left_out)) for given, left_out in started] == [("x7", ["gpu3", "gpu4"])]
     assert "--nodes=gpu[1-8] --states=down,drain,fail,no_respond" in slurm.asked.read_text()
 
 

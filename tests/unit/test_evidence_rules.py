@@ -34,18 +34,24 @@ def test_healthy_nodes_and_none_at_all_have_no_finding(plan: JobPlan) -> None:
     assert said(plan) == []
 
 
-def test_files_that_cannot_be_read_count_as_nodes(plan: JobPlan) -> None:
-    assert said(plan, node("a"), unreadable=("b.json",)) == [("unreadable", "note", "damaged files in nodes/: b.json")]
-    assert said(plan, node("a")) == [("missing-nodes", "note", "1 of 2 nodes left a record")]
-    assert ("unreadable", "note", "damaged files in nodes/: b.json") in said(plan, unreadable=("b.json",))
+def kinds(found: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    """Of each finding what it is and how bad."""
+    return [(kind, severity) for kind, severity, _ in found]
+
+
+def test_files_that_cannot_be_read_count_as_nodes(plan: JobPlan, texts: Texts) -> None:
+    unreadable, missing = said(plan, node("a"), unreadable=("b.json",)), said(plan, node("a"))
+    assert (kinds(unreadable), kinds(missing)) == ([("unreadable", "note")], [("missing-nodes", "note")])
+    texts(unreadable[0][2])
+    texts(missing[0][2])
+    assert unreadable[0] in said(plan, unreadable=("b.json",))
 
 
 def test_problems_come_before_notes(plan: JobPlan) -> None:
     odd = node("b", machine=HostFacts(kernel="5.4", driver="550"))
-    assert said(plan, node("a"), node("c"), odd) == [
-        ("different-driver", "problem", "driver 550 on b; elsewhere 580"),
-        ("different-kernel", "note", "kernel 5.4 on b; elsewhere 6.8"),
-    ]
+    found = said(plan, node("a"), node("c"), odd)
+    assert kinds(found) == [("different-driver", "problem"), ("different-kernel", "note")]
+    assert [re.findall(r"\bb\b|[\d.]+", text) for *_, text in found] == [["550", "b", "580"], ["5.4", "b", "6.8"]]
 
 
 def test_the_driver_is_what_the_tool_said_or_else_the_system(plan: JobPlan, texts: Texts) -> None:
@@ -55,9 +61,9 @@ def test_the_driver_is_what_the_tool_said_or_else_the_system(plan: JobPlan, text
 
 def test_another_nccl_is_a_problem(plan: JobPlan) -> None:
     odd = node("b", nccl=msgspec.structs.replace(IB, version="2.20.5"))
-    assert said(plan, node("a"), node("c"), odd) == [
-        ("different-nccl", "problem", "NCCL 2.20.5 on b; elsewhere 2.27.3")
-    ]
+    ((kind, severity, text),) = said(plan, node("a"), node("c"), odd)
+    assert (kind, severity) == ("different-nccl", "problem")
+    assert re.findall(r"\bb\b|[\d.]+", text) == ["2.20.5", "b", "2.27.3"]
 
 
 def test_what_is_found_on_a_node_is_not_said_of_one_whose_name_is_a_word_of_it(plan: JobPlan) -> None:
@@ -68,7 +74,8 @@ def test_what_is_found_on_a_node_is_not_said_of_one_whose_name_is_a_word_of_it(p
 
 def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan, texts: Texts) -> None:
     empty = {"before": Snapshot(missing="no nvidia-smi"), "load": Snapshot(), "after": Snapshot()}
-    assert said(plan, node("a"), node("b", **empty)) == [("no-gpu-facts", "note", "no GPU data from b (no nvidia-smi)")]
+    ((kind, severity, text),) = said(plan, node("a"), node("b", **empty))
+    assert (kind, severity, "b (no nvidia-smi)" in text) == ("no-gpu-facts", "note", True)
     texts(said(plan, node("a"), node("b", **{**empty, "before": Snapshot()}))[0][2])
 
 
@@ -86,15 +93,15 @@ def test_other_gpus_than_planned(plan: JobPlan, planned: str, product: str, foun
     look = Snapshot(time=1000.0, gpus=tuple(gpu(index, product=product) for index in range(8)))
     nodes = Nodes((node("a", before=look, load=look, after=look),))
     findings = find(needs_of_run(msgspec.structs.replace(plan, gpu_type=planned)), nodes)
-    text = f"planned for {planned.upper()}, but the GPUs are {product}: MFU and reference are for another GPU"
-    assert [item.text for item in findings if item.kind == "other-gpu"] == ([text] if found else [])
+    told = [item.text for item in findings if item.kind == "other-gpu"]
+    assert [(planned.upper() in text, product in text) for text in told] == ([(True, True)] if found else [])
 
 
-def test_fewer_gpus_than_planned(plan: JobPlan) -> None:
+def test_fewer_gpus_than_planned(plan: JobPlan, texts: Texts) -> None:
     few = [Snapshot(time=at, gpus=gpus(count=7)) for at in (1000.0, 1100.0, 2000.0)]
-    assert said(plan, node("a"), node("b", before=few[0], load=few[1], after=few[2])) == [
-        ("fewer-gpus", "problem", "fewer GPUs than planned: b has 7 of 8")
-    ]
+    found = said(plan, node("a"), node("b", before=few[0], load=few[1], after=few[2]))
+    assert kinds(found) == [("fewer-gpus", "problem")]
+    texts(found[0][2])
 
 
 @pytest.mark.parametrize(
@@ -202,39 +209,34 @@ LINK = {"pcie_width_max": "16x", "pcie_generation_max": 5.0}
 
 
 @pytest.mark.parametrize(
-    ("start", "load", "kind", "text"),
+    ("start", "load", "kind"),
     [
-        (BOOST, WORKING, "locked-clock", "1700 MHz of 1980 under load, constant, and no throttle reason reported"),
-        (BOOST, {**WORKING, "throttle": ("sw_power_cap",)}, "", ""),
-        (
-            BOOST,
-            {**WORKING, "throttle": ("applications_clocks_setting",)},
-            "locked-clock",
-            "1700 MHz of 1980 under load",
+        pytest.param(BOOST, WORKING, "locked-clock", id="slow"),
+        pytest.param(BOOST, {**WORKING, "throttle": ("sw_power_cap",)}, "", id="throttled"),
+        pytest.param(BOOST, {**WORKING, "throttle": ("applications_clocks_setting",)}, "locked-clock", id="set slow"),
+        pytest.param(BOOST, {**WORKING, "sm_mhz": 1935.0}, "", id="almost"),
+        pytest.param(BOOST, {**WORKING, "utilization": None}, "", id="idle"),
+        pytest.param({}, WORKING, "", id="no clock"),
+        pytest.param(
+            {"application_mhz": 1200.0, "default_application_mhz": 1980.0}, {}, "locked-clock", id="application clock"
         ),
-        (BOOST, {**WORKING, "sm_mhz": 1935.0}, "", ""),
-        (BOOST, {**WORKING, "utilization": None}, "", ""),
-        ({}, WORKING, "", ""),
-        (
-            {"application_mhz": 1200.0, "default_application_mhz": 1980.0},
-            {},
-            "locked-clock",
-            "application clock 1200 MHz of 1980",
+        pytest.param({"power_limit_w": 600.0, "default_power_limit_w": 700.0}, {}, "power-limit", id="power"),
+        pytest.param({"power_limit_w": 699.5, "default_power_limit_w": 700.0}, {}, "different-gpu", id="almost power"),
+        pytest.param(LINK, {"pcie_width": "8x", "pcie_generation": 3.0}, "pcie", id="narrow"),
+        pytest.param(LINK, {"pcie_width": "16x", "pcie_generation": 5.0}, "", id="wide"),
+        pytest.param(LINK, {}, "", id="link"),
+        pytest.param({"fabric": "In Progress", "fabric_status": "Success"}, {}, "fabric", id="fabric in progress"),
+        pytest.param(
+            {"fabric": "Completed", "fabric_status": "Insufficient Resources"}, {}, "fabric", id="fabric refused"
         ),
-        ({"power_limit_w": 600.0, "default_power_limit_w": 700.0}, {}, "power-limit", "600 W of 700 W"),
-        ({"power_limit_w": 699.5, "default_power_limit_w": 700.0}, {}, "different-gpu", ""),
-        (LINK, {"pcie_width": "8x", "pcie_generation": 3.0}, "pcie", "8x of 16x, generation 3 of 5"),
-        (LINK, {"pcie_width": "16x", "pcie_generation": 5.0}, "", ""),
-        (LINK, {}, "", ""),
-        ({"fabric": "In Progress", "fabric_status": "Success"}, {}, "fabric", "In Progress, Success"),
-        ({"fabric": "Completed", "fabric_status": "Insufficient Resources"}, {}, "fabric", "Completed, Insufficient"),
-        ({"fabric": "Completed"}, {}, "", ""),
+        pytest.param({"fabric": "Completed"}, {}, "", id="fabric"),
     ],
 )
-def test_what_is_wrong_with_a_gpu_by_itself(plan, start, load, kind, text):
+def test_what_is_wrong_with_a_gpu_by_itself(plan, start, load, kind, texts):
     found = said(plan, node("a"), node("b", **lasting(start, load)))
-    assert [(item[0], item[1]) for item in found] == ([(kind, "problem")] if kind else [])
-    assert all("b GPU 3" in item[2] and text in item[2] for item in found)
+    assert kinds(found) == ([(kind, "problem")] if kind else [])
+    for *_, text in found:
+        texts(text)
 
 
 def test_a_link_that_all_gpus_have_may_be_the_platforms(plan: JobPlan) -> None:
@@ -289,18 +291,19 @@ def test_clocks_that_were_held_down(plan: JobPlan, looks: dict[str, Any], text: 
     assert said(plan, node("a"), node("b", **looks)) == expected
 
 
-def test_the_power_limit_is_worth_knowing_from_one_hundredth_of_the_time(plan: JobPlan) -> None:
+def test_the_power_limit_is_worth_knowing_from_one_hundredth_of_the_time(plan: JobPlan, texts: Texts) -> None:
     assert said(plan, node("a"), node("b", **grown("sw_power_cap", 9.9))) == []
-    assert said(plan, node("a", **grown("sw_power_cap", 10)), node("b", **grown("sw_power_cap", 400))) == [
-        ("power-cap", "note", "2 GPUs were at their power limit, for up to 40 % of the time")
-    ]
+    found = said(plan, node("a", **grown("sw_power_cap", 10)), node("b", **grown("sw_power_cap", 400)))
+    assert kinds(found) == [("power-cap", "note")]
+    texts(found[0][2])
 
 
-def test_memory_errors_of_all_kinds(plan: JobPlan) -> None:
+def test_memory_errors_of_all_kinds(plan: JobPlan, texts: Texts) -> None:
     bad = {"uncorrected": 2.0, "rows_pending": "Yes", "rows_failed": "Yes"}
-    words = "2 uncorrectable errors, rows to remap at the next reset, remapping rows failed"
     after = Snapshot(time=2000.0, gpus=gpus(bad))
-    assert said(plan, node("a"), node("b", after=after)) == [("ecc", "problem", f"memory errors: b GPU 3 ({words})")]
+    found = said(plan, node("a"), node("b", after=after))
+    assert kinds(found) == [("ecc", "problem")]
+    texts(found[0][2])
     fine = {"uncorrected": 0.0, "rows_pending": "No", "rows_failed": "No"}
     assert said(plan, node("a"), node("b", after=Snapshot(time=2000.0, gpus=gpus(fine)))) == []
     before = Snapshot(time=1000.0, gpus=gpus(bad))
@@ -323,7 +326,7 @@ def test_without_gpus_only_what_all_nodes_have_is_compared(plan: JobPlan) -> Non
 # The account
 
 
-def test_an_account_is_two_lines() -> None:
+def test_an_account_is_two_lines(texts: Texts) -> None:
     account = NodeSummary(
         nodes=2,
         gpus="8 x H100",
@@ -336,10 +339,8 @@ def test_an_account_is_two_lines() -> None:
         power_w=640.6,
         findings=(NodeFinding("ecc", "problem", "x"),),
     )
-    assert account.lines() == [
-        "2 nodes, 8 x H100, 641 W each under load, EPYC",
-        "driver 580, CUDA 13.0, NCCL 2.27.3, kernel 6.8, network IB",
-    ]
+    assert len(account.lines()) == 2
+    texts("\n".join(account.lines()))
 
 
 def test_what_is_not_known_is_left_out_of_it() -> None:

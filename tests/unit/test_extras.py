@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from llmb_common.measured.measure import measure_run
@@ -41,42 +42,36 @@ def resumed_run(install: Path, earlier: RunRecord, log: str = "", **variables: s
     return make_run(install, log=found, variables={**PUBLISHED, "LOAD_CHECKPOINT_PATH": str(source), **variables})
 
 
-def test_saved_checkpoints_are_told_with_step_time_and_size(tmp_path: Path) -> None:
+def test_saved_checkpoints_are_told_with_step_time_and_size(tmp_path: Path, texts: Texts) -> None:
     record = saving_run(tmp_path)
     found = extras_of(record)
     assert [(item.step, item.seconds, item.bytes) for item in found.saved] == [
         (25, 4.89061, None),
         (50, None, 2_000_000),
     ]
-    name = record.plan.experiment_name
-    assert found.lines() == [
-        f"saved the checkpoint of step 25 in 4.9 s, deleted since: {name}/checkpoints/iter_0000025",
-        f"saved the checkpoint of step 50, 2 MB: {name}/checkpoints/iter_0000050",
-    ]
+    texts("\n".join(found.lines()), mask=record.plan.experiment_name)
 
 
 def test_of_many_checkpoints_the_newest_are_told(tmp_path: Path) -> None:
     log = "".join(mbridge_line(index) + saved_line(index) for index in range(1, 51))
     lines = extras_of(make_run(tmp_path, log=log, variables=SAVING)).lines()
-    assert [line.partition(",")[0] for line in lines[:3]] == [f"saved the checkpoint of step {n}" for n in (48, 49, 50)]
-    assert lines[3:] == ["and 47 checkpoints before, from step 1 on"]
+    assert [re.findall(r"\d+", line)[0] for line in lines[:3]] == ["48", "49", "50"]
+    assert [re.findall(r"\d+", line) for line in lines[3:]] == [["47", "1"]], "how many before, from which step on"
 
 
-def test_a_loaded_checkpoint_is_told_with_whether_the_loss_goes_on(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_is_told_with_whether_the_loss_goes_on(tmp_path: Path, texts: Texts) -> None:
     earlier = saving_run(tmp_path)
     source = earlier.paths.checkpoints
     (loaded,) = extras_of(resumed_run(tmp_path, earlier)).loaded
     assert (loaded.source, loaded.step, loaded.loss_before, loaded.continued) == (str(source), 50, 6.625521, True)
     anew = extras_of(resumed_run(tmp_path, earlier, steps(51, 100, loss="6.951000E+00")))
     assert [item.continued for item in anew.loaded] == [False]
-    assert anew.lines() == [
-        f"loaded the checkpoint of step 50 from {source}; loss 6.951 at step 51 after 6.626 at step 50: "
-        "IT DOES NOT CONTINUE from there"
-    ]
+    (line,) = anew.lines()
+    texts(line, mask=r"from \S+;")
     earlier.paths.log.unlink()
-    assert extras_of(resumed_run(tmp_path, earlier)).lines() == [
-        f"loaded the checkpoint of step 50 from {source}; loss 6.619 at step 51"
-    ]
+    (line,) = extras_of(resumed_run(tmp_path, earlier)).lines()
+    assert str(source) in line
+    texts(line, mask=r"from \S+;")
 
 
 def test_a_job_that_was_started_again_is_held_against_its_own_log(tmp_path: Path) -> None:
@@ -89,7 +84,8 @@ def test_a_job_that_was_started_again_is_held_against_its_own_log(tmp_path: Path
 def test_a_profile_is_told_with_steps_ranks_files_and_size(tmp_path: Path, texts: Texts) -> None:
     record = make_run(tmp_path, log=steps(1, 50, 50), variables={**PUBLISHED, "ENABLE_PROFILE": "true"})
     ended = extras_of(record)
-    assert ended.lines() == [f"no profile in {record.plan.experiment_name}/nsys_profile"]
+    assert [line.split()[-1] for line in ended.lines()] == [f"{record.plan.experiment_name}/nsys_profile"]
+    assert len(ended.missing) == 1
     assert extras_of(record.with_state("RUNNING")).missing == (), "it may come"
     record.paths.profiles.mkdir(exist_ok=True)
     for rank, size in ((0, 3_000_000), (7, 1_000_000)):
@@ -98,10 +94,11 @@ def test_a_profile_is_told_with_steps_ranks_files_and_size(tmp_path: Path, texts
     texts(line)
 
 
-def test_what_was_asked_for_and_is_not_there_is_told(tmp_path: Path) -> None:
-    assert extras_of(make_run(tmp_path, log=steps(1, 50), variables=SAVING)).lines() == ["no checkpoint was saved"]
+def test_what_was_asked_for_and_is_not_there_is_told(tmp_path: Path, texts: Texts) -> None:
+    unsaved = extras_of(make_run(tmp_path, log=steps(1, 50), variables=SAVING))
     nothing = make_run(tmp_path, variables={**PUBLISHED, "LOAD_CHECKPOINT_PATH": "/nowhere"}, state="FAILED")
-    assert extras_of(nothing).lines() == ["no checkpoint was loaded from /nowhere"]
+    texts("\n".join([*unsaved.lines(), *extras_of(nothing).lines()]))
+    assert (len(unsaved.missing), unsaved.saved) == (1, ())
     assert extras_of(make_run(tmp_path, log=steps(1, 50))).as_dict()["lines"] == [], "nothing was asked for"
 
 
@@ -131,4 +128,4 @@ def test_every_command_says_the_same_of_it(cli: Cli, texts: Texts) -> None:
     assert cli("results", "--json").data["runs"][0]["extras"]["saved"][1]["step"] == 50
     written = cli("report", word).out
     texts(written, about="## ")
-    assert written.count("saved the checkpoint of step") == 2
+    assert [written.count(line.partition(",")[0]) for line in lines] == [1, 1]

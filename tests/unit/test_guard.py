@@ -75,11 +75,9 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(length: int) -> None:
 
 
 def test_an_error_is_told_although_nobody_reads_its_json() -> None:
-    assert without_a_reader("lambda: open('/none'), as_json=True") == (
-        3,
-        "error: /none: No such file or directory\n"
-        "  -> check that it exists, its owner and permissions, and free space\n",
-    )
+    status, said = without_a_reader("lambda: open('/none'), as_json=True")
+    assert (status, said.splitlines()[0]) == (3, "error: /none: No such file or directory")
+    assert said.splitlines()[1].startswith("  -> ")
 
 
 FREE = "  -> free some space, or send it to another file\n"

@@ -284,7 +284,7 @@ def test_ethernet_needs_an_address_of_roce_v2() -> None:
     for name, facts in nodes.items():
         ethernet = tuple(msgspec.structs.replace(p, layer="Ethernet") for p in facts.machine.adapters)
         nodes[name] = part("machine", adapters=ethernet)(old(facts) if name == "n2" else facts)
-    assert [v.reason for v in judge(list(nodes), nodes, needs())] == ["", "no RoCE v2 address on mlx5_1", "", ""]
+    assert [v.reason.split()[-1:] for v in judge(list(nodes), nodes, needs())] == [[], ["mlx5_1"], [], []]
 
 
 def test_of_two_nodes_the_worse_one_fails() -> None:
@@ -306,7 +306,9 @@ def test_what_a_dark_port_says_of_its_rate_is_not_usual() -> None:
     for name, change in {"n2": port("mlx5_1", rate_gbps=200.0), "n3": dark, "n4": dark}.items():
         nodes[name] = change(nodes[name])
     found = {verdict.node: verdict.reason for verdict in judge(list(nodes), nodes, needs()) if verdict.remarks}
-    assert found == {"n2": "mlx5_1 runs at 200 Gbit/s; usual here: 400"}
+    assert {node: re.findall(r"\bmlx5_1\b|\b\d+\b", said) for node, said in found.items()} == {
+        "n2": ["mlx5_1", "200", "400"]
+    }
 
 
 def test_two_nodes_with_fewer_ports_up_than_gpus_are_worth_a_look() -> None:
@@ -359,7 +361,8 @@ def test_without_a_plan_the_nodes_say_what_they_are() -> None:
     found = {v.node: v.status for v in judge(["n1", "n2", "n3"], nodes, Needs())}
     assert found == {"n1": "ok", "n2": "fail", "n3": "ok"}
     dark = {name: whole(nvlink=Nvlink(gpus=(Links(up=17),) * 8))(facts) for name, facts in fleet().items()}
-    assert {v.reason for v in judge(list(dark), dark, Needs())} == {"GPU 0-7: 17 of 18 NVLinks are up"}
+    (said,) = {v.reason for v in judge(list(dark), dark, Needs())}
+    assert re.findall(r"\d+", said) == ["0", "7", "17", "18"], "GPUs, links that are up, of"
 
 
 def test_of_a_log_full_of_trouble_twelve_kinds_are_told() -> None:
@@ -383,12 +386,10 @@ def test_the_reason_is_the_worst_on_one_line() -> None:
     assert with_remarks([long], {"n1": [Remark("x", "fail", "x" * 301)]}) == [long], "not once more"
 
 
-def test_silent_nodes_and_such_without_a_python_fail() -> None:
+def test_silent_nodes_and_such_without_a_python_fail(texts: Texts) -> None:
     found = judge(["n1", "n2", "n3"], {**fleet(nodes=1), "n2": None}, needs())
-    assert [(v.status, *((remark.level, remark.text) for remark in v.remarks)) for v in found[1:]] == [
-        ("silent", ("fail", "no Python 3.6 or newer on the node")),
-        ("silent", ("fail", "no answer in time")),
-    ]
+    assert [(v.status, *(remark.level for remark in v.remarks)) for v in found[1:]] == [("silent", "fail")] * 2
+    texts("\n".join(remark.text for v in found[1:] for remark in v.remarks))
 
 
 def test_a_log_that_cannot_be_read_is_unknown_and_no_fault() -> None:

@@ -154,10 +154,7 @@ def test_an_unknown_workload_has_its_line(texts: Texts) -> None:
 def test_what_is_missing_is_listed_with_its_choices(texts: Texts) -> None:
     with texts.raises(RequestError) as caught:
         complete_answers({"install_path": "/x", "cluster_type": "local"}, RECIPES)
-    gpu, workloads = caught.value.message.splitlines()[1:]
-    assert gpu.startswith("    --gpu-type        GPUs that jobs run on [vr200, ")
-    assert gpu.endswith("h100, cpu]")
-    assert workloads == "    --workloads       names separated by commas, or all"
+    assert [line.split()[0] for line in caught.value.message.splitlines()[1:]] == ["--gpu-type", "--workloads"]
     assert caught.value.code == "missing-answers"
     with texts.raises(RequestError) as caught_in_file:
         complete_answers({"cluster_type": "slurm"}, RECIPES, where="p.yaml")
@@ -170,12 +167,12 @@ def test_what_is_missing_is_listed_with_its_choices(texts: Texts) -> None:
 
 
 def test_a_path_is_judged_as_text_for_what_it_is_used_for(texts: Texts) -> None:
-    assert text_problem(BY_FIELD["install_path"], "/a:b", LOCAL).startswith("it contains a colon")
+    assert "colon" in text_problem(BY_FIELD["install_path"], "/a:b", LOCAL)
     assert text_problem(BY_FIELD["image_folder"], "/a:b", SLURM) == ""
-    assert text_problem(BY_FIELD["install_path"], "/a,b", SLURM).startswith("it contains a comma")
+    assert "comma" in text_problem(BY_FIELD["install_path"], "/a,b", SLURM)
     assert text_problem(BY_FIELD["install_path"], "/a,b", LOCAL) == "", "nothing is mounted"
     for text in ("/a$b", "/a{b", "/a}b"):
-        assert "which setuptools takes for a variable" in text_problem(BY_FIELD["install_path"], text, LOCAL), text
+        assert "setuptools" in text_problem(BY_FIELD["install_path"], text, LOCAL), text
         assert text_problem(BY_FIELD["install_path"], text, {**LOCAL, "gpu_type": "h100"}) == "", "nothing is built"
     assert text_problem(BY_FIELD["install_path"], "/a$1", LOCAL) == ""
     texts(text_problem(BY_FIELD["image_folder"], "/a\nb", SLURM))
@@ -202,7 +199,7 @@ def test_an_engine_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     texts(engine_problem("~/python"))
     python.chmod(0o755)
     assert engine_problem("~/python") == ""
-    assert engine_problem(str(tmp_path)) == f"{tmp_path} is not a program"
+    assert str(tmp_path) in engine_problem(str(tmp_path))
     (found,) = path_problems({"engine_python": str(tmp_path)})
     texts(f"{found.message}\n  -> {found.remedy}")
     assert not path_problems({"engine_python": str(python), "install_path": str(tmp_path), "image_folder": None})

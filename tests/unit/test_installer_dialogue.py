@@ -291,7 +291,7 @@ def test_leaving_keeps_the_answers_for_next_time(talk: Any, tmp_path: Path, text
     kept = json.loads((tmp_path / "state" / "llmb" / "installer-draft.json").read_text())
     assert kept["account"] == "other"
     answers, _, terminal = talk(one_screen=True)
-    assert terminal.asked == [f"Continue with your {len(kept)} answers from last time?", "Go on?"]
+    assert [re.findall(r"\d+", text) for text in terminal.asked] == [[str(len(kept))], []]
     assert (answers.account, terminal.asked.count("Slurm account")) == ("other", 0)
 
 
@@ -357,11 +357,8 @@ def test_paths_are_checked_at_the_prompt(talk: Any, tmp_path: Path, texts: Texts
     file = tmp_path / "file"
     file.touch()
     _, _, terminal = talk(Where_to_install=["/a:b", f"{file}/x", "a\nb", str(tmp_path / "n")])
-    assert terminal.refused[:2] == [
-        "it contains a colon, which separates entries of PYTHONPATH",
-        f"{file} is not a directory",
-    ]
-    assert terminal.refused[2].startswith("it ")
+    assert len(terminal.refused) == 3
+    texts("\n".join(terminal.refused))
     folder = next(text for text in terminal.asked if text.startswith("Where to install"))
     texts(folder)
 
@@ -414,9 +411,10 @@ def test_choices_say_what_slurm_knows_of_them(texts: Texts) -> None:
     assert BY_FIELD["account"].listed(CLUSTER) == {"bench": "bench", "other": "other", OTHER: OTHER}
     assert BY_FIELD["account"].listed(LAPTOP) == {}
     assert BY_FIELD["gpu_partition"].listed(CLUSTER) == {
-        "gpu": "gpu  16 nodes, 8 GPUs each, limit 4:00:00",
+        "gpu": BY_FIELD["cpu_partition"].listed(CLUSTER)["gpu"],
         OTHER: OTHER,
     }
+    texts(BY_FIELD["gpu_partition"].listed(CLUSTER)["gpu"])
     texts(BY_FIELD["cpu_partition"].listed(CLUSTER)["cpu"])
     assert list(BY_FIELD["cpu_partition"].listed(CLUSTER)) == ["gpu", "cpu", OTHER]
     texts(BY_FIELD["cluster_type"].listed(LAPTOP)["local"])

@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_prompt(talk, tmp_path
         Where_to_install=[str(tmp_path / "closed" / "x"), str(tmp_path / "n")],
         Folder_of_container=[str(tmp_path / "closed")],
     )
-    assert terminal.refused == [f"{tmp_path / 'closed'} is not writable"]
+    assert [text.split()[0] for text in terminal.refused] == [str(tmp_path / "closed")]
     assert answers.image_folder == str(tmp_path / "closed"), "images may lie in a folder of somebody else"
 
 

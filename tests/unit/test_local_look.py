@@ -126,9 +126,10 @@ def test_while_its_ranks_live_it_runs_without_its_script(record: RunRecord) -> N
 def test_a_run_of_another_machine_cannot_be_seen_from_here(record: RunRecord) -> None:
     say(record, START)
     found = look(replace(record, process=ended("node7")))
-    assert found == Finding(unknown="it runs on node7, which cannot be seen from here")
+    assert (found, "node7" in found.unknown) == (Finding(unknown=found.unknown), True)
     record.paths.events.unlink()
-    assert look(replace(record, submitter=ended("node7"))) == Finding(unknown="it was started on node7")
+    found = look(replace(record, submitter=ended("node7")))
+    assert (found, "node7" in found.unknown) == (Finding(unknown=found.unknown), True)
 
 
 def test_one_that_has_not_begun_was_interrupted_once_its_submitter_is_gone(record: RunRecord) -> None:
@@ -154,13 +155,11 @@ def refused(record: RunRecord) -> Exception:
     return result
 
 
-def test_a_run_that_is_being_started_is_not_ended_yet(record: RunRecord) -> None:
+def test_a_run_that_is_being_started_is_not_ended_yet(record: RunRecord, texts: Texts) -> None:
     error = refused(record)
     assert isinstance(error, AnswerLost)
-    assert (error.message, error.remedy) == (
-        f"{record.paths.name} is being started",
-        "cancel it again in a few seconds",
-    )
+    assert error.message.startswith(record.paths.name)
+    texts(error.remedy)
 
 
 def test_one_on_another_machine_is_ended_there(record: RunRecord, texts: Texts) -> None:
@@ -249,10 +248,10 @@ def test_a_failure_is_told_with_exit_code_cause_and_the_log(followed: RunRecord,
     script(followed, "echo 'torch.cuda.OutOfMemoryError: CUDA out of memory' >> \"$log\"; exit 7")
     after = start(followed)
     told = failure_of(after)
-    assert re.match(r"the run failed with exit code 7: .*out of memory", told.message)
+    assert re.search(r"\b7\b.*out of memory", told.message)
     texts(told.remedy)
     assert load_record(followed.paths.folder) == after
-    assert (after.state, after.detail, "job" in after.manifest) == ("FAILED", "exit code 7", True)
+    assert (after.state, re.findall(r"\d+", after.detail), "job" in after.manifest) == ("FAILED", ["7"], True)
 
 
 def test_the_job_gets_no_input_and_knows_whose_run_it_is(followed, tmp_path, monkeypatch):
@@ -296,7 +295,7 @@ def test_half_a_line_is_read_when_it_is_whole(followed, monkeypatch, capfd):
     line = step(10)
     while_it_prints(followed, monkeypatch, step(1) + line[:20], line[20:])
     steps = [line.split(",")[0].split("  ")[1] for line in capfd.readouterr().err.splitlines()]
-    assert steps == ["step 1 of 50", "step 10 of 50"]
+    assert [re.findall(r"\d+", step) for step in steps] == [["1", "50"], ["10", "50"]]
 
 
 def test_a_detached_run_is_on_record_with_its_process_and_goes_on(followed: RunRecord) -> None:

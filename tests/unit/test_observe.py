@@ -376,7 +376,7 @@ def test_a_job_that_may_exist_is_not_left_running_in_silence(
     told.sees = lambda record: Finding(unknown=unknown)
     (result,) = end_runs([record])
     assert isinstance(result, AnswerLost)
-    assert result.message == (unknown or f"it is not clear yet whether {record.paths.name} has a job")
+    assert (unknown or record.paths.name) in result.message
     texts(result.remedy)
     assert told.ended == []
 
@@ -437,7 +437,7 @@ def test_a_turn_is_only_ended_when_it_was_just_seen(plan: JobPlan, told: Told, f
     told.sees = lambda record: finding
     (result,) = end_runs([record])
     assert isinstance(result, AnswerLost)
-    assert result.message == (finding.unknown or f"the scheduler does not show {record.paths.name} now")
+    assert (finding.unknown or record.paths.name) in result.message
     assert told.ended == []
 
 

@@ -72,7 +72,7 @@ def test_a_run_has_one_step_time_in_every_table(cli: Cli) -> None:
     (job,) = cli("jobs").out.splitlines()[1:]
     for cells in (row.split(), job.split()):
         assert "5.741" in cells
-    assert "5.741 s a step, " in cli("show", run).out
+    assert re.search(r"\b5\.741 s\b", cli("show", run).out)
     (group,) = cli("results", "--json").data["groups"]
     compared = f"{5.74147 * (1 + group['difference']):.3f}"
     assert compared == "5.841", "the stall is in what is compared"
@@ -190,7 +190,7 @@ def test_runs_of_a_baseline_are_marked(cli: Cli, texts: Texts) -> None:
     cli("baseline", "set", *good)
     later = run_of(cli, 5741.47, 104).paths.run_id
     lines = {row.split()[0]: row for row in runs_of(cli)}
-    assert [lines[run].endswith("in the baseline") for run in (*good, later)] == [True, True, True, False]
+    assert [lines[run].endswith("baseline") for run in (*good, later)] == [True, True, True, False]
     texts(cli("results", "--group").out)
 
 
@@ -221,7 +221,7 @@ def test_a_short_try_beside_a_measured_run_is_no_trouble(cli: Cli) -> None:
     measured = run_of(cli, 5741.47)
     make_run(cli.install, log=steady_log(5741.47, steps=20), variables=PUBLISHED | OWN | {"MAX_STEPS": "20"})
     (line,) = rows_of(cli).values()
-    assert line[-1] == "2, 1 too short"
+    assert re.findall(r"\d+", line[-1]) == ["2", "1"], "of which are too short"
     assert next_of(cli).startswith(f"llmb-run retry {measured.paths.run_id} ")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -256,7 +257,7 @@ def test_how_slow_the_first_steps_of_a_window_may_be(first: float, second: float
     for index, seconds in ((35, first), (36, second), (37, third)):
         iterations[index - 1] = iterations[index - 1]._replace(seconds=seconds + 0.005)
     found = anomalies(timing(iterations), StepTime(10.005, 0.0, count=10))
-    assert any(text.startswith("warm-up reaches into the window") for text in found) is named
+    assert any("warm-up" in text for text in found) is named
 
 
 def test_the_first_step_is_compared_with_the_later_ones(texts: Texts) -> None:
@@ -278,13 +279,15 @@ def test_drift_below_two_per_cent_is_not_worth_a_word(texts: Texts) -> None:
         return said(steps(**first, **last), window=Window(24, 37))
 
     assert drifting(0.019) == ()
-    assert drifting(0.021) == ("steps get slower: +2.1 % from iteration 11 to 50 (clocks, temperature, neighbors?)",)
-    texts(drifting(-0.03)[0])
+    for change in (0.021, -0.03):
+        (told,) = drifting(change)
+        texts(told)
 
 
 def test_skipped_steps_are_counted_and_named() -> None:
     iterations = [item._replace(skipped=item.index in (3, 9)) for item in steps()]
-    assert said(iterations) == ("the optimizer skipped 2 steps (iterations 3, 9)",)
+    (told,) = said(iterations)
+    assert re.findall(r"\d+", told) == ["2", "3", "9"], "how many, which"
 
 
 @pytest.mark.parametrize(("planned", "named"), [(4400.0, False), (4300.0, True), (5800.0, False), (6000.0, True)])
@@ -304,14 +307,14 @@ def test_drift_is_larger_than_four_standard_errors(noise: float, named: bool) ->
     assert (4 * error < 0.3) is named
     assert 5 * error > 0.3
     found = said(timed([*[10.0] * 10, *steady]), window=Window(24, 36))
-    assert any(text.startswith("steps get slower: +3.0 %") for text in found) is named
+    assert any("+3.0 %" in text for text in found) is named
 
 
 @pytest.mark.parametrize(("count", "named"), [(12, True), (11, False)])
 def test_drift_needs_four_steps_on_either_side(count: int, named: bool) -> None:
     steady = [10.0] * 4 + [10.2] * (count - 8) + [10.4] * 4
     found = said(timed([*[10.0] * 10, *steady]), window=Window(15, 18))
-    assert any(text.startswith("steps get slower") for text in found) is named
+    assert any("slower" in text for text in found) is named
 
 
 def test_a_calm_run_one_with_a_spike_and_one_without_tflops_say_no_more_than_they_must(texts: Texts) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from io import FileIO
@@ -131,21 +132,24 @@ def test_how_much_a_loss_may_rise_again(start: float, lowest: float, end: float,
     assert bool(sense(run_of(losses))) is said
 
 
-def test_rules_of_the_loss_are_those_of_mtp_too() -> None:
+def test_rules_of_the_loss_are_those_of_mtp_too(texts: Texts) -> None:
     iterations = with_figures(run_of(falling()), lambda index: {"mtp_loss": 5.0 + index})
-    assert sense(iterations) == ("the MTP loss rises from 7 to 50.5",)
+    (said,) = sense(iterations)
+    texts(said)
 
 
-def test_a_gradient_of_zero_moves_nothing() -> None:
-    assert sense(run_of(falling(), grad_norm=0.0)) == ("the gradient norm is 0 in 50 of 50 steps",)
+def test_a_gradient_of_zero_moves_nothing(texts: Texts) -> None:
+    (said,) = sense(run_of(falling(), grad_norm=0.0))
+    texts(said)
     once = with_figures(run_of(falling()), lambda index: {"grad_norm": 0.0 if index == 7 else 0.6})
     assert sense(once) == ()
     tiny = run_of([0.04 * 0.99**step for step in range(50)], grad_norm=0.0)
     assert sense(tiny) == (), "three decimals are too few for what is left to learn"
 
 
-def test_a_learning_rate_of_zero_moves_nothing() -> None:
-    assert sense(run_of(falling(), learning_rate=0.0)) == ("the learning rate is 0 in 50 of 50 steps",)
+def test_a_learning_rate_of_zero_moves_nothing(texts: Texts) -> None:
+    (said,) = sense(run_of(falling(), learning_rate=0.0))
+    texts(said)
     first = with_figures(run_of(falling()), lambda index: {"learning_rate": 0.0 if index < 3 else 1e-4})
     assert sense(first) == ()
 
@@ -157,10 +161,14 @@ def skipping(steps: range, scale: float) -> list[Iteration]:
 
 
 def test_skipped_steps_are_counted_but_for_the_first_of_a_scaled_loss() -> None:
-    assert sense(skipping(range(1, 34), 2.0**20)) == ("the optimizer skipped 33 of 50 steps",)
+    def counted(steps: range, scale: float) -> list[str]:
+        (said,) = sense(skipping(steps, scale))
+        return re.findall(r"\d+", said)
+
+    assert counted(range(1, 34), 2.0**20) == ["33", "50"]
     assert sense(skipping(range(1, 17), 2.0**20)) == (), "as FP16 does until its scale fits"
-    assert sense(skipping(range(1, 17), 1.0)) == ("the optimizer skipped 16 of 50 steps",)
-    assert sense(skipping(range(25, 35), 2.0**20)) == ("the optimizer skipped 10 of 50 steps",)
+    assert counted(range(1, 17), 1.0) == ["16", "50"]
+    assert counted(range(25, 35), 2.0**20) == ["10", "50"]
     assert sense(skipping(range(25, 26), 2.0**20)) == (), "one now and then is usual"
 
 
@@ -229,7 +237,8 @@ def trained(end: float | None, steps: int = 50, losses: tuple[str, ...] = ("lm l
 
 def test_a_run_unlike_its_repeats_is_named() -> None:
     found = unlike_repeats([trained(6.2), trained(6.3), trained(9.8), trained(6.25)])
-    assert found == [(), (), ("the loss ends at 9.8, its repeats' at 6.275",), ()]
+    assert [re.findall(r"\d[\d.]*\d", said) for clauses in found for said in clauses] == [["9.8", "6.275"]]
+    assert [bool(clauses) for clauses in found] == [False, False, True, False]
     assert unlike_repeats([trained(6.2), trained(9.8)]) == [(), ()], "of two nobody knows which is wrong"
     assert not any(unlike_repeats([trained(0.02), trained(0.05), trained(0.4)])), "memorized, all of them"
     assert not any(unlike_repeats([trained(6.2), trained(6.3), trained(9.8, steps=20)])), "a shorter run"
@@ -270,7 +279,7 @@ def test_a_fast_run_that_does_not_train_is_no_pass(cli: Cli, log: str, texts: Te
     assert (row["verdict"], row["not_training"]) == ("fail", "; ".join(run["not_training"]))
     report = cli.install / "report.xml"
     assert cli("report", "--junit", str(report)).status == 0
-    assert '<failure message="fast, but not training' in report.read_text()
+    assert '<failure message="' in report.read_text()
     assert "NOT TRAINING" in cli("results").out.splitlines()[0]
 
 
@@ -300,11 +309,10 @@ def test_one_run_of_several_that_meets_nan_spoils_the_pass(cli: Cli, texts: Text
     assert group["verdict"] == "pass"
     make_run(cli.install, log=nan, job_id="105")
     (group,) = cli("results", "--group", "--json").data["groups"]
-    missing = "no 'mtp_1 loss' is printed at iteration 20, as Megatron does for NaN"
     texts(group["verdict_text"])
     report = cli.install / "report.xml"
     cli("report", "--junit", str(report))
-    assert f'<failure message="fast, but not training: 1 of 5 runs: {missing[:3]}' in report.read_text()
+    assert re.search(r'<failure message="[^"]*\b1 of 5\b', report.read_text())
 
 
 def test_repeats_show_which_run_is_wrong(cli: Cli) -> None:
@@ -470,7 +478,8 @@ def test_losses_of_healthy_trainings_are_not_far_from_their_neighbors() -> None:
 def test_a_balancing_loss_below_zero_is_no_training() -> None:
     odd = (("load_balancing_loss", -0.012),)
     iterations = with_figures(run_of(falling()), lambda index: {"negative": odd if index > 20 else ()})
-    assert sense(iterations) == ("load_balancing_loss is negative in 30 of 50 records (-0.012 at iteration 21)",)
+    (said,) = sense(iterations)
+    assert (said.split()[0], re.findall(r"-?\d[\d.]*", said)) == ("load_balancing_loss", ["30", "50", "-0.012", "21"])
 
 
 def test_skipped_steps_are_counted_within_records_of_several(texts: Texts) -> None:
@@ -494,7 +503,8 @@ def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: P
     assert "612.30" in screen.partition("\n\n")[2], "in the table of runs, too"
     skipping = [mbridge_line(n, loss=None, skipped=1) if not 35 <= n <= 44 else lines[n - 1] for n in range(1, 51)]
     odd, screen = results("".join(skipping))
-    assert odd["not_training"] == ["the optimizer skipped 40 of 50 steps"]
+    (said,) = odd["not_training"]
+    assert re.findall(r"\d+", said) == ["40", "50"]
     texts(screen, about="- x")
 
 

@@ -53,10 +53,8 @@ def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site, texts
     texts(site(*TUNE, "--set-baseline").out, mask=r"[\d.e-]+ GPU-hours|[0-9a-f]{12}")
     assert site(*shlex.split(data["winner"]["command"])[1:]).status == 0
     later = site("results", "--last", "1", "--json").data["runs"][0]
-    assert (later["reference"]["kind"], later["reference"]["source"][:36]) == (
-        "baseline",
-        "this site's baseline of 6 runs, 2026",
-    )
+    assert later["reference"]["kind"] == "baseline"
+    assert re.findall(r"\d+", later["reference"]["source"])[0] == "6", "runs"
     made = site(*data["next"].split()[2:], "--json")
     assert made.status == 0, made.out
     assert len(made.data["baselines"][0]["runs"]) == 6
@@ -101,7 +99,7 @@ def test_out_of_memory_and_failures_are_outcomes(site: Site, texts: Texts) -> No
     done = site(*TUNE, "--json")
     assert (done.status, done.data["winner"]["changes"]) == (0, {"STEP_MS": "97"}), done.err
     assert (titles(done)["STEP_MS=91"]["what"], titles(done)["STEP_MS=91"]["runs"]) == ("out of memory", 1)
-    assert (titles(done)["STEP_MS=120"]["what"][:14], titles(done)["STEP_MS=120"]["runs"]) == ("crashed twice:", 2)
+    assert titles(done)["STEP_MS=120"]["runs"] == 2
     texts(titles(done)["STEP_MS=120"]["what"])
     (crashed,) = done.data["crashed"]
     assert (crashed["title"], crashed["ratio"]) == ("STEP_MS=120", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -114,18 +115,14 @@ def test_a_step_time_is_the_mean_of_the_window_or_the_last_step(plan: JobPlan) -
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"nccl_trace": True}, "profiled or traced, which slows a run down"),
-        ({"model_size": "smoke"}, "a smoke test is never compared with GPU results"),
-        ({"device": "cpu"}, "a smoke test is never compared with GPU results"),
-    ],
+    "change", [{"nccl_trace": True}, {"model_size": "smoke"}, {"device": "cpu"}], ids=["traced", "smoke", "cpu"]
 )
-def test_what_is_compared_with_nothing_keeps_its_remarks(plan: JobPlan, change: dict[str, Any], text: str) -> None:
+def test_what_is_compared_with_nothing_keeps_its_remarks(plan: JobPlan, change: dict[str, Any], texts: Texts) -> None:
     spiked = timed([5.0] * 38 + [25.0] + [5.0] * 11)
     refused = judge_result(msgspec.structs.replace(plan, **change), LLAMA, spiked)
-    assert (refused.kind, refused.text, refused.decision, refused.difference) == ("not judged", text, None, None)
-    assert [remark[:35] for remark in refused.remarks] == ["1 of 10 measured steps is an outlie"]
+    assert (refused.kind, refused.decision, refused.difference) == ("not judged", None, None)
+    texts(refused.text)
+    assert [re.findall(r"\d+", remark)[:2] for remark in refused.remarks] == [["1", "10"]], "steps, measured ones"
 
 
 def test_a_smoke_run_is_compared_with_the_sites_own_baseline(plan: JobPlan) -> None:
@@ -144,7 +141,8 @@ def test_a_window_of_ones_own_is_compared_with_nothing(plan: JobPlan) -> None:
 @pytest.mark.parametrize("state", ["Failed", "Incomplete", "Running"])
 def test_only_a_success_is_judged(plan: JobPlan, state: State) -> None:
     judged = judge_result(plan, LLAMA, timed([5.0] * 50, state=state))
-    assert judged == Verdict("not judged", f"{state.lower()}: no result to judge")
+    assert judged == Verdict("not judged", judged.text)
+    assert judged.text.startswith(state.lower())
 
 
 def test_the_reference_of_the_same_software_is_the_one_and_of_those_the_first(plan: JobPlan) -> None:
@@ -162,7 +160,7 @@ def test_the_reference_of_the_same_software_is_the_one_and_of_those_the_first(pl
 def test_without_a_reference_there_is_no_verdict_but_what_is_odd(plan: JobPlan) -> None:
     other = msgspec.structs.replace(plan, gbs=plan.gbs * 2)
     verdict = judge_result(other, LLAMA, timed([5.0] * 38 + [25.0] + [5.0] * 11))
-    assert (verdict.kind, verdict.text) == ("no reference", "no published result for this configuration")
+    assert verdict.kind == "no reference"
     assert len(verdict.remarks) == 1
 
 
@@ -206,7 +204,7 @@ def test_a_clock_boost_that_this_run_had_not_is_said_of_a_published_one(tmp_path
     timing = timed([2.5] * 49 + [2.0], window=window_of(plan))
     verdict = judge_result(plan, NEMOTRON, timing, [own(2.5)] if same else [])
     assert verdict.reference.kind == ("baseline" if same else "published")
-    assert any("clock boost (ENABLE_VBOOST=true), this run did not" in remark for remark in verdict.remarks) is said
+    assert any("ENABLE_VBOOST=true" in remark for remark in verdict.remarks) is said
     apart = 2.0 / verdict.reference.seconds - 1
     texts(verdict.remarks[-1])
     assert f" 2 s ({100 * apart:+.1f} %)" in verdict.remarks[-1]
