@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import date, timedelta
@@ -101,7 +102,8 @@ def test_a_campaign_that_is_killed_three_times(campaign: Campaign, tmp_path: Pat
     campaign.killed_at("2.", 2)
     campaign.killed_at("3.", 2)
     status, data = campaign.to_its_end()
-    assert (status, data["accepted"], data["why"]) == (1, False, "workloads: 1 of 2 fail")
+    assert (status, data["accepted"]) == (1, False)
+    assert re.findall(r"\d+", data["why"]) == ["1", "2"]
     screened, three, six = data["workloads"]
     assert (screened["verdict"], three["verdict"], six["verdict"]) == ("pass", "pass", "fail")
     assert three["performance"] == pytest.approx(11 / 10.3, rel=1e-3)

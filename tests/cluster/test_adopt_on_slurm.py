@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_install.main import main
 from llmb_run.main import main as llmb_run
@@ -87,7 +88,9 @@ def image_with(tmp_path: Path, python: str) -> Path:
 
 def test_an_adopted_image_is_planned_with_its_own_functions(adopt, install, tmp_path, monkeypatch, capsys):
     image = image_with(tmp_path, PYTHON)
-    assert "no functions of" in plans.refusal("mbridge", "MODEL_SIZE=qwen3_30b_a3b RUN_CONF_IMAGE=nemo:26.10")
+    with pytest.raises(RequestError) as unknown:
+        plans.plan("mbridge", "MODEL_SIZE=qwen3_30b_a3b RUN_CONF_IMAGE=nemo:26.10")
+    assert (unknown.value.code, unknown.value.field) == ("no-such-engine", "RUN_CONF_IMAGE")
     (tmp_path / "site" / "fail").touch()
     status, _, err = adopt(str(image))
     assert (status, "no space left" in err) == (3, True), err

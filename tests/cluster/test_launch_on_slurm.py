@@ -212,7 +212,7 @@ def test_a_refused_job_shows_slurms_words_and_leaves_nothing(site: Site) -> None
     done = site.launch(JOB_TOTAL_GPUS="2", SBATCH_PARTITION="nosuch")
     assert done.returncode == 3
     assert "invalid partition specified: nosuch" in done.stderr
-    assert "sinfo lists the partitions" in done.stderr
+    assert "sinfo" in done.stderr
     assert not (site.install / "workloads" / "pretrain_llama3.1" / "experiments").exists()
 
 

@@ -107,8 +107,8 @@ def test_jobs_that_the_controller_lost_are_lost_and_do_not_wait_for_ever(tmp_pat
         monkeypatch.setattr(slurm_runs, "LOST_SECONDS", 0)
         (record,) = wait([seen.record], timeout=60)
         assert record.state == "LOST"
-        assert f"squeue no longer knows job {kept.job_id}, which never started" in record.detail
-        assert ("accounting still shows it as PENDING" in record.detail) == spec.accounting
-        assert record.detail.endswith("llmb-run retry starts it again")
+        assert str(kept.job_id) in record.detail
+        assert ("PENDING" in record.detail) == spec.accounting, "what accounting still shows"
+        assert "llmb-run retry" in record.detail
         left = cluster.run(["squeue", "-h", "-o", "%i"]).stdout.split()
         assert left == ([before.job_id] if spec.accounting else []), "to start it again is for its user to decide"

@@ -47,7 +47,7 @@ def test_a_job_from_start_to_result(cli: Cli) -> None:
     assert done.status == 0, done.err
     line, *result = done.out.splitlines()
     run, *_, job, name = line.split()
-    assert line == f"{run}  Submitted batch job {job}  {name}"
+    assert line == f"{run}  Submitted batch job {job}  {name}", "as sbatch says it"
     assert result == []  # nobody waited for it
     assert cli("wait", run).out == f"{run}  COMPLETED  {name}\n"
     assert cli("jobs", job).out.splitlines()[1].split()[:2] == [run, "COMPLETED"]
@@ -78,8 +78,9 @@ def test_a_task_file_again_submits_nothing_again(cli: Cli, tmp_path: Path, slurm
     tasks.write_text("tasks:\n  - {workload: llama3.1, size: smoke, scale: [1, 2], repeats: 2}\n")
     first = ids(cli("bulk", tasks, "--json"))
     assert len(set(first)) == 4
+    assert sorted(ids(cli("bulk", tasks, "--json"))) == sorted(first)
     again = cli("bulk", tasks)
-    assert "0 of 4 jobs started, 4 already on record" in again.err
+    assert re.search(r"\b0\b\D+\b4\b\D+\b4\b", again.err), "started of all, on record"
     assert len(slurm.run(["squeue", "--noheader", "--all", "--states=all", "--format=%j"]).stdout.split()) >= 4
     assert cli("wait").status == 0
     assert len(states(cli)) == 4
@@ -89,17 +90,17 @@ def test_jobs_keep_away_from_excluded_nodes(cli: Cli) -> None:
     cli("exclude", "add", "gone-[0-1],gpu[1-3]", "--reason", "slow links")
     (run,) = ids(cli("single", *SMOKE, "--json"))  # Slurm refuses names that it does not know, such as those of pods
     assert cli("wait", run).status == 0
-    assert "does not know gone-0, gone-1: not excluded" in cli("show", run).out
+    assert re.search(r"\bgone-0, gone-1\b", cli("show", run).out), "what is not excluded"
     assert '"gpu4"' in events(cli, run)
     wanted = cli("submit", *SMOKE, "--nodelist", "gpu2")
     assert wanted.status == 2
-    assert "gpu2 (slow links)" in wanted.err
+    assert re.search(r"\bgpu2\b.*slow links", wanted.err)
     both = ids(cli("submit", *SMOKE, "--repeats", "2", "--spread-nodes", "--json"))
     assert cli("wait", *both).status == 0
     assert ['"gpu4"' in events(cli, run) for run in both] == [True, True]
     cli("exclude", "add", "gpu4", "--reason", "slow links, too")
     nowhere = cli("single", *SMOKE)
-    assert (nowhere.status, "llmb-run exclude list" in nowhere.err) == (3, True), nowhere.err
+    assert (nowhere.status, "exclude list" in nowhere.err) == (3, True), nowhere.err
 
 
 def test_nodes_of_a_hidden_partition_are_known(slurm: SlurmCluster) -> None:
@@ -108,7 +109,8 @@ def test_nodes_of_a_hidden_partition_are_known(slurm: SlurmCluster) -> None:
     def asked() -> None:
         os.environ.update(slurm.env)
         assert unknown_nodes(["grace1", "gone-0", "gpu1"]) == ["gone-0"]
-        assert nodes_now("grace1,gone-0", None) == {"grace1": "", "gone-0": "Slurm knows no such node"}
+        known, unknown = nodes_now("grace1,gone-0", None).items()
+        assert (known, unknown[0], bool(unknown[1])) == (("grace1", ""), "gone-0", True)
         assert partition_of(["grace1"], "batch") == "gb200"
 
     slurm.run(["scontrol", "update", "PartitionName=gb200", "Hidden=YES"])
@@ -122,7 +124,8 @@ def test_retry_without_the_node_that_failed(cli: Cli, slurm: SlurmCluster) -> No
     (run,) = ids(cli("submit", *SMOKE, "--nodelist", "gpu1", "--env", "STANDIN_EXIT=3", "--json"))
     assert cli("wait", run).status == 1
     healthy = cli("retry", run, "--without-failed")
-    assert (healthy.status, "shows none of its nodes (gpu1) as down" in healthy.err) == (2, True)
+    assert (healthy.status, "gpu1" in healthy.err) == (2, True)
+    assert cli("jobs", run, "--json").data["runs"][0]["state"] == "FAILED", "it was not started again"
     slurm.set_node_down("gpu1")
     try:
         both = cli("retry", run, "--without-failed")
@@ -156,7 +159,7 @@ def test_retry_without_the_node_whose_memory_failed(cli: Cli, slurm: SlurmCluste
     (insists,) = ids(pinned)
     assert cli("wait", insists).status == 1
     refused = cli("retry", insists, "--without-failed")
-    assert (refused.status, "-> llmb-run exclude remove gpu1;" in refused.err) == (2, True), refused.err
+    assert (refused.status, "exclude remove gpu1" in refused.err) == (2, True), refused.err
     assert cli("exclude", "remove", "gpu1").status == 0
     assert cli("retry", insists).status == 0
 

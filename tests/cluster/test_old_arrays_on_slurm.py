@@ -42,11 +42,12 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def test_each_ends_in_its_own_state_and_commands_know_them(site, monkeypatch, capsys):
     site.behave(task_1="STANDIN_EXIT=7")
     records = wait(site.start(3), timeout=450)
-    assert [(record.state, record.detail) for record in records] == [
-        ("COMPLETED", ""),
-        ("FAILED", "exit code 7"),
-        ("COMPLETED", ""),
+    assert [(record.state, record.manifest["job"]["exit_code"]) for record in records] == [
+        ("COMPLETED", 0),
+        ("FAILED", 7),
+        ("COMPLETED", 0),
     ]
+    assert [bool(record.detail) for record in records] == [False, True, False]
     for record in records:
         assert events_of(record) == [("start", record.job_id), ("end", record.job_id)]
         assert load_record(record.paths.folder) == record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import signal
 import subprocess
@@ -75,9 +76,8 @@ def test_llmb_install_acts_on_its_own_installation(install: Path, tmp_path: Path
             env={"PATH": "/usr/bin:/bin", "LLMB_INSTALL": str(named)}, capture_output=True, text=True,
         )  # fmt: skip
         assert done.stdout == f"{install}|uninstall|--yes|"
-        assert done.stderr == (
-            f"note: this llmb-install belongs to {install} and acts on it, not on LLMB_INSTALL={named}\n"
-        )
+        assert done.stderr.count("\n") == 1
+        assert re.search(rf"{re.escape(str(install))} .*\bLLMB_INSTALL={re.escape(str(named))}\n", done.stderr)
     (tmp_path / "link").symlink_to(install)
     assert run(install / "bin" / "llmb-install", "x", "y", LLMB_INSTALL=f"{tmp_path}/link") == f"{tmp_path}/link|x|y|"
 
@@ -91,21 +91,18 @@ def test_a_moved_clone_and_a_missing_package_are_reported_with_a_remedy(tmp_path
     commands(home / "bin").ensure(Reporter(None))
     again = f"installer.py update --install-path {shlex.quote(str(home))}"
     done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (
-        3,
-        f"error: {home} runs from the clone {clone}, which is not there any more\n"
-        f"  -> run ./{again} in the clone, where it is now or in a new one\n",
-    )
+    error, remedy = done.stderr.splitlines()
+    assert (done.returncode, str(home) in error, str(clone) in error) == (3, True, True)
+    assert f" ./{again} " in remedy
     module = clone / "cli" / command.replace("-", "_")
     module.mkdir(parents=True)
     (clone / "common").symlink_to(CLONE / "common")
     (module / "main.py").write_text("def main():\n    import no_such_package\n")
     done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (
-        3,
-        f"error: {home} is damaged: the module no_such_package is missing in {home}/venvs/llmb\n"
-        f"  -> its owner repairs that: {shlex.quote(str(clone))}/{again}\n",
-    )
+    error, remedy = done.stderr.splitlines()
+    assert done.returncode == 3
+    assert ("no_such_package" in error, f"{home}/venvs/llmb" in error) == (True, True)
+    assert remedy.endswith(f": {shlex.quote(str(clone))}/{again}")
 
 
 @pytest.mark.parametrize("name", ["bücher", 'it\'s "$HOME"', "a\nb", "\udce4"], ids=ascii)
@@ -123,7 +120,7 @@ def test_a_clone_is_imported_whatever_its_path_and_the_locale(tmp_path: Path, na
     assert list(damaged_files(environment)) == []
     (line,) = environment.glob("lib/python3.*/site-packages/llmb.pth")
     line.write_bytes(line.read_bytes() + b"\n")
-    assert list(damaged_files(environment)) == ["llmb.pth has changed"]
+    assert [said.split()[0] for said in damaged_files(environment)] == ["llmb.pth"]
 
 
 def test_leftovers_are_only_what_the_installer_writes(tmp_path: Path) -> None:
@@ -209,8 +206,8 @@ def test_without_its_python_the_command_says_what_to_do(install: Path) -> None:
     (install / "venvs" / "llmb" / "bin" / "python").unlink()
     done = subprocess.run([str(install / "bin" / "llmb-run")], capture_output=True, text=True)
     assert done.returncode == 3
-    assert f"error: {install}/venvs/llmb/bin/python is missing, or you may not run it\n  -> " in done.stderr
-    pasted = done.stderr.rpartition("(where an uninstall was interrupted: ")[2].rstrip(")\n")
+    assert done.stderr.startswith(f"error: {install}/venvs/llmb/bin/python ")
+    pasted = done.stderr.rpartition("(")[2].partition(": ")[2].rstrip(")\n")
     assert shlex.split(pasted)[1:] == ["uninstall", "--install-path", str(install)]
 
 

@@ -370,11 +370,7 @@ def test_a_play_file_that_only_a_yaml_parser_can_read_is_for_the_next_stage(stag
 def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(stage, tmp_path, texts: Texts):
     done = stage(*flags(account="bnech", gpu_partition="gpus"))
     assert (done.status, done.made, done.became) == (2, [], [])
-    assert [line[6:40] for line in done.err.splitlines() if line.startswith("    - ")] == [
-        "gpu_partition: Slurm has no partit",
-        "account: 'bnech' is not one of you",
-        "container images cannot be importe",
-    ]
+    assert len([line for line in done.err.splitlines() if line.startswith("    - ")]) == 3
     texts(done.err)
     assert checks.read_draft()["account"] == "bnech"
 

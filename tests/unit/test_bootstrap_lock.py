@@ -288,17 +288,17 @@ def test_a_folder_that_is_not_ours_is_said_to_be_so(tmp_path, monkeypatch, numbe
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(EnvironmentLacks) as caught:
         install_lock(tmp_path / "x", quiet()).__enter__()
-    assert caught.value.message == f"you cannot write to {tmp_path / 'x'}: {os.strerror(number)}"
+    assert caught.value.message.endswith(f" {tmp_path / 'x'}: {os.strerror(number)}")
     assert "--install-path" in caught.value.remedy
     monkeypatch.setattr("os.geteuid", lambda: 4711)
     owner = pwd.getpwuid(os.getuid()).pw_name
     with pytest.raises(EnvironmentLacks) as caught:
         install_lock(tmp_path / "x", quiet()).__enter__()
-    assert caught.value.message.endswith(f" ({tmp_path} belongs to {owner})")
+    assert caught.value.message.rpartition("(")[2].split()[::3] == [str(tmp_path), f"{owner})"]
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
     with pytest.raises(EnvironmentLacks) as caught:
         install_lock(tmp_path / "x", quiet()).__enter__()
-    assert caught.value.message.endswith(f" ({tmp_path} belongs to user {os.getuid()})")
+    assert caught.value.message.endswith(f" {os.getuid()})")
 
 
 def test_a_full_disk_is_another_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

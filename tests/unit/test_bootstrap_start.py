@@ -51,7 +51,7 @@ def test_a_real_python_3_6_hands_over_to_a_newer_one_or_says_what_to_do(tmp_path
     env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     done = call(str(old), str(INSTALLER), "--help", env=env)
     assert done.returncode == 3
-    assert "LLMB needs Python 3.10 or newer; this is Python 3.6" in done.stderr
+    assert re.findall(r"\b3\.\d+", done.stderr)[:2] == ["3.10", "3.6"], "wanted, here"
     (tmp_path / "python3.11").symlink_to(sys.executable)
     done = call(str(old), str(INSTALLER), "--help", env=env)
     assert (done.returncode, "--quickstart" in done.stdout) == (0, True), done.stderr

@@ -137,7 +137,7 @@ def test_a_message_names_what_the_value_came_from(cli: Cli, texts: Texts) -> Non
 
 def test_an_error_names_its_field_to_programs(cli: Cli) -> None:
     wrong = cli(*DOCUMENTED, "--gpu-type", "gb200", "--max-steps", "x", "--json").envelope["error"]
-    assert (wrong["field"], wrong["message"]) == ("MAX_STEPS", "--max-steps x is not a positive whole number")
+    assert (wrong["field"], wrong["message"].split()[:2]) == ("MAX_STEPS", ["--max-steps", "x"])
 
 
 @pytest.mark.parametrize(

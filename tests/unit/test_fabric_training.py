@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from llmb_common.nodes.findings import Remark
 from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.slow_nodes import NodeRun, NodeRuns, Witness, node_runs, without_stalls, witnesses
 from llmb_common.results.steps import StepTime
+from support.texts import Texts
 
 NODES = [f"n{number}" for number in range(1, 10)]
 WARNED = new_finding("slow-node", "warn", ("n1",), "n1 slows down every partner")
@@ -45,7 +47,7 @@ def test_a_node_that_training_is_slower_with_fails() -> None:
     verdict = after_training(SLOW, runs(*WITH_N1, *WITHOUT))
     (said,) = verdict.findings
     assert (verdict.level, said.level, verdict.excludable) == ("fail", "fail", ["n1"])
-    assert "4 training runs with it are 10.0 % slower than 4 runs without it" in said.training
+    assert re.findall(r"\d[\d.]*", said.training)[:3] == ["4", "10.0", "4"], "runs with it, slower, runs without"
     assert verdict.answer.startswith("fail: n1 ")
     assert said.training in verdict.answer
 
@@ -61,9 +63,10 @@ def test_a_node_that_training_is_slower_with_fails() -> None:
     ],
     ids=["no runs", "all runs had it", "single runs", "other work", "too few to tell"],
 )
-def test_without_a_contrast_nothing_is_known(known: list[NodeRun]) -> None:
+def test_without_a_contrast_nothing_is_known(known: list[NodeRun], texts: Texts) -> None:
     assert witnesses(["n1"], known)["n1"].says == "nothing"
-    assert (finding(known).level, "not known here" in finding(known).training) == ("warn", True)
+    assert finding(known).level == "warn"
+    texts(finding(known).training)
 
 
 def test_a_node_that_all_slow_runs_share_may_be_the_cause_instead() -> None:
@@ -89,7 +92,7 @@ def test_runs_that_are_not_slower_are_said() -> None:
     equal = [(1.0, f"n1 n{number}") for number in range(2, 8)]
     said = finding(runs(*equal, *WITHOUT, *WITHOUT))
     assert said.level == "warn"
-    assert "6 training runs with it were not slower than 8 runs without it by more than" in said.training
+    assert re.findall(r"\d+", said.training)[:2] == ["6", "8"], "runs with it, runs without"
 
 
 @pytest.mark.parametrize(("slow", "most"), [({}, 1), ({"n9": 0.08}, 1), ({"n1": 0.08}, None)])
@@ -118,7 +121,7 @@ def test_the_node_s_own_verdict_fails_of_it_once() -> None:
         ("slow-node", "fail"),
         ("other", "warn"),
     ]
-    assert "training runs with it" in confirmed.failed[0].reason
+    assert "training runs" in confirmed.failed[0].reason
     assert with_training(confirmed, []) == confirmed, "a node that fails is not asked after again"
     healthy = Health(looked.verdicts, fabric=Fabric(measured, FabricVerdict(level="ok", answer="ok")))
     assert with_training(healthy, runs(*WITH_N1, *WITHOUT)) is healthy

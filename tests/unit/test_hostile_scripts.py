@@ -345,7 +345,7 @@ def test_a_link_of_a_chain_that_has_saved_nothing_starts_nothing(site: Site) -> 
         assert done.returncode == 3
     assert list(site.stubs.records.iterdir()) == [], "no srun, no container, no rank"
     for text in (done.stderr, paths.log.read_text()):
-        assert f"no earlier job has saved a checkpoint in {saved}: there is nothing to continue from" in text
+        assert str(saved) in text
     events = [json.loads(line) for line in paths.events.read_text().splitlines()]
     assert [(event["event"], event["exit_code"]) for event in events[:3]] == [
         *(("start", None), ("no-checkpoint", None), ("end", 3))

@@ -316,6 +316,6 @@ def test_a_damaged_installation_is_reported_part_by_part_and_as_an_error(tmp_pat
     status, said, shown = installer("verify", path=tmp_path)
 
     assert (status, said["error"]["code"]) == (1, "failed")
-    assert said["data"]["parts"]["commands"] == f"a command in {tmp_path}/bin is missing or changed"
+    assert f"{tmp_path}/bin" in said["data"]["parts"]["commands"]
     assert said["data"]["parts"]["secret-files"] is None
     texts(shown)

@@ -317,7 +317,7 @@ def test_what_is_no_receipt_counts_as_none(tmp_path: Path, text: str) -> None:
     assert read_receipt(tmp_path / "r") == {"schema": 1, "a": 2}
 
 
-def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
+def test_files_that_changed_since_they_were_installed(tmp_path: Path, texts: Texts) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     metadata = packages / "a-1.dist-info"
     metadata.mkdir(parents=True)
@@ -328,9 +328,7 @@ def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
     rows = [f"good.py,{empty},0", f"bent.py,{empty},0", f"gone.py,{empty}=,0", "free.py,,", f"folder.py,{empty},0"]
     rows += ["odd.py,whirl=x,0", "half", f"good.py,{empty}=,0"]
     (metadata / "RECORD").write_text("\n".join(rows) + "\n")
-    assert list(damaged_files(tmp_path)) == [
-        *("bent.py has changed", "gone.py is missing", "folder.py cannot be read (Is a directory)")
-    ]
+    texts("\n".join(damaged_files(tmp_path)))
 
 
 def test_a_part_of_a_lock(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_finished_build_without_its_link_is_linked_again(environment: Environm
     folder = environment.folder
     environment.link.unlink()
     assert not environment.is_complete()
-    assert environment.verify() == f"{environment.link} is missing, unfinished or changed"
+    assert (environment.verify() or "").startswith(f"{environment.link} ")
     assert ensure(environment) == (True, ""), "nothing is built"
     assert environment.folder == folder
     environment.link.unlink()

@@ -112,10 +112,9 @@ def test_an_import_for_another_machine_is_named(watch: Watch, texts: Texts) -> N
     texts(f"{plain.message}\n  -> {plain.remedy}")
     watch("\x1b[33m[WARN] requested architecture arm64 not found, using amd64\x1b[0m")
     other = bad_image_error(SOURCE, "its programs are for x86_64", watch)
-    assert other.message.splitlines() == [
-        f"{SOURCE} exists, but not for the compute nodes: its programs are for x86_64",
-        "    requested architecture arm64 not found, using amd64",
-    ]
+    first, enroots = other.message.splitlines()
+    assert (first.startswith(SOURCE), first.endswith(": its programs are for x86_64")) == (True, True)
+    assert enroots == "    requested architecture arm64 not found, using amd64"
     texts(other.remedy)
 
 

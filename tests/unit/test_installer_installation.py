@@ -158,18 +158,15 @@ def test_secrets_are_stored_where_they_were_given_and_used_where_they_were_found
     assert secret_parts(Secrets(), **SLURM) == [closed]
 
 
-def test_what_would_be_done_about_secrets(tmp_path: Path) -> None:
-    assert [
-        hf_token_file(tmp_path, Secret("x")).show(),
-        registry_key(tmp_path, Secret("x")).show(),
-        private_files(tmp_path).show(),
-    ] == [
-        f"write {hf_token_path(tmp_path)} (mode 0600)",
-        f"write {key_path(tmp_path)} (mode 0600)",
-        "make the files with secrets readable by you only",
-    ]
-    assert hf_token_file(tmp_path, Secret("x")).verify() == f"{hf_token_path(tmp_path)} is missing or changed"
-    assert registry_key(tmp_path, Secret("x")).verify() == f"{key_path(tmp_path)} does not have the NGC key"
+def test_what_would_be_done_about_secrets(tmp_path: Path, texts: Texts) -> None:
+    parts = {
+        hf_token_path(tmp_path): hf_token_file(tmp_path, Secret("x")),
+        key_path(tmp_path): registry_key(tmp_path, Secret("x")),
+    }
+    for path, part in parts.items():
+        assert (str(path) in part.show(), "0600" in part.show()) == (True, True)
+        assert str(path) in (part.verify() or "")
+    texts(private_files(tmp_path).show())
     assert private_files(tmp_path).verify() is None
 
 
@@ -392,7 +389,7 @@ def test_a_machine_without_builds_is_told_so(name, value, monkeypatch, texts: Te
     lack = engine_module._no_builds_error()
     assert lack is not None
     texts(lack.message)
-    assert "in a container" in lack.remedy or "in a Linux container" in lack.remedy
+    assert "container" in lack.remedy
 
 
 @pytest.mark.usefixtures("linux")

@@ -25,9 +25,8 @@ def plan() -> JobPlan:
 
 def test_sockets_between_nodes(plan: JobPlan, texts: Texts) -> None:
     slow = NcclLog(version="2.27.3", networks=("Socket",), transports={"NET/Socket": 8})
-    assert said(plan, node("a"), node("b", nccl=slow)) == [
-        ("socket", "problem", "NCCL sends through TCP sockets between nodes: b")
-    ]
+    ((kind, severity, text),) = said(plan, node("a"), node("b", nccl=slow))
+    assert (kind, severity, text.split()[-1]) == ("socket", "problem", "b")
     texts(said(plan, node("a", nccl=slow), node("b", nccl=slow))[0][2])
     assert said(msgspec.structs.replace(plan, nodes=1), node("a", nccl=slow)) == []
 
@@ -47,7 +46,7 @@ def test_adapters_that_do_not_reach_the_gpus_memory(plan, transports, networks, 
     assert said(plan, node("a"), node("b", nccl=log)) == ([("no-gpudirect", "problem", text)] if found else [])
 
 
-def test_the_number_of_adapters_in_use(plan: JobPlan) -> None:
+def test_the_number_of_adapters_in_use(plan: JobPlan, texts: Texts) -> None:
     def on(host: str, used: int, active: int, **changes: Any) -> NodeFacts:
         ports = tuple(Adapter(f"m{n}", state="ACTIVE", rate_gbps=400.0, **changes) for n in range(active))
         log = msgspec.structs.replace(IB, adapters={f"m{n}": "IB" for n in range(used)})
@@ -55,11 +54,10 @@ def test_the_number_of_adapters_in_use(plan: JobPlan) -> None:
 
     assert said(plan, on("a", 8, 8), on("b", 8, 10)) == [], "the others are for storage"
     assert said(plan, on("a", 4, 4), on("b", 4, 6)) == [], "a platform with one for two GPUs"
-    unused = "network adapters of the same kind, active but not used by NCCL: a (4 of 8), b (4 of 8)"
-    assert said(plan, on("a", 4, 8), on("b", 4, 8)) == [("adapter-count", "problem", unused)]
-    assert said(plan, on("a", 8, 8), on("c", 8, 8), on("b", 7, 7)) == [
-        ("adapter-count", "problem", "network adapters in use: 7 on b; elsewhere 8")
-    ]
+    for nodes in ((on("a", 4, 8), on("b", 4, 8)), (on("a", 8, 8), on("c", 8, 8), on("b", 7, 7))):
+        ((kind, severity, text),) = said(plan, *nodes)
+        assert (kind, severity) == ("adapter-count", "problem")
+        texts(text)
 
 
 JOINED = NcclLog(version="2.27.3", networks=("IB",), transports={"P2P/MNNVL": 8}, clique=8)
@@ -97,9 +95,8 @@ def test_a_pair_that_nvlink_joins_or_not(plan, changes, domains, text):
 
 def test_a_network_that_nobody_logged(plan: JobPlan, texts: Texts) -> None:
     silent = node("a", nccl=None, nccl_missing=None)
-    assert said(plan, silent, msgspec.structs.replace(silent, host="b", nccl_missing="NCCL_DEBUG is set")) == [
-        ("unknown-network", "note", "unknown which network NCCL used: NCCL_DEBUG is set")
-    ]
+    ((kind, severity, text),) = said(plan, silent, msgspec.structs.replace(silent, host="b", nccl_missing="set"))
+    assert (kind, severity, text.split()[-1]) == ("unknown-network", "note", "set")
     texts(said(plan, silent, msgspec.structs.replace(silent, host="b"))[0][2])
     assert said(plan, silent, node("b")) == [], "one log is enough"
     assert said(msgspec.structs.replace(plan, nodes=1), silent) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,7 @@ def limited(saving: int, limit: str, steps: int = 50, seconds: float | None = No
 
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
     notices = limited(1200, "00:30:00")
-    assert [note.partition(": ")[2][:33] for note in notices] == ["that leaves 10 minutes to train; "]
+    assert [re.findall(r"\b\d+ minutes\b", note)[-1:] for note in notices] == [["10 minutes"]], "left to train"
     assert limited(600, "00:30:00") == []
 
 

@@ -103,7 +103,7 @@ def test_one_that_closes_its_streams_and_goes_on_is_ended_too(tmp_path: Path):
 def test_one_that_does_not_stop_printing_is_ended(stream: int):
     answer = sh(f"yes >&{stream}", most=1000)
 
-    assert (answer.status, answer.problem, answer.why) == (None, "too-long", "sh printed more than 1000 bytes")
+    assert (answer.status, answer.problem) == (None, "too-long")
     assert len(answer.stdout + answer.stderr) == 1000
 
 
@@ -194,7 +194,7 @@ def test_as_much_as_is_allowed_is_not_too_much(most: int, problem: str) -> None:
 
 def test_a_program_that_had_its_time_before_it_began_is_ended() -> None:
     answer = run_program(["sleep", "600"], 0)
-    assert (answer.status, answer.problem, answer.why) == (None, "no-answer", "sleep did not answer in 0 s")
+    assert (answer.status, answer.problem) == (None, "no-answer")
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_a_size_or_variant_is_found_in_any_case_and_a_slip_is_refused_with_those
     assert caught.value.field == "MODEL_SIZE"
     with texts.raises(RequestError) as caught:
         LLAMA.variant("nemo3", among=["nemo2"])
-    assert (caught.value.remedy, caught.value.field) == ("the variants are nemo2", "CONFIG_VARIANT")
+    assert caught.value.field == "CONFIG_VARIANT"
 
 
 def test_which_sizes_are_meant_is_looked_at_only_for_the_message() -> None:

@@ -107,7 +107,7 @@ def test_the_report_says_the_same_of_a_site(cli: Cli, make: Callable[[Path], obj
         assert step / reference - 1 == pytest.approx(share, abs=0.0015)
 
     answer = cli("report", "--json").data["report"]["answer"]
-    assert answer["figure"] == f"{float(rows[0]['step s']):.2f} s a step"
+    assert answer["figure"].split()[0] == f"{float(rows[0]['step s']):.2f}"
     assert answer["word"] == rows[0]["verdict"].removesuffix("*")
     (command,) = next_lines("\n".join(lines))
     assert shlex.split(command, comments=True) == shlex.split(answer["command"])
@@ -156,14 +156,13 @@ def test_names_of_nodes_lose_their_domain_except_in_the_command(cli: Cli) -> Non
     node = shlex.split(command)[3]
     name, _, domain = node.partition(".")
     assert domain.count(".") > 1
-    assert f"held back by {name}, " in " ".join(lines)
+    assert re.search(rf"\b{re.escape(name)},", " ".join(lines))
     assert sum(domain in line for line in lines) == 1
 
 
-def test_a_run_that_has_not_begun_is_not_of_unknown_software(cli: Cli) -> None:
+def test_a_run_that_has_not_begun_is_not_of_unknown_software(cli: Cli, texts: Texts) -> None:
     ran = f'LLMB manifest: {{"torch": "2.9"}}\n{steady_log(400)}'
     make_run(cli.install, log=ran, variables=SMOKE)
     make_run(cli.install, log="", variables=SMOKE, job_id="102", state="RUNNING")
     said = "\n".join(screen(cli))
-    assert "software not known yet" in said
-    assert "unknown software" not in said
+    texts(said, about="software")

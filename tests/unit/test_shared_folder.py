@@ -5,6 +5,7 @@ A folder of runs that compute nodes may not see, and more time or nodes than the
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
@@ -160,17 +161,17 @@ def test_two_partitions_are_two_questions_and_one_answer(site: RunSite, fake: Fa
         ("batch*|infinite|1-infinite|8", []),
         ("batch*|2:00:00|1-4|8", []),
         ("batch*|1-00:00:00|4|4", []),
-        ("batch*|1:59:59|1-4|4", ["at most 01:59:59, and this one asks for 02:00:00: lower TIME_LIMIT"]),
-        ("batch*|30:00|1-infinite|10", ["at most 00:30:00"]),
-        ("batch*|infinite|1-3|10", ["at most 3 nodes, and this one asks for 4: ask for fewer GPUs"]),
-        ("batch*|infinite|1-infinite|3", ["at most 3 nodes"]),
-        ("batch*|30:00|1-1|9", ["at most 00:30:00", "at most 1 node,"]),
+        ("batch*|1:59:59|1-4|4", [["01:59:59", "02:00:00"]]),
+        ("batch*|30:00|1-infinite|10", [["00:30:00", "02:00:00"]]),
+        ("batch*|infinite|1-3|10", [["3", "4"]]),
+        ("batch*|infinite|1-infinite|3", [["3", "4"]]),
+        ("batch*|30:00|1-1|9", [["00:30:00", "02:00:00"], ["1", "4"]]),
         ("batch*|30:00|1-1|9\nlarge|4:00:00|1-8|9", []),
         ("nonsense", []),
     ],
 )
 def test_more_than_the_partition_gives(tmp_path, fake, monkeypatch, limits, said):
-    """Of a sweep's plans the largest and the longest are looked at."""
+    """Of a sweep's plans the largest and the longest are looked at. ``said``: what it gives, and what they ask for."""
     monkeypatch.setattr(executor, "folder_doubts", lambda plan: [])
     (fake.folder / "nodes").write_text(f"{limits}\n")
     site = RunSite(tmp_path, "slurm")
@@ -178,9 +179,8 @@ def test_more_than_the_partition_gives(tmp_path, fake, monkeypatch, limits, said
     longer = msgspec.structs.replace(plan, time_limit="02:00:00")
     larger = msgspec.structs.replace(plan, nodes=4, time_limit="00:20:00")
     found = submission_doubts([plan, longer, plan, larger])
-    assert len(found) == len(said)
-    assert all(any(text in doubt for doubt in found) for text in said), found
-    assert all("partition batch gives a job" in doubt and "sinfo -o" in doubt for doubt in found)
+    assert sorted(re.findall(r"\b\d[\d:]*\b", doubt)[:2] for doubt in found) == sorted(said)
+    assert all("partition batch" in doubt and "sinfo -o" in doubt for doubt in found)
 
 
 def test_the_partition_may_be_among_the_additional_options(site: RunSite, fake: FakeSlurm) -> None:
@@ -195,9 +195,9 @@ def test_so_does_launch_sh(site: RunSite, capsys: pytest.CaptureFixture[str]) ->
     from support.run_site import RECIPE
 
     assert run(RECIPE, site.variables(DRY_RUN="true")) == 0
-    assert "jobs write to" not in capsys.readouterr().err
+    before = capsys.readouterr().err.count("note: ")
     assert run(RECIPE, site.variables()) == 0
-    assert capsys.readouterr().err.count("note: jobs write to ") == 1
+    assert capsys.readouterr().err.count("note: ") == before + 1
 
 
 def test_folders_that_do_not_exist_yet_and_links(tmp_path: Path) -> None:

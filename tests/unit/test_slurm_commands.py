@@ -65,7 +65,7 @@ def test_a_command_that_does_not_answer_is_an_error_of_its_own(commands: Command
     (commands.folder / "squeue").chmod(0o755)
     with texts.raises(SchedulerError) as caught:
         run_slurm(["squeue", "--me"], 0.2)
-    assert (caught.value.code, caught.value.remedy) == ("no-answer", "try again later")
+    assert caught.value.code == "no-answer"
 
 
 def test_its_own_words_say_what_it_waits_for(commands: Commands, texts: Texts) -> None:
@@ -80,7 +80,7 @@ def test_its_own_words_say_what_it_waits_for(commands: Commands, texts: Texts) -
 def test_so_is_one_that_is_not_there(texts: Texts) -> None:
     with texts.raises(SchedulerError) as caught:
         run_slurm(["no-such-squeue"], 5)
-    assert (caught.value.code, caught.value.remedy) == ("no-program", "run this on a login node of the cluster")
+    assert caught.value.code == "no-program"
 
 
 SCRIPT = "sbatch --parsable /runs/a.sbatch"

@@ -78,7 +78,6 @@ def test_in_a_mixture_of_experts_it_may_be_the_load(texts: Texts) -> None:
         found = straggler_of(layout, recorded(8, all_but(1, 6)))
         assert found is not None
         texts(found.text)
-        assert ("may be their load" in found.text) == experts
 
 
 def test_stages_of_a_pipeline_are_compared_each_with_itself() -> None:
@@ -183,11 +182,11 @@ def test_show_and_why_name_whom_the_others_waited_for(site: Site, texts: Texts) 
     word, folder = job["run_id"], Path(job["folder"])
     texts(site("why", "--slow", word).out)
     (folder / "waits.json").write_text(json.dumps(msgspec.to_builtins(recorded(2, all_but(1)))))
-    said = "rank 1: the others waited for it, 15 % of a step (last 5 steps)"
-    assert said in site("why", "--slow", word).out
-    assert said in site("show", word).out
+    (said,) = [line for line in site("why", "--slow", word).out.splitlines() if "rank 1" in line]
+    texts(said)
+    assert said.partition("rank 1")[2] in site("show", word).out
     assert site("why", "--slow", word, "--json").data["runs"][0]["straggler"]["ranks"] == [1]
     assert site("show", word, "--json").data["straggler"]["what"] == "rank"
     (folder / "waits.json").write_text(json.dumps(msgspec.to_builtins(recorded(2, all_but(0, 1)))))
     texts(site("why", "--slow").out)
-    assert "waited for it" not in site("show", word).out
+    assert site("show", word, "--json").data["straggler"] is None

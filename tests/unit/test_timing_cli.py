@@ -242,16 +242,16 @@ def test_json_of_a_success_and_of_a_nan(timing):
 # The command in this process
 
 
-def test_what_is_wrong_and_what_to_know_go_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_and_what_to_know_go_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: Texts
+) -> None:
     (tmp_path / "log-again.out").write_text(mbridge_log(range(1, 31)) + mbridge_log(range(21, 51)))
     (tmp_path / "log-bad.out").write_text(mbridge_log(range(1, 21)))
     assert parser.main(["mbridge", str(tmp_path), "--format", "CSV"]) == 1
     printed = capsys.readouterr()
     assert printed.out.splitlines()[0].startswith("experiment,status,time_mean_ms,")
-    assert printed.err.splitlines() == [
-        "again: note: 10 iterations are printed again (from iteration 21), after a restart; the last print counts",
-        "bad: Failed: ended_early: the log ends at iteration 20 of 50",
-    ]
+    assert len(printed.err.splitlines()) == 2
+    texts(printed.err)
 
 
 @pytest.mark.parametrize(

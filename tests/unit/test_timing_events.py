@@ -37,16 +37,13 @@ def analysed(tmp_path: Path, log: str, *events: dict[str, Any], **documents: obj
     return analyse(run_folder(tmp_path, log, *events, **documents), WINDOW)
 
 
-def test_more_than_three_restarts_or_odd_figures_are_not_all_named(tmp_path: Path) -> None:
+def test_more_than_three_restarts_or_odd_figures_are_not_all_named(tmp_path: Path, texts: Texts) -> None:
     starts = (1, 6, 11, 16, 21)
     log = "".join(mbridge_log(range(start, start + 10)) for start in starts)
     log += "".join(mbridge_line(index, tflops="nan") for index in range(31, 35)) + mbridge_log(range(35, 51))
     notices = analysed(tmp_path, log).notices
-    assert notices == (
-        "20 iterations are printed again (from iteration 6, 11, 16 and 1 more), after a restart; the last print counts",
-        "figures left out, as they are not finite: TFLOPS at iteration 31; TFLOPS at iteration 32;"
-        " TFLOPS at iteration 33 and 1 more",
-    )
+    assert len(notices) == 2
+    texts("\n".join(notices))
 
 
 def test_three_odd_figures_are_all_named(tmp_path: Path, texts: Texts) -> None:
@@ -128,7 +125,7 @@ def test_another_jobs_end_is_not_ours(tmp_path: Path) -> None:
 def test_a_requeue_begins_anew(tmp_path: Path) -> None:
     signal = {"event": "signal", "job_id": "41"}
     first = events(tmp_path, START, signal)
-    assert (first.signalled, first.problem) == (True, "ended by a signal")
+    assert (first.signalled, bool(first.problem)) == (True, True)
     second = events(tmp_path, START, signal, START | {"restart": 2})
     assert (second.signalled, second.problem, second.restarts) == (False, "", 2)
 

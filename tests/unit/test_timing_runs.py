@@ -149,7 +149,7 @@ def test_a_damaged_archive_is_a_log_that_cannot_be_read(tmp_path: Path, suffix: 
     log.write_bytes(log.read_bytes()[:-9])
     status = analyse(RunFiles("x", None, log), WINDOW).status
     assert (status.state, status.reason) == ("Failed", "unreadable_log")
-    assert "damaged gzip" in status.message or "zstd cannot unpack it" in status.message
+    assert ("zstd" if suffix == ".zst" else "gzip") in status.message
 
 
 def test_without_zstd_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
