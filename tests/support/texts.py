@@ -1,9 +1,9 @@
 """Golden tables of texts: what a user reads, beside the tests that see it; a test itself holds codes and fields.
 
-For each test of ``tests/unit/test_<module>.py`` that takes the fixture ``texts``,
-``tests/golden/texts/unit/<module>.txt`` has the texts that it saw, in their order; parametrizations that see the same
-text share it. So a message is improved in one place: change it, run its tests with ``LLMB_TEST_UPDATE_GOLDEN=1``, and
-read the diff.
+For each test of ``tests/<folder>/test_<module>.py`` that takes the fixture ``texts``,
+``tests/golden/texts/<folder>/<module>.txt`` has the texts that it saw, in their order; parametrizations that see the
+same text share it. So a message is improved in one place: change it, run its tests with ``LLMB_TEST_UPDATE_GOLDEN=1``,
+and read the diff.
 
 What differs between two runs of a test is masked before the comparison: its temporary folders, the clone, moments,
 run ids, hashes, the seconds in folders' names, and the Python that runs.

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -31,6 +32,7 @@ from llmb_common.results.paired import (
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import Turn, load_record
 from llmb_run.campaigns.conduct import Run, attempt_of, start_and_gpu_hours
+from llmb_run.comparing import ab
 from llmb_run.comparing.ab import as_text, signed
 from llmb_run.comparing.strategy import InTurns, Rule, RunBlock
 from support import instant
@@ -399,6 +401,17 @@ def test_a_run_can_be_the_base(site: Site) -> None:
     assert not [text for text in done.envelope["notices"] if run_id in text], "it would run as it did"
     assert "mbs=2" in done.data["a"]
     assert "overlap_grad_reduce" in done.data["a"]
+
+
+def test_what_a_run_would_do_otherwise_today_is_told_by_value(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site("single", *BASE[1:], "--json").data["jobs"][0]
+    record = load_record(Path(job["folder"]))
+    environment = {name: item for name, item in record.plan.env.items() if name != "STEP_MS"}
+    told: list[str] = []
+    monkeypatch.setattr(ab, "notice", told.append)
+    ab.say_what_changed(record, msgspec.structs.replace(record.plan, tp=2, env=environment))
+    assert [text.split()[0] for text in told] == [job["run_id"]] * 2
+    assert {text.rpartition(" today: ")[2] for text in told} == {"tp: 1 -> 2", "env STEP_MS: 100 -> none"}
 
 
 def test_what_side_a_sets_may_be_left_out_of_side_b(site: Site, texts: Texts) -> None:

@@ -388,7 +388,11 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     ``record`` is the run's, ``planned`` its job as planned today. Prints nothing where the two are alike. Predictions
     are not compared.
     """
-    then = fixed_values(msgspec.to_builtins(record.plan))
-    now = fixed_values(msgspec.to_builtins(planned))
-    for line in changed_values(then, now):
+    for line in changed_values(_values_of(record.plan), _values_of(planned)):
         notice(f"{record.paths.run_id} would run differently today: {line}")
+
+
+def _values_of(plan: JobPlan) -> dict[str, Any]:
+    """Return the plan's values that are no predictions, as plain data; of each environment variable the value alone."""
+    values = fixed_values(msgspec.to_builtins(plan))
+    return values | {"env": {name: item.value for name, item in plan.env.items()}}
