@@ -28,6 +28,11 @@ class StartingPoint:
     folder: Path
     step: int
 
+    @property
+    def content(self) -> Path:
+        """The checkpoint's own folder, ``iter_0000050`` in ``folder``."""
+        return self.folder / f"iter_{self.step:07d}"
+
 
 def find_checkpoint(load: str) -> StartingPoint:
     """Return the checkpoint that the path ``load`` names: the latest in a folder, or one ``iter_0000050``.
@@ -44,13 +49,13 @@ def find_checkpoint(load: str) -> StartingPoint:
         folder, step = path.parent, int(name.group(1))
     else:
         folder, step = path, _newest_step(path)
-    content = folder / f"iter_{step:07d}"
-    if not any(content.glob("*.distcp")):
+    start = StartingPoint(folder, step)
+    if not any(start.content.glob("*.distcp")):
         raise JobError(
-            f"{content} holds no *.distcp file: not a Megatron checkpoint, or one that was not saved completely",
+            f"{start.content} holds no *.distcp file: not a Megatron checkpoint, or one that was not saved completely",
             remedy="set LOAD_CHECKPOINT_PATH to a complete checkpoint",
         )
-    return StartingPoint(folder, step)
+    return start
 
 
 def _newest_step(folder: Path) -> int:
@@ -107,7 +112,7 @@ def has_modelopt_state(start: StartingPoint) -> bool:
     ModelOpt then saves what it did in the folder ``modelopt_state`` beside the weights (its
     torch/opt/plugins/mcore_dist_checkpointing.py, line 130).
     """
-    return (start.folder / f"iter_{start.step:07d}" / "modelopt_state").is_dir()
+    return (start.content / "modelopt_state").is_dir()
 
 
 def last_step(job: AnyJob, start: StartingPoint | None) -> int:
@@ -140,7 +145,7 @@ def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
     Raises:
         OSError: the checkpoint's index cannot be read
     """
-    index = start.folder / f"iter_{start.step:07d}" / ".metadata"
+    index = start.content / ".metadata"
     saved = {shape.decode() for shape in _RANDOM_STATE.findall(index.read_bytes())} if index.is_file() else set()
     p = job.parallelism
     ranks = [p.pp, p.tp]
