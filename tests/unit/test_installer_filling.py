@@ -6,6 +6,7 @@ import io
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from llmb_install.parts.engine import shared_tool
 from llmb_install.parts.environment import RECEIPT, Environment, installed_packages
 from llmb_install.parts.environment_build import Content, UvProgress, build_environment
 from llmb_install.parts.package_index import Sources
+from llmb_install.working import command
 from llmb_install.working.artefact import Room, _space, read_receipt, require_ready
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
@@ -106,7 +108,7 @@ def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(ran, 
         (" venv ", Finished(1, ())),
         ("lock.txt", Finished(2, ("Disk quota exceeded",))),
         ("lock.txt", Finished(1, tuple(map(str, range(9))))),
-        ("compileall", Finished(1, ("OSError: [Errno 28] No space left on device",))),
+        ("compileall", Finished(0, ("OSError: [Errno 28] No space left on device",))),
         ("importlib", Finished(-9, ("only",))),
     ],
 )  # fmt: skip
@@ -117,7 +119,7 @@ def test_a_failure_has_its_last_lines(ran, tmp_path, words, end, texts: Texts):
 
 
 def test_what_does_not_compile_is_left_out(ran: Uv, tmp_path: Path) -> None:
-    ran.ends["compileall"] = Finished(1, ("SyntaxError: expected '('",))
+    ran.ends["compileall"] = Finished(0, ("SyntaxError: expected '('",))
     made(ran, content(tmp_path, "six==1"))
 
 
@@ -128,9 +130,26 @@ def test_what_no_job_imports_is_not_compiled_wherever_the_environment_is(ran: Uv
     packages = compiling[-1]
     left_out = re.compile(compiling[compiling.index("-x") + 1])
     files = ["six.py", "torch/testing/a.py", "tests/a.py", "torch/test/a.py", "pandas/tests/io/a.py", "a/latest/b.py"]
-    files += ["transformers/models/llama/a.py", "peft/models/a.py"]
+    files += ["transformers/models/llama/a.py", "peft/models/a.py", "sympy/physics/a.py", "sympy/a.py"]
     compiled = [file for file in files if not left_out.search(f"{packages}/{file}")]
-    assert compiled == ["six.py", "torch/testing/a.py", "a/latest/b.py", "peft/models/a.py"]
+    assert compiled == ["six.py", "a/latest/b.py", "peft/models/a.py", "sympy/a.py"]
+
+
+@pytest.mark.parametrize(("imported", "status", "last"), [("good", 0, ""), ("good bad", 1, "ZeroDivisionError")])
+def test_modules_are_compiled_while_some_are_imported(tmp_path: Path, imported: str, status: int, last: str) -> None:
+    files = {"good.py": "", "other.py": "", "bad.py": "1 / 0\n", "template.py": "def {{name}}(\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    compileall = [sys.executable, "-I", "-m", "compileall", "-q", str(tmp_path)]
+    path = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    argv = [sys.executable, "-I", "-c", path + environment_build._COMPILE_AND_IMPORT, imported, *compileall]
+    lines: list[str] = []
+    done = command.run(argv, Reporter(None, stream=io.StringIO()), on_line=lines.append)
+    assert done.status == status
+    assert any("template.py" in line for line in lines)
+    # What explains an error comes last.
+    assert not last or last in done.tail[-1]
+    assert {file.name.partition(".")[0] for file in tmp_path.glob("__pycache__/*.pyc")} == {"good", "other", "bad"}
 
 
 def test_uvs_lines_become_progress() -> None:

@@ -78,7 +78,10 @@ def results(
             f"--format {output} is unknown{did_you_mean(output, ('table', 'csv', 'json'))}",
             remedy="table, csv or json",
         )
-    if iterations + group + rank + scaling + (history or alarm) > 1:
+    views = {"iterations": iterations, "group": group, "rank": rank, "scaling": scaling}
+    views |= {"history": history, "alarm": alarm}
+    asked = [name for name, given in views.items() if given]
+    if len(asked) > 1 and asked != ["history", "alarm"]:
         raise RequestError(
             "--iterations, --group, --rank, --scaling and --history or --alarm cannot be combined",
             remedy="choose one",
@@ -86,10 +89,11 @@ def results(
     if alarm and output == "csv":
         raise RequestError("--alarm has no CSV output", remedy="leave out --format csv, or use --json")
     if runs:
-        from llmb_run.results.nccl import are_nccl_tests, nccl_results, refuse_views  # fabrics come with it
+        from llmb_run.results.nccl import are_nccl_tests, nccl_results, refuse_view  # fabrics come with it
 
         if are_nccl_tests(runs):
-            refuse_views(iterations=iterations, group=group, rank=rank, scaling=scaling, history=history, alarm=alarm)
+            if asked:
+                refuse_view(asked[0])
             return _in_output_form(output, *nccl_results(runs))
     workspace, measured = Workspace(), read_window(window) if window else None
     if alarm:

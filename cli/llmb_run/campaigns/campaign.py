@@ -32,7 +32,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from llmb_common.base.errors import EnvironmentLacks, Interrupted, RecordError, RequestError
-from llmb_common.base.files import effective_user_id, read_json, remedy_for, try_lock, user_name, write_json
+from llmb_common.base.files import effective_user_id, read_json, try_lock, unwritable, user_name, write_json
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.structs import from_plain, misfit_text
@@ -265,10 +265,7 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
             folder = home / str(number)
             folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise RecordError(
-                f"cannot write {home}: {error.strerror or error}",
-                remedy=f"{remedy_for(error)}; or keep campaigns elsewhere: --folder DIR",
-            ) from error
+            raise unwritable(home, error, "or keep campaigns elsewhere: --folder DIR") from error
         # Not of the folder's name: who removes the folder means to start over, and not with the same runs.
         campaign = Campaign(folder, secrets.token_hex(4), purpose, round(time.time(), 3))
         if campaign.frozen_file.exists():

@@ -18,7 +18,7 @@ from llmb_common.base.printable import counted, percent
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
+from llmb_common.results.comparison import SAME_LOSS, facts_of_plan, loss_difference, unequal_work
 from llmb_common.results.configuration import title_of
 from llmb_common.results.paired import RATE, Comparison
 from llmb_common.runs.record import RunRecord
@@ -385,14 +385,8 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     """Print a notice, on stderr, for each value in which ``planned`` is not as the run's plan was.
 
-    ``record`` is the run's, ``planned`` its job as planned today. Prints nothing where the two are alike. Predictions
-    are not compared.
+    ``record`` is the run's, ``planned`` its job as planned today. Compared is what can change a run's speed or work
+    (``facts_of_plan``), and nothing is printed where that is alike.
     """
-    for line in changed_values(_values_of(record.plan), _values_of(planned)):
+    for line in changed_values(facts_of_plan(record.plan), facts_of_plan(planned)):
         notice(f"{record.paths.run_id} would run differently today: {line}")
-
-
-def _values_of(plan: JobPlan) -> dict[str, Any]:
-    """Return the plan's values that are no predictions, as plain data; of each environment variable the value alone."""
-    values = fixed_values(msgspec.to_builtins(plan))
-    return values | {"env": {name: item.value for name, item in plan.env.items()}}

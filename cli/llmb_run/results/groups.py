@@ -146,9 +146,9 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
     first = members[0]
     plan = record_of(first).plan
     good = sorted((item for item in members if item.good is not None), key=lambda item: item.created)
-    # Else of those that succeeded and did not train.
-    speaking = sorted(good, key=_reference_rank) or [item for item in members if item.status.measured]
-    spoken = speaking[0] if speaking else None
+    # If none trained, those that succeeded all the same.
+    not_trained = (item for item in members if item.status.measured)
+    spoken = min(good, key=_reference_rank) if good else next(not_trained, None)
     reference = spoken.reference if spoken else None
     verdict = spoken.verdict if spoken else None
     # Runs that the baseline is made of have another reference, and are not judged by it.

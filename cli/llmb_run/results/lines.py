@@ -51,7 +51,7 @@ class Line:
     @cached_property
     def outcomes(self) -> Counter[Outcome]:
         """How many of the line's runs came to each outcome, such as ``failed``; 0 for any other."""
-        return Counter(run.outcome for run in self.runs)
+        return self.group.outcomes if self.group else Counter(run.outcome for run in self.runs)
 
     @cached_property
     def slow_node(self) -> SlowNode | None:

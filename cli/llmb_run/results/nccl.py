@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -76,18 +76,18 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
         raise unreadable(file, error, RequestError) from error
 
 
-def refuse_views(**views: bool) -> None:
-    """Raise if one of ``views``, options of ``results`` by name, is set: they are of runs that train.
+def refuse_view(name: str) -> NoReturn:
+    """Raise, for a view of runs that train is asked of outputs of nccl-tests.
+
+    ``name`` is the view's option of ``results``, without its dashes.
 
     Raises:
-        RequestError: one is set; the message names the first
+        RequestError: always
     """
-    for name, given in views.items():
-        if given:
-            raise RequestError(
-                f"--{name} is a view of runs, and these are outputs of nccl-tests",
-                remedy=f"leave out --{name}, or name runs; llmb-run compare A B compares two outputs",
-            )
+    raise RequestError(
+        f"--{name} is a view of runs, and these are outputs of nccl-tests",
+        remedy=f"leave out --{name}, or name runs; llmb-run compare A B compares two outputs",
+    )
 
 
 def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:

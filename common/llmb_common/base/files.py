@@ -71,10 +71,7 @@ def write_atomic(
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise RecordError(
-            f"cannot write {path}: {error.strerror or error}",
-            remedy="check the folder's free space, quota and permissions, then run the same command again",
-        ) from error
+        raise unwritable(path, error) from error
 
 
 def write_output(path: Path, content: str) -> None:
@@ -96,7 +93,7 @@ def write_output(path: Path, content: str) -> None:
         with open(path, "wb", opener=_open_without_waiting) as stream:
             stream.write(content.encode(errors="backslashreplace"))
     except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}", remedy="name another file") from error
+        raise unwritable(path, error, "or name another file") from error
 
 
 def check_output(path: Path) -> None:
@@ -204,6 +201,7 @@ _REMEDIES = {
     errno.EEXIST: "move away what has that name already: ls -ld shows it",
     errno.ELOOP: "remove the symbolic link, or put the file itself in its place: ls -l shows where it leads",
     errno.EINVAL: "put an ordinary file in its place: ls -l shows what is there now",
+    errno.ENXIO: "put an ordinary file in its place: ls -l shows what is there now",
     errno.EACCES: "ask its owner, whom ls -ld shows, for permission",
     errno.EPERM: "ask its owner, whom ls -ld shows, for permission",
     errno.EROFS: "the file system is mounted read-only: use another folder, or ask the administrator",
@@ -226,6 +224,15 @@ def unreadable(path: Path | str, error: OSError, kind: type[LLMBError] = RecordE
     Its message ends with the system's reason, from ``error``, and its remedy is ``remedy_for``'s.
     """
     return kind(f"cannot read {path}: {error.strerror or error}", remedy=remedy_for(error))
+
+
+def unwritable(path: Path | str, error: OSError, further: str = "then run the same command again") -> RecordError:
+    """Return the error, for the caller to raise, that the file or folder ``path`` cannot be written.
+
+    Its message ends with the system's reason, from ``error``, and its remedy is ``remedy_for``'s with ``further``, a
+    clause, behind it.
+    """
+    return RecordError(f"cannot write {path}: {error.strerror or error}", remedy=f"{remedy_for(error)}; {further}")
 
 
 def read_json(path: Path, content: bytes | None = None) -> Any:

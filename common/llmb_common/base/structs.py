@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmb_common.base.errors import RecipeError, RecordError
 from llmb_common.base.files import read_json, remedy_for, try_lock, write_json
+
+if TYPE_CHECKING:
+    import msgspec
+
+T = TypeVar("T")
 
 _one_at_a_time = threading.RLock()  # a plan converts a part of itself while it is converted
 
@@ -35,24 +41,38 @@ def from_plain(value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind, strict=True)
 
 
-def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
-    """Return JSON text, or with ``packed`` MessagePack, as an instance of ``kind``, decoded in one go.
+def from_json(content: bytes, kind: Any) -> Any:
+    """Return JSON text as an instance of ``kind``, a msgspec struct or another type, decoded in one go.
 
-    ``content`` is bytes; unknown keys are ignored unless the struct forbids them. NaN and infinity count as
-    malformed in JSON, which does not have them; from MessagePack they are accepted. ``kind`` is a msgspec struct or
-    another type.
+    ``content`` is bytes; unknown keys are ignored unless the struct forbids them. NaN and infinity, which JSON does
+    not have, count as malformed.
 
     Raises:
         msgspec.ValidationError: the content does not fit ``kind``
-        msgspec.DecodeError: the content is not JSON, or not MessagePack, or is nested too deep
+        msgspec.DecodeError: the content is not JSON, or is nested too deep
     """
     import msgspec
 
     with _one_at_a_time:
         try:
-            return (msgspec.msgpack if packed else msgspec.json).decode(content, type=kind)
+            return msgspec.json.decode(content, type=kind)
         except RecursionError as error:
             raise msgspec.DecodeError("it is nested too deep") from error
+
+
+@functools.cache
+def packed_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Return the decoder that makes a ``kind``, a msgspec struct or another type, of MessagePack.
+
+    Made once for each ``kind``, and that is where msgspec describes the type: the decoder takes no lock, and serves
+    thousands of small contents. Its ``decode`` takes bytes, accepts NaN and infinity, ignores unknown keys, and raises
+    ``msgspec.DecodeError`` where the content does not fit or is no MessagePack, RecursionError where it is nested too
+    deep.
+    """
+    import msgspec
+
+    with _one_at_a_time:
+        return msgspec.msgpack.Decoder(kind)
 
 
 def misfit_text(error: Exception, kind: Any, value: Any) -> str:
@@ -109,8 +129,6 @@ def json_text(value: Any) -> bytes:
 
 
 SCHEMA = 1
-
-T = TypeVar("T")
 
 
 def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,7 @@ from llmb_common import base, causes, results
 from llmb_common.base.errors import LLMBError, result_or_error
 from llmb_common.base.files import sha256_of_tree
 from llmb_common.base.run_states import is_live
-from llmb_common.base.structs import from_json
+from llmb_common.base.structs import packed_decoder
 from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
 from llmb_common.results.scatter import PastRun
 from llmb_common.results.steps import MeasuredSteps, steps_of, window_of
@@ -155,6 +155,7 @@ class KeptFigures:
         self.many = len(names) > _AT_ONCE
         """Whether there are too many runs to hold what may be read again."""
         self._known = kept_figures(install, names) if install is not None and names else {}
+        self._code = _code_hash()
         self._new: list[LogFigures] = []
 
     def take_unchanged(self, row: RunRow) -> KeptLog | None:
@@ -167,9 +168,7 @@ class KeptFigures:
         if is_live(row.state) or row.path not in self._known:
             return None
         own = f"{row.path}/{row.experiment_name}/log-{row.experiment_name}.out"
-        return self._take_if_current(
-            row.path, stamp_of(row.path, own, RecordedState(row.state, row.detail), _code_hash())
-        )
+        return self._take_if_current(row.path, stamp_of(row.path, own, self._code, row.state, row.detail))
 
     def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
         """Return what the index keeps of the run in ``folder`` if it was kept with this ``stamp``, else None.
@@ -198,7 +197,8 @@ class KeptFigures:
         state = RecordedState(record.state, record.detail, plan.max_steps, resumes)
         folder, log = str(files.folder), str(files.log)
         keep = alone and wanted is None and files.log is not None and not is_live(record.state)
-        stamp = stamp_of(folder, log, state, _code_hash()) if keep else ""
+        marks = (self._code, record.state, record.detail)
+        stamp = stamp_of(folder, log, *marks) if keep else ""
         if kept := self._take_if_current(folder, stamp):
             return kept
         window = window_of(record.plan)
@@ -211,7 +211,7 @@ class KeptFigures:
         summary = LogSummary(read.status, read.window, steps, sense, image_of(record), read.window == window)
         configuration = configuration_of(record)
         # A log that could not be read may be readable for the next who asks.
-        if stamp and stamp == stamp_of(folder, log, state, _code_hash()) and read.status.reason != "unreadable_log":
+        if stamp and stamp == stamp_of(folder, log, *marks) and read.status.reason != "unreadable_log":
             last = (read.last._replace(figures=()),) if read.last else ()
             rest = _Timing(replace(read, files=_NO_FILES, iterations=last), len(read.iterations))
             new = LogFigures(
@@ -297,28 +297,28 @@ def past_runs(install: Path | None) -> list[PastRun]:
     return found
 
 
-def _decode_struct(content: bytes, kind: type[T]) -> T | None:
+def _decode_struct(content: bytes, kind: Callable[..., T]) -> T | None:
     """Return the struct of type ``kind`` that was kept in the index as these bytes.
 
     None where another version of the code has kept it in another form.
     """
     try:
-        found: T = from_json(content, kind, packed=True)
-    except msgspec.DecodeError:
+        found: T = packed_decoder(kind).decode(content)
+    except (msgspec.DecodeError, RecursionError):
         return None
     return found
 
 
-def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
-    """Return a text that changes with all that decides what ``code``, a hash of code, reads of a run.
+def stamp_of(folder: str, log: str, *marks: str) -> str:
+    """Return a text that changes with all that decides what is read of a run: its files, and ``marks``.
 
-    That is its log and its files in ``folder`` (``job.json``, ``run.json`` and ``events.jsonl``), each by inode, size
-    and time of change, and its recorded state, of which only ``state.state`` and ``state.detail`` count. ``folder``
-    and ``log`` are paths. Empty where one of the files changed within the last two seconds: it could change again
-    without a trace. A missing file counts as such.
+    The files are its ``log`` and those in ``folder`` (``job.json``, ``run.json`` and ``events.jsonl``), both paths,
+    each by inode, size and time of change. ``marks`` are what else decides it: a hash of the code that reads, then
+    the recorded state and what explains it. Empty where one of the files changed within the last two seconds: it
+    could change again without a trace. A missing file counts as such.
     """
     now = time.time_ns()
-    parts = [code, state.state, state.detail]
+    parts = [*marks]
     for path in (log, f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl"):
         try:
             status = os.stat(path)  # noqa: PTH116 (four for each run: a Path takes twice as long)
@@ -384,7 +384,7 @@ def diagnoses(
         status = statuses.get(record.paths.run_id)
         not_finite = status.message if status and status.reason.startswith(("nan_", "inf_")) else ""
         folder, log = str(record.paths.folder), str(record.paths.log)
-        stamp = stamp_of(folder, log, RecordedState(record.state, f"{record.detail}\n{not_finite}"), code)
+        stamp = stamp_of(folder, log, code, record.state, record.detail, not_finite)
         kept = known.get(folder)
         diagnosis = _decode_struct(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
         if diagnosis is None:

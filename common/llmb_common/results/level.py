@@ -168,10 +168,12 @@ def level(
         statistics.StatisticsError: no runs
     """
     groups = batches(runs)
-    calm = [[replace(run, stalls=()) if run.stalls else run for run in batch] for batch in groups]
-    steady, mean = _mean_of_days(calm), _mean_of_days(groups)
-    alone = _spread(calm, scatter, earlier, stated, shown)
-    spread = _spread(groups, scatter, earlier, stated, shown)
+    mean = steady = _mean_of_days(groups)
+    spread = alone = _spread(groups, scatter, earlier, stated, shown)
+    if any(run.stalls for run in runs):
+        calm = [[replace(run, stalls=()) for run in batch] for batch in groups]
+        steady = _mean_of_days(calm)
+        alone = _spread(calm, scatter, earlier, stated, shown)
     stalling = [batch for batch in groups if any(map(_has_slow_stall, batch))]
     return Level(
         steady=steady,

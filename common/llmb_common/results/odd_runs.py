@@ -102,8 +102,9 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
     """
     if len(runs) < _FEWEST:
         return None
-    ordered = sorted(runs, key=lambda run: run.log)
-    gap, at = max((b.log - a.log, at) for at, (a, b) in enumerate(itertools.pairwise(ordered), 1))
+    ordered = sorted(runs, key=lambda run: run.seconds)
+    logs = [run.log for run in ordered]
+    gap, at = max((b - a, at) for at, (a, b) in enumerate(itertools.pairwise(logs), 1))
     fast, slow = ordered[:at], ordered[at:]
     ranges = [side[-1].log - side[0].log for side in (fast, slow)]
     if gap < _GAP * max(ranges) or gap < _SHIFT:

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.base.clocks import CLOCKS_SECONDS
-from llmb_common.base.errors import RecordError
-from llmb_common.base.files import remedy_for, try_lock
+from llmb_common.base.files import try_lock, unwritable
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.submission.jobs import JobToSubmit
@@ -106,10 +105,7 @@ def open_round(
             descriptor = _open_locked(file, say)
             now = _read_round(descriptor, again=again)
         except OSError as error:
-            raise RecordError(
-                f"cannot write {file}: {error.strerror or error}",
-                remedy=f"{remedy_for(error)}; then run the same command again",
-            ) from error
+            raise unwritable(file, error) from error
         yield now
         if now.over:
             with contextlib.suppress(OSError):

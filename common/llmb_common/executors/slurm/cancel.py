@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.base.errors import LLMBError, RecordError, SchedulerError, result_or_error
+from llmb_common.base.errors import LLMBError, SchedulerError, result_or_error
+from llmb_common.base.files import unwritable
 from llmb_common.base.run_states import is_waiting
 from llmb_common.executors.slurm.own_jobs import has_own_name, jobs_in_queue
 from llmb_common.executors.slurm.query import CANCEL_SECONDS, JobInfo, run_slurm, steps_of
@@ -136,7 +137,7 @@ def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise RecordError(f"cannot write {record.paths.folder}/{name}: {error.strerror or error}") from error
+        raise unwritable(record.paths.folder / name, error) from error
     return True
 
 

@@ -20,7 +20,7 @@ from shlex import quote
 import msgspec
 
 from llmb_common.base.errors import AnswerLost, RecordError, SchedulerError
-from llmb_common.base.files import remedy_for, shell_part, write_atomic
+from llmb_common.base.files import shell_part, unwritable, write_atomic
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.words import clock_text, limit_seconds
 from llmb_common.executors.base import WAIT
@@ -346,10 +346,7 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
     except OSError as error:
         if made:  # one that was there before is another job's
             shutil.rmtree(series.folder, ignore_errors=True)
-        raise RecordError(
-            f"cannot write {series.folder}: {error.strerror or error}",
-            remedy=f"{remedy_for(error)}; then run the same command again",
-        ) from error
+        raise unwritable(series.folder, error) from error
     write_atomic(series.script, text, mode=0o755)
 
 
