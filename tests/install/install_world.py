@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from support.images import add_to_registry
 
 DRIVER = Path(__file__).with_name("fault_driver.py")
 CLONE = Path(__file__).resolve().parents[2]
+
 NEMO = "nvcr.io#nvidia/nemo:26.02.01"
 NEMO_OF_FUNCTIONS = "nvcr.io#nvidia/nemo:26.08"
 """What mbridge runs in."""
@@ -22,6 +24,19 @@ NEMO_OF_FUNCTIONS = "nvcr.io#nvidia/nemo:26.08"
 IMAGE_NAME = "nvidia+nemo+26.02.01.sqsh"
 IMAGE_NAMES = (IMAGE_NAME, "nvidia+nemo+26.08.sqsh")
 """Those of all workloads together."""
+
+
+def copy_clone(to: Path, without: set[str]) -> None:
+    """Copy this repository to the new folder ``to``, without hidden files and the folders named at its top.
+
+    Byte code that the Python of another test is just writing is left out, too: it may be gone before it is copied.
+    """
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        at_top = without if Path(folder) == CLONE else set()
+        return {name for name in names if name[0] == "." or ".pyc." in name} | at_top
+
+    shutil.copytree(CLONE, to, symlinks=True, ignore=left_out)
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from install_world import CLONE, World
+from install_world import World, copy_clone
 
 from support import registry as real_registry
 from support.registry import LOGIN, PASSWORD, Registry
@@ -40,8 +39,7 @@ def hub(site: World) -> Iterator[Registry]:
 def clone_with_image(site: World, image: str) -> Path:
     """A clone of this repository whose recipes want ``image``."""
     clone = site.root / "clone"
-    left_out = {"tests", "docs", "benchmarks"}
-    shutil.copytree(CLONE, clone, symlinks=True, ignore=lambda _, names: {n for n in names if n[0] == "."} | left_out)
+    copy_clone(clone, {"tests", "docs", "benchmarks"})
     for recipe in clone.glob("*/recipe.yaml"):
         text, number = re.subn(r"^image: .*$", f'image: "{image}"', recipe.read_text(), flags=re.MULTILINE)
         assert number == 1, recipe

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from install_world import CLONE, World, make_world
+from install_world import World, copy_clone, make_world
 
 from support.images import add_to_registry
 
@@ -31,13 +31,7 @@ def site() -> Iterator[World]:
         pytest.skip("/usr/bin/python3, which both users can run, is older than 3.10 or has no venv")
     top = Path(tempfile.mkdtemp(prefix="llmb-shared-"))
     top.chmod(0o755)
-    left_out = {"tests", "docs", "benchmarks", "llmb_install"}
-    shutil.copytree(
-        CLONE,
-        top / "clone",
-        symlinks=True,
-        ignore=lambda folder, names: {n for n in names if n[0] == "." or (n in left_out and Path(folder) == CLONE)},
-    )
+    copy_clone(top / "clone", {"tests", "docs", "benchmarks", "llmb_install"})
     world = make_world(top, Path(__file__).parents[1] / "support" / "bin")
     add_to_registry(world.registry, "nvcr.io#nvidia/nemo:26.02", {}, ("x86_64",), programs=("bash", "cat"))
     own = top / "own"

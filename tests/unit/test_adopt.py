@@ -34,6 +34,8 @@ class Node:
 
     nodes = ("n1",)
     release = "0.7.0"
+    printed: str | None = None
+    """Of its versions, in place of what a healthy image prints."""
     containers: list[Container]
 
     def __init__(self) -> None:
@@ -48,7 +50,8 @@ class Node:
         self.containers.append(inside)
         words = argv[5:]
         if words[0] == "-c":
-            return Answer(0, b"LLMB-VERSIONS " + json.dumps({"megatron-bridge": self.release}).encode())
+            printed = self.printed or json.dumps({"megatron-bridge": self.release})
+            return Answer(0, f"LLMB-VERSIONS {printed}".encode())
         kind = "validation" if "--validation" in words else "catalogue"
         text = (CLONE / "mbridge" / f"{kind}-0.6.2.json").read_text(encoding="utf-8")
         text = text.replace('"release": "0.6.2"', f'"release": "{self.release}"', 1)
@@ -91,6 +94,17 @@ def test_a_release_that_the_configuration_does_not_take_is_not_entered(node, run
     status, _, err = run("adopt", str(tmp_path / "ours.sqsh"))
     assert status == 2, err
     assert release in err
+    assert load_cluster_config(install).releases == {}
+
+
+@pytest.mark.parametrize("printed", ['{"megatron-br WARNING: no GPU', "{}", "[]", "0", "\x1b[31m"])
+def test_versions_that_cannot_be_read_are_told_as_they_are(node, run, install, tmp_path, printed):
+    node.printed = printed
+    (tmp_path / "ours.sqsh").touch()
+    status, _, err = run("adopt", str(tmp_path / "ours.sqsh"))
+    assert status == 2, err
+    assert "ours.sqsh" in err
+    assert "\x1b" not in err
     assert load_cluster_config(install).releases == {}
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -59,13 +60,14 @@ def test_a_signal_ends_it_in_order() -> None:
 def without_a_reader(work: str) -> tuple[int, str]:
     """Status and standard error of a command whose standard output nobody reads any more."""
     code = f"import sys; from llmb_common.base.outcome import guarded; sys.exit(guarded({work}))"
-    nobody, stdout = os.pipe()
-    os.close(nobody)
+    # No pipe: a process that another thread starts meanwhile would hold a copy of its other end for a moment.
+    reader, stdout = socket.socketpair()
+    reader.shutdown(socket.SHUT_RDWR)
     # With a buffer, as users have it: the interpreter tries to empty it once more when it ends.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=600, env=env)
-    os.close(stdout)
+    with reader, stdout:
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=600, env=env)
     return done.returncode, done.stderr
 
 

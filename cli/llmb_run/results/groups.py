@@ -146,9 +146,9 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
     first = members[0]
     plan = record_of(first).plan
     good = sorted((item for item in members if item.good is not None), key=lambda item: item.created)
-    # If none trained, those that succeeded all the same.
-    not_trained = (item for item in members if item.status.measured)
-    spoken = min(good, key=_reference_rank) if good else next(not_trained, None)
+    # Where none trained, one that succeeded all the same speaks for them.
+    succeeded = (item for item in members if item.status.measured)
+    spoken = min(good, key=_reference_rank) if good else next(succeeded, None)
     reference = spoken.reference if spoken else None
     verdict = spoken.verdict if spoken else None
     # Runs that the baseline is made of have another reference, and are not judged by it.

@@ -170,6 +170,7 @@ def level(
     groups = batches(runs)
     mean = steady = _mean_of_days(groups)
     spread = alone = _spread(groups, scatter, earlier, stated, shown)
+    # Without stalls, the steady steps are all steps.
     if any(run.stalls for run in runs):
         calm = [[replace(run, stalls=()) for run in batch] for batch in groups]
         steady = _mean_of_days(calm)

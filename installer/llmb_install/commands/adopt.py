@@ -23,7 +23,7 @@ from llmb_common.base.engines import CONTAINERS, ENGINES, RELEASE, is_newer, min
 from llmb_common.base.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_common.base.files import user_path, write_atomic
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import counted, first_few
+from llmb_common.base.printable import counted, first_few, printable
 from llmb_common.executors.base import Container, Held, NodeRequest, executor_for
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_common.recipes.catalogue import Catalogue, Function
@@ -131,7 +131,6 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         RecordError: a file cannot be written
         LLMBError: the image lies where others could have put it
         OSError: the image cannot be read, or a folder not be made
-        ValueError: what the image prints of its versions is no JSON
     """
     required_answers(path)
     secrets = credentials.from_environment()
@@ -230,7 +229,6 @@ def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, 
         SchedulerError: no node can be had
         RecordError: the program for the node cannot be written
         OSError: the code for the node cannot be read
-        ValueError: what the image prints of its versions is no JSON
     """
     write_atomic(work / _CODE, pack_code(training_code()))
     container = Container(str(image), (f"{work}:{work}", *config.mounts))
@@ -267,12 +265,17 @@ def _release_in(output: str, image: Path) -> str:
     for messages.
 
     Raises:
-        RequestError: there is no release, an invalid number, or one that LLMB cannot use
-        ValueError: what stands behind ``LLMB-VERSIONS`` is no JSON
+        RequestError: there is no release, an invalid number, one that LLMB cannot use, or the line is damaged
     """
     line = next((line for line in output.splitlines() if line.startswith("LLMB-VERSIONS ")), "")
-    found = json.loads(line.partition(" ")[2]) if line else {}
-    release = found.get("megatron-bridge")
+    try:
+        release = json.loads(line.partition(" ")[2])["megatron-bridge"] if line else None
+    except (ValueError, LookupError, TypeError) as error:
+        # A message of the image's own may have got into the line.
+        raise RequestError(
+            f"{image} does not say its release of Megatron-Bridge: {printable(line[:100])}",
+            remedy="run the same command again; if it says that again, start the image and see what its Python prints",
+        ) from error
     if not isinstance(release, str):
         raise RequestError(f"{image} has no Megatron-Bridge", remedy="adopt an image with it")
     if not re.fullmatch(RELEASE, release):  # cluster_config.yaml would not be read any more
