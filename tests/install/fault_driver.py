@@ -19,6 +19,7 @@ making only the first step counts, which leaves a half-made one.
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import importlib
 import json
@@ -140,6 +141,8 @@ def forks() -> int:
 
     for module in pkgutil.walk_packages(llmb_install.__path__, "llmb_install."):
         importlib.import_module(module.name)
+    # A collection in a fork would copy every page of what was imported.
+    gc.disable()
     while line := sys.stdin.readline():
         child = os.fork()
         if child == 0:
