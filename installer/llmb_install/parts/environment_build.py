@@ -522,13 +522,14 @@ def build_environment(environment: Content, folder: Path, reporter: Reporter, st
 
 _COMPILE_AND_IMPORT = """\
 import gc, importlib, subprocess, sys
-compiling = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+compiling = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 gc.disable()  # a quarter of the time, and nothing of what is imported is garbage
 try:
     for name in sys.argv[1].split():
         importlib.import_module(name)
 finally:
-    print(compiling.communicate()[0], flush=True)
+    sys.stdout.buffer.write(compiling.communicate()[0])
+    sys.stdout.flush()
 """
 """Imports the modules that its first argument names, while the command in the others compiles.
 
