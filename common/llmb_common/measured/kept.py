@@ -155,7 +155,6 @@ class KeptFigures:
         self.many = len(names) > _AT_ONCE
         """Whether there are too many runs to hold what may be read again."""
         self._known = kept_figures(install, names) if install is not None and names else {}
-        self._code = _code_hash()
         self._new: list[LogFigures] = []
 
     def take_unchanged(self, row: RunRow) -> KeptLog | None:
@@ -168,7 +167,7 @@ class KeptFigures:
         if is_live(row.state) or row.path not in self._known:
             return None
         own = f"{row.path}/{row.experiment_name}/log-{row.experiment_name}.out"
-        return self._take_if_current(row.path, stamp_of(row.path, own, self._code, row.state, row.detail))
+        return self._take_if_current(row.path, stamp_of(row.path, own, _code_hash(), row.state, row.detail))
 
     def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
         """Return what the index keeps of the run in ``folder`` if it was kept with this ``stamp``, else None.
@@ -197,8 +196,8 @@ class KeptFigures:
         state = RecordedState(record.state, record.detail, plan.max_steps, resumes)
         folder, log = str(files.folder), str(files.log)
         keep = alone and wanted is None and files.log is not None and not is_live(record.state)
-        marks = (self._code, record.state, record.detail)
-        stamp = stamp_of(folder, log, *marks) if keep else ""
+        marks = (record.state, record.detail)
+        stamp = stamp_of(folder, log, _code_hash(), *marks) if keep else ""
         if kept := self._take_if_current(folder, stamp):
             return kept
         window = window_of(record.plan)
@@ -211,7 +210,7 @@ class KeptFigures:
         summary = LogSummary(read.status, read.window, steps, sense, image_of(record), read.window == window)
         configuration = configuration_of(record)
         # A log that could not be read may be readable for the next who asks.
-        if stamp and stamp == stamp_of(folder, log, *marks) and read.status.reason != "unreadable_log":
+        if stamp and stamp == stamp_of(folder, log, _code_hash(), *marks) and read.status.reason != "unreadable_log":
             last = (read.last._replace(figures=()),) if read.last else ()
             rest = _Timing(replace(read, files=_NO_FILES, iterations=last), len(read.iterations))
             new = LogFigures(
