@@ -25,7 +25,6 @@ from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.index.search import rebuild
 from llmb_common.runs.record import RunRecord, State
-from llmb_run.actions import results
 from llmb_run.results import series
 from llmb_run.results.series import shift_text
 from support.cli import Cli
@@ -215,8 +214,7 @@ def test_the_alarm_is_silent(cli: Cli, levels: tuple[tuple[int, float, str], ...
 def test_an_alarm_is_surer_than_a_report(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     site(cli, (4, 5000, "580.82"))
     rates: list[float] = []
-    for module in (series, results):
-        monkeypatch.setattr(module, "history_lines", lambda found, rate=REPORT_RATE: rates.append(rate) or [])
+    monkeypatch.setattr(series, "history_lines", lambda found, rate=REPORT_RATE: rates.append(rate) or [])
     cli("results", "--history")
     cli("results", "--alarm")
     assert rates == [REPORT_RATE, ALARM_RATE] == [0.01, 0.002]

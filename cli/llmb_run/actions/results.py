@@ -18,19 +18,17 @@ from llmb_common.measured.measure import measure
 from llmb_common.measured.run import MeasuredRun, explain, reference_lines
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
-from llmb_common.results.history import ALARM_RATE
 from llmb_common.results.level import CONFIDENCE, SETTLED, level
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.timing.window import Window, read_window
 from llmb_run import columns
 from llmb_run.app import refuse_beside_json
-from llmb_run.results import groups, series
+from llmb_run.results import groups
 from llmb_run.results.groups import rank_runs, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
 from llmb_run.results.notes import group_remarks
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.selected import selected_runs
-from llmb_run.results.series import history_lines, shift_text
 from llmb_run.results.short_runs import over_common_steps
 from llmb_run.selecting import one_folder
 from llmb_run.terminal import table
@@ -188,6 +186,9 @@ def _alarm_result(
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
         OSError: a word's path may not be looked at
     """
+    from llmb_common.results.history import ALARM_RATE
+    from llmb_run.results.series import history_lines, shift_text
+
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected_runs(workspace, runs, filters, window)
         histories = history_lines(found, ALARM_RATE)
@@ -226,6 +227,8 @@ def _view_functions(
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
         OSError: the log of a run is to be read again for its steps, and cannot be
     """
+    from llmb_run.results import series  # most ask for the runs, not for their history
+
     together = groups.group_runs(found) if group else []
     view: columns.View[Any]
     if group:

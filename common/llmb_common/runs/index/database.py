@@ -43,6 +43,9 @@ _TABLE = (
     ),
 )
 
+_PAGE_BYTES = 16 << 10
+"""A row takes 1.5 KB: a page of SQLite's usual 4 KiB holds two, and a search would read thousands of pages."""
+
 
 class DamagedIndex(Exception):
     """The index's file is missing, damaged, or of another version, so that it must be built anew.
@@ -181,6 +184,7 @@ def make_table(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connectio
     Raises:
         sqlite3.Error: the database cannot be written
     """
+    connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
     connection.execute("BEGIN")
     for statement in _TABLE:
         connection.execute(statement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sqlite3
@@ -152,6 +153,9 @@ def round_named(word: str) -> str:
 
 FIELDS = RunRow.__struct_encode_fields__
 """The columns of a row's fields, in their order."""
+_OF_EACH_RUN = frozenset(("name", "folder", "run_id", "job_id", "created", "state_time", "gpus", "nodes"))
+"""Columns with numbers, or with texts that no two runs share."""
+_AT_ONCE = 500
 _COLUMNS = (*FIELDS, "stamp")
 _PUT = (
     f"INSERT INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
@@ -194,14 +198,21 @@ def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
 def rows_from(found: Iterable[Sequence[Any]]) -> list[RunRow]:
     """Return the runs that ``found``, the rows of a query for all ``FIELDS`` in their order, describe, in that order.
 
-    Equal texts become one object: thousands of runs share few words. A row has as many values as there are fields.
+    Texts that many runs have become one object each: thousands of runs share few words. A row has as many values as
+    there are fields.
     """
     known: dict[str, str] = {}
     share = known.setdefault
-    runs = []
-    for row in found:
-        values: list[Any] = [share(value, value) if type(value) is str else value for value in row]
-        runs.append(RunRow(*values))
+    rows = iter(found)
+    runs: list[RunRow] = []
+    # By columns, some rows at a time, so that no line of Python runs for each value.
+    while some := list(itertools.islice(rows, _AT_ONCE)):
+        columns = zip(*some, strict=True)
+        shared = [
+            column if name in _OF_EACH_RUN else map(share, column, column)
+            for name, column in zip(FIELDS, columns, strict=True)
+        ]
+        runs += map(RunRow, *shared)
     return runs
 
 
