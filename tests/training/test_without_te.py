@@ -110,7 +110,7 @@ def test_a_small_copy_is_laid_out_as_planned(reduced: Any) -> None:
 
 def test_a_small_copy_learns_within_a_few_steps(reduced: Any) -> None:
     config = copy_of(reduced)
-    assert (config.train.micro_batch_size, config.train.global_batch_size) == (1, 8)
+    assert (config.train.micro_batch_size, config.train.global_batch_size) == (1, 4)
     assert (config.scheduler.lr_decay_iters, config.scheduler.lr_warmup_iters) == (5, 1)
     assert (config.optimizer.lr, config.optimizer.min_lr, config.ddp.use_megatron_fsdp) == (3e-3, 3e-4, False)
     vocabulary = ("vocab_size", "make_vocab_size_divisible_by", "should_pad_vocab")

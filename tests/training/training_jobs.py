@@ -49,7 +49,7 @@ _ITERATION = re.compile(
 
 
 def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
-    """A job.json for a named size or smoke family: one CPU rank, 8 sequences per step.
+    """A job.json for a named size or smoke family: one CPU rank, 4 sequences per step.
 
     A change to an object (``parallelism={"tp": 2}``) changes the given keys of it; others replace the value.
     """
@@ -69,7 +69,7 @@ def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
         "precision": {"dtype": "bf16", "fp8_recipe": None},
         "world_size": 1,
         "parallelism": {"tp": 1, "pp": 1, "vp": None, "cp": 1, "ep": None, "etp": None, "fsdp": False},
-        "batch": {"mbs": 1, "gbs": 8},
+        "batch": {"mbs": 1, "gbs": 4},
         "performance": {
             "cuda_graph": False,
             "recompute_layers": 0,
