@@ -58,6 +58,11 @@ CASES = [
 ]
 
 
+def family_job(family: str, **changes: Any) -> dict[str, Any]:
+    """As ``make_function_job``, with the sequences per step that all runs of ``family`` here train on."""
+    return make_function_job(family, batch=BATCHES.get(family, {}), **changes)
+
+
 @dataclass(frozen=True)
 class Reference:
     """Four steps of every family on one rank, with the checkpoint of the second."""
@@ -69,12 +74,7 @@ class Reference:
         folder = self.folder / family
         checkpoints = folder / "checkpoints"
         if family not in _RUNS:
-            job = make_function_job(
-                family,
-                batch=BATCHES.get(family, {}),
-                steps={"train": 4},
-                checkpoint={"save": str(checkpoints), "interval": 2},
-            )
+            job = family_job(family, steps={"train": 4}, checkpoint={"save": str(checkpoints), "interval": 2})
             _RUNS[family] = self.engine.train(folder, job)
         return _RUNS[family], checkpoints / "iter_0000002"
 
@@ -103,7 +103,7 @@ def test_a_family_trains(reference: Reference, family: str) -> None:
 def test_a_family_resumes_to_the_last_printed_digit(reference: Reference, tmp_path: Path, family: str) -> None:
     """The others resume in another layout, below."""
     whole, checkpoint = reference.run(family)
-    job = make_function_job(family, steps={"train": 4}, checkpoint={"load": str(checkpoint)})
+    job = family_job(family, steps={"train": 4}, checkpoint={"load": str(checkpoint)})
     resumed = reference.engine.train(tmp_path, job).steps
     assert sorted(resumed) == [3, 4]
     for number, step in resumed.items():
@@ -113,13 +113,8 @@ def test_a_family_resumes_to_the_last_printed_digit(reference: Reference, tmp_pa
 @pytest.mark.parametrize(("family", "layout"), CASES, ids=["-".join(case) for case in CASES])
 def test_the_next_step_is_the_same_in_every_layout(reference, tmp_path, family, layout):
     expected, checkpoint = reference.run(family)
-    job = make_function_job(
-        family,
-        world_size=2,
-        parallelism=LAYOUTS[layout],
-        batch=BATCHES.get(family, {}),
-        steps={"exit_after": 1},
-        checkpoint={"load": str(checkpoint)},
+    job = family_job(
+        family, world_size=2, parallelism=LAYOUTS[layout], steps={"exit_after": 1}, checkpoint={"load": str(checkpoint)}
     )
     run = reference.engine.train(tmp_path, job, script="train_weights.py")
     assert list(run.steps) == [3]

@@ -186,7 +186,7 @@ def _alarm_result(
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
         OSError: a word's path may not be looked at
     """
-    from llmb_common.results.history import ALARM_RATE
+    from llmb_common.results.history import ALARM_RATE  # as in _view_functions: most ask for the runs
     from llmb_run.results.series import history_lines, shift_text
 
     with contextlib.redirect_stderr(io.StringIO()):

@@ -88,7 +88,7 @@ class StepTime:
 
         It is made from ``seconds`` and ``stalls``, and not the logarithm of ``mean``, which is of the window alone.
         """
-        return self.log + math.log1p(self.stall_share) if self.stalls else self.log
+        return self.log + math.log1p(self.stall_share)
 
     @property
     def stall_share(self) -> float:

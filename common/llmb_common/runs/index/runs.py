@@ -153,8 +153,10 @@ def round_named(word: str) -> str:
 
 FIELDS = RunRow.__struct_encode_fields__
 """The columns of a row's fields, in their order."""
-_OF_EACH_RUN = frozenset(("name", "folder", "run_id", "job_id", "created", "state_time", "gpus", "nodes"))
-"""Columns with numbers, or with texts that no two runs share."""
+_SHARED = frozenset(
+    """experiment_name workload state detail variant model_size dtype fp8_recipe gpu_type executor key chain""".split()
+)
+"""Columns of which many runs have the same text, or None."""
 _AT_ONCE = 500
 _COLUMNS = (*FIELDS, "stamp")
 _PUT = (
@@ -209,7 +211,7 @@ def rows_from(found: Iterable[Sequence[Any]]) -> list[RunRow]:
     while some := list(itertools.islice(rows, _AT_ONCE)):
         columns = zip(*some, strict=True)
         shared = [
-            column if name in _OF_EACH_RUN else map(share, column, column)
+            map(share, column, column) if name in _SHARED else column
             for name, column in zip(FIELDS, columns, strict=True)
         ]
         runs += map(RunRow, *shared)
