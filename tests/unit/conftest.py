@@ -28,6 +28,12 @@ from support.run_site import RunSite, with_small_code
 from support.site_record import plant
 
 
+@pytest.fixture
+def clone_without_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this clone has, if somebody ran ``./installer.py`` in it, is not found."""
+    monkeypatch.setattr("llmb_common.planning.plan.DEFAULT_FOLDER", "no installation")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def quick() -> Iterator[None]:
     """A scheduler that does not answer is asked again at once; git is asked once about this clone.

@@ -180,6 +180,7 @@ def test_an_unknown_workload_and_an_unknown_command(cli: Cli, texts: Texts) -> N
     texts(nothing.err)
 
 
+@pytest.mark.usefixtures("clone_without_installation")
 def test_without_an_installation_the_message_says_how_to_get_one(cli, monkeypatch, tmp_path, texts: Texts):
     monkeypatch.delenv("LLMB_INSTALL")
     monkeypatch.chdir(tmp_path)

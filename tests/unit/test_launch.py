@@ -176,6 +176,7 @@ def start(
     return start
 
 
+@pytest.mark.usefixtures("clone_without_installation")
 @pytest.mark.parametrize(
     "variables",
     [

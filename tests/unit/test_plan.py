@@ -308,6 +308,7 @@ def test_the_name_of_a_profile_holds_what_was_profiled() -> None:
     check_answers(made.profile.file, ["314b", "fp8", "128"])
 
 
+@pytest.mark.usefixtures("clone_without_installation")
 def test_without_an_installation_the_message_names_the_variable(texts: Texts) -> None:
     with texts.raises(RequestError):
         make_plan(load_recipe(ROOT / "llama3.1"), cluster_config(), read_request({}), SLURM)
