@@ -8,6 +8,7 @@ counting, from the length on that is more than that number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 _SHORTEST = 32
@@ -26,24 +27,47 @@ def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[st
     changed meanwhile and set back, also after an error.
     """
     own: int = model.seq_length
-    found: dict[str, Any] = {"least": own}
+    least = own
+    formulas = {}
     try:
         for name, count in counts.items():
-            if count() is not None:
-                found[name] = _fit_formula(model, own, count)
+            model.seq_length = own  # fitting a formula leaves another one
+            at_own = count()
+            if at_own is not None:
+                formulas[name] = _fit_formula(model, own, at_own, count)
         shorter = own // 2
         while shorter >= _SHORTEST and all(
-            _formula_holds(model, own, shorter, count, *found[name]) for name, count in counts.items() if name in found
+            formula.holds(model, shorter, counts[name]) for name, formula in formulas.items()
         ):
-            found["least"] = shorter
+            least = shorter
             shorter //= 2
-        # The formula was fitted to at most four times the length, and has to hold beyond that, too.
-        longer = 8 * own
-        if not all(_formula_holds(model, own, longer, counts[name], *found[name]) for name in counts if name in found):
+        # The formulas were fitted to at most four times the length, and have to hold beyond that, too.
+        if not all(formula.holds(model, 8 * own, counts[name]) for name, formula in formulas.items()):
             return None
     finally:
         model.seq_length = own
-    return found if len(found) > 1 else None
+    if not formulas:
+        return None
+    return {"least": least, **{name: [formula.b, formula.c] for name, formula in formulas.items()}}
+
+
+@dataclass(frozen=True)
+class _Formula:
+    """FLOPs per token = a + ``b`` x length + ``c`` / length, through the count ``at_own`` at the length ``own``."""
+
+    own: int
+    at_own: float
+    b: float
+    c: float
+
+    def holds(self, model: Any, length: int, count: Callable[[], float | None]) -> bool:
+        """Return whether the formula predicts the count at ``length``, a sequence length in tokens.
+
+        It does if the relative error is at most 1e-9. ``count`` is called without arguments, counts FLOPs per token
+        at the model's present length, and must not return None. Changes the model's length; the caller sets it back.
+        """
+        expected = self.at_own + self.b * (length - self.own) + self.c * (1 / length - 1 / self.own)
+        return abs(_count_at(model, length, count) - expected) <= _EXACT * expected
 
 
 def _count_at(model: Any, length: int, count: Callable[[], float | None]) -> float:
@@ -57,29 +81,17 @@ def _count_at(model: Any, length: int, count: Callable[[], float | None]) -> flo
     return found
 
 
-def _fit_formula(model: Any, own: int, count: Callable[[], float | None]) -> list[float]:
-    """Return ``[b, c]`` of FLOPs per token = a + b x length + c / length, from counts at 1, 2 and 4 times ``own``.
+def _fit_formula(model: Any, own: int, at_own: float, count: Callable[[], float | None]) -> _Formula:
+    """Return the formula of FLOPs per token through ``at_own`` and the counts at 2 and 4 times the length ``own``.
 
-    ``own`` is the model's own sequence length. Rounded to 3 digits after the point; a ``c`` that is only rounding error
-    is 0. ``count`` counts at the model's present length and must not return None. The model keeps four times its own
-    length: the caller sets it back.
+    ``own`` is the model's own sequence length, ``at_own`` what ``count`` gives there. The formula's ``b`` and ``c``
+    are rounded to 3 digits after the point; a ``c`` that is only rounding error is 0. ``count`` counts at the model's
+    present length and must not return None. The model keeps four times its own length: the caller sets it back.
     """
-    one = _count_at(model, own, count)
-    two = _count_at(model, 2 * own, count)
+    double = _count_at(model, 2 * own, count)
     four = _count_at(model, 4 * own, count)
-    c = 4 * own * ((four - two) - 2 * (two - one)) / 3
-    if abs(c) / own < _EXACT * one:  # what is left of rounding
+    c = 4 * own * ((four - double) - 2 * (double - at_own)) / 3
+    if abs(c) / own < _EXACT * at_own:  # what is left of rounding
         c = 0.0
-    b = ((two - one) + c / (2 * own)) / own
-    return [round(b, 3), round(c, 3)]
-
-
-def _formula_holds(model: Any, own: int, length: int, count: Callable[[], float | None], b: float, c: float) -> bool:
-    """Return whether the formula with ``b`` and ``c`` predicts the count at ``length`` from that at ``own``.
-
-    The formula is that of ``growth``. It does if the relative error is at most 1e-9. ``length`` and ``own``, the
-    model's, are sequence lengths in tokens. ``count`` is called without arguments, counts FLOPs per token at the
-    model's present length, and must not return None. Changes the model's length; the caller sets it back.
-    """
-    expected = _count_at(model, own, count) + b * (length - own) + c * (1 / length - 1 / own)
-    return abs(_count_at(model, length, count) - expected) <= _EXACT * expected
+    b = ((double - at_own) + c / (2 * own)) / own
+    return _Formula(own, at_own, round(b, 3), round(c, 3))

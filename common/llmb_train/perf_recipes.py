@@ -73,6 +73,9 @@ VOCABULARIES: dict[str, int] = _FILE["vocabularies"]
 LOADER = "safe_load_config_with_retry"
 """The function by which Bridge loads a configuration; modules import it by name."""
 
+_seen_modules: set[str] = set()
+"""Names of modules that ``_replace_loader`` has looked at."""
+
 asked: list[str] = []
 """The models that were asked for since this list was last cleared."""
 
@@ -170,13 +173,18 @@ def find(name: str) -> Function:
             remedy="use an image with the release that was planned for, or plan with a catalogue of this engine",
         )
     module = importlib.import_module(known[name])
-    # Only now: the recipe's modules have imported Bridge's loader by name.
-    for other, imported in list(sys.modules.items()):
-        if other.startswith("megatron.bridge.") and LOADER in vars(imported):
-            setattr(imported, LOADER, load)
+    _replace_loader()  # only now: the recipe's modules have imported Bridge's loader by name
     tolerate_missing_files()
     function: Function = getattr(module, name)
     return function
+
+
+def _replace_loader() -> None:
+    """Put ``load`` in the place of Bridge's loader in each module of Bridge that was imported since the last call."""
+    for name in sys.modules.keys() - _seen_modules:
+        if name.startswith("megatron.bridge.") and LOADER in vars(sys.modules[name]):
+            setattr(sys.modules[name], LOADER, load)
+        _seen_modules.add(name)
 
 
 def columns(config: Any) -> dict[str, Any]:
