@@ -1,8 +1,11 @@
-"""The second stage of ``llmb-run health`` for real: nodes that are processes of this machine reduce over gloo."""
+"""The second stage of ``llmb-run health`` for real: nodes that are processes of this machine reduce over gloo.
+
+How a node starts the program is the same for all: ``tests/cluster/test_health_of_nodes.py``.
+"""
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -20,30 +23,14 @@ from llmb_common.health.verdicts import judge
 from support.health_fleets import fleet, needs
 from support.processes import free_ports
 
-WHEN_TORCH_IS_THERE = """
-import os, signal, sys
-node = os.environ.get("SLURMD_NODENAME", "")
-if "zlib" in str(sys.orig_argv):
-    import time
-    import torch.distributed as dist
-    reduce, entered = dist.all_reduce, []
-    def all_reduce(*words, **more):
-        entered.append(node)
-        {what}
-        return reduce(*words, **more)
-    dist.all_reduce = all_reduce
-"""
-"""What Python does when it starts on a node."""
-
 
 class Here:
-    """Nodes that are processes of this machine; what a node is told to do in each all-reduce, by its name."""
+    """Nodes that are processes of this machine; what a rank is told to do at each all-reduce, by its node's name."""
 
-    def __init__(self, python: Path, folder: Path, nodes: Sequence[str], faults: Mapping[str, str]) -> None:
-        what = "\n        ".join(f"if node == {node!r}: {fault}" for node, fault in faults.items()) or "pass"
-        (folder / "sitecustomize.py").write_text(WHEN_TORCH_IS_THERE.format(what=what))
+    def __init__(self, python: Path, nodes: Sequence[str], faults: Mapping[str, str]) -> None:
+        warm = Path(__file__).with_name("warm_nodes.py")
+        self.command = [str(python), str(warm), json.dumps(faults)]
         self.nodes = nodes
-        self.env = {**os.environ, "PYTHONPATH": str(folder)}
         self.first_port = free_ports(1)[0]
 
     @property
@@ -54,8 +41,8 @@ class Here:
         self, argv: Sequence[str], *, inside: Any = None, nodes: Sequence[str] = ()
     ) -> AbstractContextManager[Conversation]:
         """As srun: what it reads goes to all, and what they print comes out together."""
-        all_of_them = " ".join(f'>(SLURMD_NODENAME={node} "$@")' for node in nodes)
-        return talk(["bash", "-c", f"tee -p {all_of_them} > /dev/null; wait", "nodes", *argv], env=self.env)
+        code, spec = argv[argv.index("llmb-health") + 1 :][:2]
+        return talk([*self.command, *nodes, "--", code, spec])
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         return ()
@@ -65,7 +52,7 @@ def found_in(python: Path, folder: Path, count: int, faults: Mapping[str, str]) 
     facts = fleet(nodes=count)
     wanted = replace(needs(), device="cpu", scheduler=None, pythons=(str(python),))
     looked = Health(judge(list(facts), facts, wanted), facts)
-    here: Any = Here(python, folder, list(facts), faults)
+    here: Any = Here(python, list(facts), faults)
     return with_fabric(here, wanted, looked, folder, {})
 
 
@@ -83,7 +70,7 @@ def test_of_four_nodes_the_slow_one_is_named_with_its_rail(
 ) -> None:
     for module in (fabric, workers):  # three ranks a node, as there are GPUs elsewhere
         monkeypatch.setattr(module, "ranks_of", lambda needs: 3)
-    of_rank = "member = sys._getframe(1).f_locals['member']"
+    of_rank = "member = sys._getframe(2).f_locals['member']"
     of_its_way_out = "member.index == 2 and member.world != 3 and time.sleep(0.2)"
     found = found_in(engine_python, tmp_path, 4, {"n3": f"{of_rank}; {of_its_way_out}"})
     assert named(found) == {"n3": [("slow-node", "warn")]}
