@@ -371,6 +371,18 @@ def _precision(mixed: Any) -> dict[str, Any]:
     }
 
 
+def _what_is_wrong(base: Path) -> str:
+    """Return why the file ``base`` cannot be the base of a catalogue, as a clause that names it; "": it can."""
+    try:
+        content = json.loads(base.read_text(encoding="utf-8"))
+    except OSError as error:
+        return f"cannot read {base}: {error.strerror}"
+    except ValueError as error:
+        return f"{base} is not JSON: {error}"
+    functions = content.get("functions") if isinstance(content, dict) else None
+    return "" if isinstance(functions, dict) else f"{base} is no catalogue: it has no functions"
+
+
 def main(arguments: list[str]) -> int:
     """Write the catalogue of this engine's performance recipes to a file, and return the exit status.
 
@@ -382,10 +394,8 @@ def main(arguments: list[str]) -> int:
     refused. Functions that were left out, and why, are printed on stderr. Patches the process for training on a CPU.
 
     Raises:
-        SystemExit: with status 2, the arguments are wrong; with 0 after ``--help``
-        OSError: the file cannot be written, or the base catalogue not read
-        ValueError: the base catalogue is not JSON
-        KeyError: the base catalogue is none
+        SystemExit: with status 2, the arguments are wrong, or the base is no catalogue; with 0 after ``--help``
+        OSError: the file cannot be written
         Exception: with ``--validation``, what a recipe or Megatron raises but for refusals
     """
     parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=_DESCRIPTION)
@@ -397,8 +407,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if not options.file.parent.is_dir():  # calling all functions takes a minute
         parser.error(f"{options.file.parent} is not a directory")
-    if options.base is not None and not options.base.is_file():
-        parser.error(f"there is no catalogue {options.base}")
+    if options.base is not None and (wrong := _what_is_wrong(options.base)):
+        parser.error(wrong)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     missing: dict[str, str] = {}

@@ -53,6 +53,13 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
         NothingLeft: the job goes on from a checkpoint of its last step
         OSError: Megatron's source cannot be read
     """
+    if isinstance(job, Job) and not settings.has_precision(job):
+        precision = job.precision
+        yield (
+            f"job.json has the dtype {precision.dtype} with fp8_recipe {precision.fp8_recipe or 'null'}, for which "
+            "Megatron-Bridge has no configuration",
+            "set DTYPE=bf16, or FP8_RECIPE to cs, ds or mx, and plan the job again",
+        )
     if isinstance(job, FunctionJob):
         yield from () if engine.transformer_engine else _of_function(job, engine)
     elif (

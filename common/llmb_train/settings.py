@@ -252,6 +252,11 @@ def precision_aware(job: Job, engine: Engine) -> bool:
     )
 
 
+def has_precision(job: Job) -> bool:
+    """Return whether Bridge names a configuration for the job's dtype and FP8 recipe: not for ``fp8`` with ``sc``."""
+    return (job.precision.dtype, job.precision.fp8_recipe) in _PRECISIONS
+
+
 def mixed_precision(job: Job, engine: Engine) -> Any:
     """Return the configuration of the job's precision: Bridge's named one, changed as its performance recipes do.
 
@@ -260,7 +265,7 @@ def mixed_precision(job: Job, engine: Engine) -> Any:
     Megatron-Bridge.
 
     Raises:
-        KeyError: there is no such combination of dtype and FP8 recipe, as of ``fp8`` with ``sc`` or None
+        KeyError: there is none, as ``has_precision`` says
     """
     from megatron.bridge.training.mixed_precision import get_mixed_precision_config
 

@@ -38,13 +38,16 @@ def test_an_engine_without_functions_says_so(engine_python: Path, tmp_path: Path
 
 
 def test_a_path_that_is_wrong_is_said_before_anything_is_called(tmp_path, capsys):
+    (tmp_path / "cut.json").write_text('{"functions": {')
+    (tmp_path / "other.json").write_text("[]")
+    bases = [tmp_path / name for name in ("none.json", "cut.json", "other.json")]
     for words, wrong in (
         ([str(tmp_path / "none" / "x.json")], tmp_path / "none"),
-        ([str(tmp_path / "x.json"), "--base", str(tmp_path / "y.json")], tmp_path / "y.json"),
+        *(([str(tmp_path / "x.json"), "--base", str(base)], base) for base in bases),
     ):
         with pytest.raises(SystemExit, match="2"):
             main(words)
-        assert str(wrong) in capsys.readouterr().err.splitlines()[-1].split()
+        assert str(wrong) in re.split(r":? ", capsys.readouterr().err.splitlines()[-1])
 
 
 CALL = """

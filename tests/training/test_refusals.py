@@ -99,6 +99,12 @@ def test_fields_have_the_names_that_the_source_has(sources, files, implementatio
         assert settings.precision_aware(job, GPU) is aware
 
 
+@pytest.mark.parametrize(("dtype", "recipe"), [("fp8", "sc"), ("fp8", None), ("bf16", "cs")])
+def test_a_precision_that_has_no_configuration_is_refused(dtype: str, recipe: str | None) -> None:
+    message = refusal("llama3", precision={"dtype": dtype, "fp8_recipe": recipe})
+    assert re.search(rf"\b{dtype}\b.*\b{recipe or 'null'}\b", message)
+
+
 OFFLOAD, CAPTURED = {"offload_layers": 1}, {"cuda_graph": True}
 
 
