@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from layout import WIDTHS, hidden, overlaps, pale
 from playwright.sync_api import Browser
-from test_report_page import THEMES, cells, shown, sort
+from test_report_page import cells, resize, shown, sort, themed
 
 from llmb_common.planning.request.variables import VARIABLES
 from llmb_run.main import main
@@ -50,9 +50,8 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "night" / "campaign" / "report.html"
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_the_campaigns_verdicts_come_first(browser: Browser, evidence: Path, theme: str) -> None:
-    with shown(browser, evidence, theme) as page:
+def test_the_campaigns_verdicts_come_first(browser: Browser, evidence: Path) -> None:
+    with shown(browser, evidence) as page:
         assert [text.partition(":")[0] for text in page.locator("h2").all_inner_texts()][:3] == [
             *("Acceptance", "Verdicts", "Steps")
         ]
@@ -76,17 +75,17 @@ def test_the_campaigns_verdicts_come_first(browser: Browser, evidence: Path, the
             assert page.locator(f"#{chart} svg path").count() > 3, chart
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_it_can_be_read_at_every_width(browser: Browser, evidence: Path, width: int) -> None:
-    with shown(browser, evidence, width=width) as page:
+def test_it_can_be_read_at_every_width(browser: Browser, evidence: Path) -> None:
+    with shown(browser, evidence, width=WIDTHS[0]) as page:
         assert page.locator("#word").inner_text() == "FAIL"
         assert page.locator("#sentence").inner_text().startswith("NOT ACCEPTED: workloads: ")
         assert re.search(r"\d+\.\d % .*\n?.*\d+\.\d % required", page.locator("#figure").inner_text())
         for summary in page.locator("summary").all():
             summary.evaluate("(one) => { one.parentElement.open = true; }")
-        assert hidden(page) == []
-        assert overlaps(page) == []
-        assert pale(page) == []
+        for width, theme in zip(WIDTHS, ("light", "dark", "dark"), strict=True):
+            resize(page, width)
+            with themed(page, theme):
+                assert (width, hidden(page), overlaps(page), pale(page)) == (width, [], [], [])
         targets = page.evaluate("[...document.querySelectorAll('a')].map((link) => link.getAttribute('href').slice(1))")
         assert page.evaluate("(all) => all.filter((one) => !document.getElementById(one))", targets) == []
         assert page.locator("#workloads tbody tr").first.locator("a").count() > 4, "figures lead to their runs"

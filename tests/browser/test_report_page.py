@@ -56,8 +56,25 @@ def drawn(page: Page) -> None:
     page.evaluate("window.drawn")
 
 
-@pytest.fixture
+RESIZED = """() => {
+    window.resized = new Promise((done) => addEventListener("resize", () => setTimeout(done, 300), { once: true }));
+}"""
+"""Twice as long as the page waits for the window to keep its width."""
+
+
+def resize(page: Page, width: int) -> None:
+    """Give the window this width, and wait until the charts are drawn for it."""
+    assert page.viewport_size
+    if page.viewport_size["width"] != width:
+        page.evaluate(RESIZED)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("window.resized")
+    drawn(page)
+
+
+@pytest.fixture(scope="module")
 def page(browser: Browser, report_file: Path) -> Iterator[Page]:
+    """For tests that choose the runs, and set what else they look at."""
     with shown(browser, report_file) as found:
         yield found
 
@@ -67,6 +84,14 @@ def as_drawn(browser: Browser, report_file: Path) -> Iterator[Page]:
     """For tests that only look: nothing is clicked, chosen or changed."""
     with shown(browser, report_file) as found:
         yield found
+
+
+@contextmanager
+def themed(page: Page, theme: str) -> Iterator[Page]:
+    """The page where the system has this theme; in the end it has the light one again."""
+    page.emulate_media(color_scheme=theme)
+    yield page
+    page.emulate_media(color_scheme="light")
 
 
 def cells(page: Page, table: str, column: str) -> list[str]:
@@ -93,9 +118,8 @@ def choose(page: Page, **values: str) -> None:
             field.select_option(value)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_the_page_is_complete_and_asks_nobody(browser: Browser, report_file: Path, theme: str) -> None:
-    with shown(browser, report_file, theme) as page:
+def test_the_page_is_complete_and_asks_nobody(browser: Browser, report_file: Path) -> None:
+    with shown(browser, report_file) as page:
         choose(page, title=LARGE)
         page.wait_for_selector("#history svg")
         for chart in ("steps", "loss", "history"):
@@ -228,15 +252,15 @@ def test_spikes_and_warm_up_do_not_flatten_the_rest(page: Page) -> None:
     page.wait_for_function("() => document.querySelector('#steps svg').textContent.includes('20')")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_label_covers_another_whatever_is_chosen(browser: Browser, report_file: Path, width: int) -> None:
+def test_no_label_covers_another_whatever_is_chosen(browser: Browser, report_file: Path) -> None:
     """Scales, dates, changes, references: of several configurations and of one."""
-    with shown(browser, report_file, width=width) as page:
-        for title in ("", LARGE, FAIL):
-            choose(page, title=title)
-            drawn(page)
-            assert hidden(page) == []
-            assert overlaps(page) == []
+    with shown(browser, report_file, width=WIDTHS[0]) as page:
+        for width in WIDTHS:
+            resize(page, width)
+            for title in ("", LARGE, FAIL):
+                choose(page, title=title)
+                drawn(page)
+                assert (width, title, hidden(page), overlaps(page)) == (width, title, [], [])
 
 
 def luminance(color: str) -> float:
@@ -260,8 +284,8 @@ COLOR = """(name) => {
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_both_themes_can_be_read(browser: Browser, report_file: Path, theme: str) -> None:
-    with shown(browser, report_file, theme) as page:
+def test_both_themes_can_be_read(as_drawn: Page, theme: str) -> None:
+    with themed(as_drawn, theme) as page:
         paper = page.evaluate(COLOR, "--paper")
         assert (luminance(paper) > 0.5) is (theme == "light")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
@@ -354,8 +378,9 @@ def test_a_sweep_has_a_table_and_a_chart_for_each_dimension(browser: Browser, tm
     make_run(tmp_path, state="NODE_FAIL", variables=swept | {"TP": "2", "NCCL_ALGO": "<b>Tree</b>"})
     place, file = Workspace(tmp_path), tmp_path / "report.html"
     file.write_text(html_page(build(selected_runs(place, (), {}), place)), encoding="utf-8")
-    for width in (1440, 390):
-        with shown(browser, file, width=width) as found:
+    with shown(browser, file) as found:
+        for width in (1440, 390):
+            resize(found, width)
             assert cells(found, "#sweep-boards table", "place") == ["1=", "1=", "3", "4", "–"]
             assert cells(found, "#sweep-boards table", "NCCL_ALGO")[4] == "<b>Tree</b>"
             assert found.locator("#sweep-boards code").inner_text().endswith("--set tp=1 --env NCCL_ALGO=Ring")
@@ -385,10 +410,7 @@ def test_the_course_of_a_tuning_is_drawn(browser: Browser, report: Report, tmp_p
         assert page.locator("#course svg .role-axis-title text").all_text_contents() == ["trial", "step time (s)"]
 
 
-@pytest.mark.parametrize(("width", "theme"), [*zip(WIDTHS, ("light", "dark", "dark"), strict=True)])
-def test_a_fabric_is_drawn_with_what_is_slow_marked(
-    browser: Browser, report: Report, tmp_path: Path, width: int, theme: str
-) -> None:
+def test_a_fabric_is_drawn_with_what_is_slow_marked(browser: Browser, report: Report, tmp_path: Path) -> None:
     source = random.Random(1)
     fleets = (Simulated(hosts_of(66), REAL, {"n7": 0.05}), Simulated(hosts_of(2), REAL))
     fabrics = [fabric_part(Fabric(*measure(fleet, source))) for fleet in fleets]
@@ -397,7 +419,7 @@ def test_a_fabric_is_drawn_with_what_is_slow_marked(
     fabrics[1] = msgspec.structs.replace(fabrics[1], groups=(group, broken), listed=2)
     file = tmp_path / "report.html"
     file.write_text(html_page(msgspec.structs.replace(report, fabrics=tuple(fabrics))), encoding="utf-8")
-    with shown(browser, file, theme, width=width) as page:
+    with shown(browser, file, width=WIDTHS[0]) as page:
         assert page.locator("#contents a").all_inner_texts()[:2] == ["Fabric", "Verdicts"]
         assert len(page.locator("#fabric-groups-0 .mark-symbol path").all()) >= len(fabrics[0].groups)
         page.locator("#fabric summary").first.click()
@@ -406,4 +428,7 @@ def test_a_fabric_is_drawn_with_what_is_slow_marked(
         assert fabrics[0].left_out in page.locator("#fabric details").first.inner_text()
         slow = [line.get_attribute("class") == "slow" for line in rows.all()]
         assert (slow[:4], sum(slow)) == ([True, True, True, False], 3)
-        assert (hidden(page), overlaps(page), pale(page)) == ([], [], [])
+        for width, theme in zip(WIDTHS, ("light", "dark", "dark"), strict=True):
+            resize(page, width)
+            with themed(page, theme):
+                assert (width, hidden(page), overlaps(page), pale(page)) == (width, [], [], [])
