@@ -245,6 +245,13 @@ def test_what_would_change_a_run_is_not_exact(cli: Cli, texts: Texts) -> None:
     texts("".join(said))
 
 
+@pytest.mark.parametrize("words", [["--repeats", "2"], ["--anyway"], ["--exact", "--anyway"]], ids=str)
+def test_what_says_how_to_start_is_refused_where_nothing_starts(cli: Cli, texts: Texts, words: list[str]) -> None:
+    done = cli("retry", make_run(cli.install).paths.run_id, "--check", *words)
+    assert done.status == 2
+    texts(done.err)
+
+
 def test_only_what_exact_finds_is_overridden(cli: Cli, texts: Texts) -> None:
     done = cli("retry", make_run(cli.install).paths.run_id, "--anyway")
     assert done.status == 2

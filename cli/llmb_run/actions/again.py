@@ -212,9 +212,10 @@ def retry(
     ``resume``: continue from the checkpoint. ``without_failed``: avoid nodes that were bad; ``exclude``: a host list
     of more, or None. ``repeats`` (from 1), ``spread``: how many jobs for each run, and over how many days (None: all at
     once). ``check`` and ``exact`` refuse ``resume``, ``without_failed``, ``exclude``, ``spread`` and ``apart`` of
-    ``settings``: these are the fields of ``StartOptions``; missing ones have their defaults. Runs must have ended,
-    except for ``check`` and ``exact``. The result is that of ``start_one`` or, for several jobs, ``start_round``; with
-    ``exact``, remarks name what differs. Bad nodes are printed as notices.
+    ``settings``: these are the fields of ``StartOptions``; missing ones have their defaults. ``check`` also refuses
+    ``anyway`` and more than one of ``repeats``. Runs must have ended, except for ``check`` and ``exact``. The result
+    is that of ``start_one`` or, for several jobs, ``start_round``; with ``exact``, remarks name what differs. Bad
+    nodes are printed as notices.
 
     Raises:
         RequestError: options exclude each other, there is no such run, a run has not ended, or a checkpoint cannot
@@ -225,6 +226,8 @@ def retry(
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     check_spread(repeats, options.apart)
+    if check:
+        _require_nothing_to_start({"--repeats": repeats > 1, "--anyway": anyway})
     if exact or check:
         _require_unchanged(
             "--check" if check else "--exact",
@@ -296,6 +299,20 @@ def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
         raise RequestError(
             f"{option} needs the runs exactly as they were, and {' and '.join(given)} would change them",
             remedy=f"leave out {option}, or {' and '.join(given)}",
+        )
+
+
+def _require_nothing_to_start(others: Mapping[str, bool]) -> None:
+    """Raise if one of the options ``others``, by name whether it is given, stands beside ``--check``.
+
+    Raises:
+        RequestError: at least one of them is given
+    """
+    given = [name for name, is_given in others.items() if is_given]
+    if given:
+        raise RequestError(
+            f"--check starts nothing, and {' and '.join(given)} would say how to start",
+            remedy=f"leave out --check, or {' and '.join(given)}",
         )
 
 
