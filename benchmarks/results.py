@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """How long commands that look at thousands of runs take, beside ``grep -rc`` over their folders and a bare Python.
 
-    python benchmarks/results.py [--runs 10000] [--live 200] [--rounds 3] [--beside CHECKOUT]
+    python benchmarks/results.py [--runs 10000] [--live 200] [--rounds 3] [--round-trip 0.25] [--beside CHECKOUT]
 
 Makes an installation with that many finished runs in a temporary folder, with records, jobs, events and logs, and one
 with live runs beside it, whose scheduler (a script in place of squeue) knows them as running. The first
 ``results`` reads every log, the later ones what it has kept. Prints medians of wall and CPU time of whole processes,
-and the most memory that a later ``results`` takes. ``--beside`` takes turns with another checkout, which gets
-installations of its own. Exit status 1 if a later ``results`` takes more than 1 s of CPU time.
+and the most memory that a later ``results`` takes. In the one "from a file server" each look at a file waits for
+``--round-trip`` milliseconds, as on a network file system whose client has nothing in its cache. ``--beside`` takes
+turns with another checkout, which gets installations of its own. Exit status 1 if a later ``results`` takes more than
+1 s of CPU time.
 """
 
 from __future__ import annotations
@@ -45,6 +47,20 @@ for id in $ids; do
 done
 """
 """It does not tell scripts: the time of submission proves the jobs."""
+
+
+FILE_SERVER = """
+import os, time
+
+def away(look):
+    def wait_and_look(*words, **more):
+        time.sleep({seconds})
+        return look(*words, **more)
+    return wait_and_look
+
+os.stat, os.lstat, os.scandir = map(away, (os.stat, os.lstat, os.scandir))
+"""
+"""A ``sitecustomize`` that makes each look at a file or folder wait; imports do not."""
 
 
 MEMORY = """
@@ -87,7 +103,7 @@ class Checkout:
 
     def timed(self, words: list[str], install: Path, **variables: str) -> tuple[float, float]:
         """Wall and CPU seconds of its llmb-run."""
-        return timed([*TOOL, *words], LLMB_INSTALL=str(install), PYTHONPATH=self.path, **variables)
+        return timed([*TOOL, *words], **{"LLMB_INSTALL": str(install), "PYTHONPATH": self.path, **variables})
 
     def memory(self, words: list[str]) -> str:
         """The most memory of its llmb-run."""
@@ -104,6 +120,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--live", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--round-trip", type=float, default=0.25, metavar="MS", help="to the file server")
     parser.add_argument("--beside", type=Path, help="another checkout, which takes turns with this one")
     options = parser.parse_args()
     roots = [ROOT, *([options.beside.resolve()] if options.beside else [])]
@@ -130,6 +147,15 @@ def main() -> int:
             for side, times in zip(sides, zip(*rounds, strict=True), strict=True):
                 cpu = report(f"{title}{side.name}", list(times), by_bare, by_grep)
                 later = cpu if title == "results, later" and side is sides[0] else later
+        away = Path(name) / "away"
+        away.mkdir()
+        (away / "sitecustomize.py").write_text(FILE_SERVER.format(seconds=options.round_trip / 1000))
+        rounds = [
+            [side.timed(["results"], side.ended, PYTHONPATH=f"{away}:{side.path}") for side in sides]
+            for _ in range(options.rounds)
+        ]
+        for side, times in zip(sides, zip(*rounds, strict=True), strict=True):
+            report(f"results from a file server{side.name}", list(times), by_bare, by_grep)
         programs = Path(name) / "bin"
         programs.mkdir()
         (programs / "squeue").write_text(SQUEUE)

@@ -22,6 +22,7 @@ import msgspec
 from llmb_common import base, causes, results
 from llmb_common.base.errors import LLMBError, result_or_error
 from llmb_common.base.files import sha256_of_tree
+from llmb_common.base.overlap import overlapped
 from llmb_common.base.run_states import is_live
 from llmb_common.base.structs import packed_decoder
 from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
@@ -141,8 +142,8 @@ class KeptFigures:
     """What the logs of the runs in ``folders`` say, from the index of the installation, or from the logs themselves.
 
     Made from ``install``, the installation, and ``folders``, those of all runs that will be asked for (None is
-    ignored); it then reads their entries of the index. ``take_unchanged`` returns a ``KeptLog`` from the index alone,
-    or None: the index has none, the run is live or has changed since, or it was given out before. ``read`` returns
+    ignored); it then reads their entries of the index. ``take_unchanged`` returns those from the index alone, each a
+    ``KeptLog``: of runs that have ended, have not changed since, and were not given out before. ``read`` returns
     one in any case (of a bad log its status says what is wrong), and reads the log where it must: ``wanted`` are the
     iterations to measure (None: as documented), ``alone`` whether no other log lies in the run's folder. ``close``,
     which the caller must call at the end, keeps in the index what was read. Nothing is raised. With ``install`` None
@@ -157,17 +158,25 @@ class KeptFigures:
         self._known = kept_figures(install, names) if install is not None and names else {}
         self._new: list[LogFigures] = []
 
-    def take_unchanged(self, row: RunRow) -> KeptLog | None:
-        """Return what the index keeps of the log of an ended run, if nothing of the run has changed since; else None.
+    def take_unchanged(self, rows: Iterable[RunRow]) -> dict[str, KeptLog]:
+        """Return what the index keeps of the logs of those ended runs of which nothing has changed since, by folder.
 
-        ``row`` is the run's in the index. Changed is also what another version of the code has kept. None of a live
-        run, too, and of one that the index does not have. The record is not read. Each run is given out once: asked
-        again, it is None.
+        ``rows`` are the runs' in the index. Left out are a live run, one that has changed, one that the index does not
+        have or that another version of the code has kept, and one that was given out before. No record is read.
         """
-        if is_live(row.state) or row.path not in self._known:
-            return None
-        own = f"{row.path}/{row.experiment_name}/log-{row.experiment_name}.out"
-        return self._take_if_current(row.path, stamp_of(row.path, own, _code_hash(), row.state, row.detail))
+        asked = [row for row in rows if not is_live(row.state) and row.path in self._known]
+        code = _code_hash() if asked else ""
+
+        def stamp(row: RunRow) -> str:
+            """Return the stamp of the run of ``row`` as its files are now, with the code of the enclosing method."""
+            own = f"{row.path}/{row.experiment_name}/log-{row.experiment_name}.out"
+            return stamp_of(row.path, own, code, row.state, row.detail)
+
+        found = {}
+        for row, now in zip(asked, overlapped(stamp, asked), strict=True):
+            if kept := self._take_if_current(row.path, now):
+                found[row.path] = kept
+        return found
 
     def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
         """Return what the index keeps of the run in ``folder`` if it was kept with this ``stamp``, else None.
@@ -245,8 +254,9 @@ def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float
     Other runs, and those that cannot be read, are left out.
     """
     kept, found = KeptFigures(install, [row.path for row in rows]), dict[Path, float]()
+    unchanged = kept.take_unchanged(rows)
     for row in rows:
-        log = kept.take_unchanged(row) or _read_log(kept, row.folder)
+        log = unchanged.get(row.path) or _read_log(kept, row.folder)
         if log and log.summary.status.measured and log.summary.steps.time:
             found[row.folder] = log.summary.steps.time.mean
     kept.close()

@@ -55,9 +55,10 @@ def measure(
         judge, listed = Judge(workspace), list(runs)
         rows = [] if window else [run for run in listed if isinstance(run, RunRow)]
         kept = KeptFigures(install, (row.path for row in rows))
+        unchanged = kept.take_unchanged(rows)
         found: list[RunFiles | MeasuredRun] = []
         for run in listed:
-            log = kept.take_unchanged(run) if isinstance(run, RunRow) and window is None else None
+            log = unchanged.pop(run.path, None) if isinstance(run, RunRow) else None
             if isinstance(run, RunRow) and log is not None:
                 found.append(_measured_run(log, judge, run))
             else:
