@@ -227,18 +227,19 @@ def retry(
     options, workspace = StartOptions.take_from(settings), Workspace()
     check_spread(repeats, options.apart)
     if check:
-        _require_nothing_to_start({"--repeats": repeats > 1, "--anyway": anyway})
+        starts = {"--repeats": repeats > 1, "--anyway": anyway}
+        _refuse_beside("--check", starts, "--check starts nothing, and {given} would say how to start")
     if exact or check:
-        _require_unchanged(
-            "--check" if check else "--exact",
-            {
-                "--exclude": exclude,
-                "--spread": spread,
-                "--spread-nodes": options.apart,
-                "--without-failed": without_failed,
-                "--resume": resume,
-            },
-        )
+        as_it_was = "--check" if check else "--exact"
+        others = {
+            "--exclude": exclude,
+            "--spread": spread,
+            "--spread-nodes": options.apart,
+            "--without-failed": without_failed,
+            "--resume": resume,
+        }
+        why = f"{as_it_was} needs the runs exactly as they were, and {{given}} would change them"
+        _refuse_beside(as_it_was, others, why)
     elif anyway:
         raise RequestError("--anyway overrides what --exact finds", remedy="add --exact, or leave it out")
     rows = select_rows(workspace, runs, RunFilter())
@@ -285,35 +286,18 @@ def retry(
     return result._replace(remarks=[*differences_texts(compared), *result.remarks])
 
 
-def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
-    """Raise if one of the options ``others``, values by name, is given: they ask for other jobs than the runs were.
+def _refuse_beside(option: str, others: Mapping[str, object], why: str) -> None:
+    """Raise if one of the options ``others``, values by name, is given beside ``option``.
 
-    ``option``: the one that wants the runs exactly as they were, for the message; names are as users write them,
-    ``--exact``. A value that is None, empty, 0 or False counts as not given.
+    Names are as users write them, ``--exact``. A value that is None, empty, 0 or False counts as not given. ``why``
+    is the message, with ``{given}`` where the names of those that are given belong.
 
     Raises:
         RequestError: at least one of ``others`` is given
     """
-    given = [name for name, value in others.items() if value]
+    given = " and ".join(name for name, value in others.items() if value)
     if given:
-        raise RequestError(
-            f"{option} needs the runs exactly as they were, and {' and '.join(given)} would change them",
-            remedy=f"leave out {option}, or {' and '.join(given)}",
-        )
-
-
-def _require_nothing_to_start(others: Mapping[str, bool]) -> None:
-    """Raise if one of the options ``others``, by name whether it is given, stands beside ``--check``.
-
-    Raises:
-        RequestError: at least one of them is given
-    """
-    given = [name for name, is_given in others.items() if is_given]
-    if given:
-        raise RequestError(
-            f"--check starts nothing, and {' and '.join(given)} would say how to start",
-            remedy=f"leave out --check, or {' and '.join(given)}",
-        )
+        raise RequestError(why.format(given=given), remedy=f"leave out {option}, or {given}")
 
 
 def _require_ended(records: Sequence[RunRecord]) -> None:
