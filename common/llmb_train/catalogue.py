@@ -19,11 +19,12 @@ import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmb_train import counts, layouts, lengths, perf_recipes
 from llmb_train.engine import package_version
-from llmb_train.errors import TrainError
+from llmb_train.errors import JobError, TrainError
+from llmb_train.job import read_json
 from llmb_train.named_settings import as_json_value, fields_text
 
 SCHEMA = 1
@@ -92,8 +93,30 @@ def index(names: Iterable[str]) -> list[list[Any]]:
     return rows
 
 
+class Base(NamedTuple):
+    """Another release's catalogue, beside which one is written that has only what differs; ``read_base`` makes it."""
+
+    file: str
+    """The name of its file, without a folder."""
+    functions: dict[str, Any]
+    """Its rows by function."""
+
+
+def read_base(path: Path) -> Base:
+    """Return the catalogue in the file ``path``, to write another one beside it.
+
+    Raises:
+        JobError: it cannot be read, or is no catalogue
+    """
+    content = read_json(path)
+    functions = content.get("functions") if isinstance(content, dict) else None
+    if not isinstance(functions, dict):
+        raise JobError(f"{path} is no catalogue: it has no functions")
+    return Base(path.name, functions)
+
+
 def catalogue_text(
-    found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Path | None = None
+    found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Base | None = None
 ) -> str:
     """Return the JSON text of a catalogue of performance recipes, one line per function; equal for one engine and date.
 
@@ -101,14 +124,9 @@ def catalogue_text(
     ``assumed``, ``by_length`` and ``missing`` (only if there are any), ``base`` (only with one), ``index`` (what
     ``index`` returns) and ``functions`` (rows by name). ``found`` and ``missing`` are what ``rows`` returns;
     ``date`` (2026-11-22) goes into the text as it is. Its ``sha256`` is that of the lines of all functions: by it a
-    job names the catalogue that it was planned with. ``base``: the file of another release's catalogue, whose name
-    goes into the text; functions whose row is equal there are left out of ``functions``, but not of the index; None:
-    nothing is left out. The text ends with a line break. Nothing is written.
-
-    Raises:
-        OSError: ``base`` cannot be read
-        ValueError: ``base`` is not JSON
-        KeyError: ``base`` is no catalogue
+    job names the catalogue that it was planned with. ``base``: another release's catalogue, whose file's name goes
+    into the text; functions whose row is equal there are left out of ``functions``, but not of the index; None:
+    nothing is left out. The text ends with a line break.
     """
     found, by_length = _split_by_length(found)
     lines = {name: f"{json.dumps(name)}:{_json_line(row)}" for name, row in found.items()}
@@ -124,10 +142,9 @@ def catalogue_text(
     if missing:
         head["missing"] = missing
     if base is not None:
-        head["base"] = base.name
-        known = json.loads(base.read_text(encoding="utf-8"))["functions"]
+        head["base"] = base.file
         # Only after the hash, which is of all functions, whatever the base has.
-        lines = {name: line for name, line in lines.items() if found[name] != known.get(name)}
+        lines = {name: line for name, line in lines.items() if found[name] != base.functions.get(name)}
     body = ",\n".join(lines.values())
     return f'{_json_head(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
 
@@ -371,18 +388,6 @@ def _precision(mixed: Any) -> dict[str, Any]:
     }
 
 
-def _what_is_wrong(base: Path) -> str:
-    """Return why the file ``base`` cannot be the base of a catalogue, as a clause that names it; "": it can."""
-    try:
-        content = json.loads(base.read_text(encoding="utf-8"))
-    except OSError as error:
-        return f"cannot read {base}: {error.strerror}"
-    except ValueError as error:
-        return f"{base} is not JSON: {error}"
-    functions = content.get("functions") if isinstance(content, dict) else None
-    return "" if isinstance(functions, dict) else f"{base} is no catalogue: it has no functions"
-
-
 def main(arguments: list[str]) -> int:
     """Write the catalogue of this engine's performance recipes to a file, and return the exit status.
 
@@ -407,8 +412,10 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if not options.file.parent.is_dir():  # calling all functions takes a minute
         parser.error(f"{options.file.parent} is not a directory")
-    if options.base is not None and (wrong := _what_is_wrong(options.base)):
-        parser.error(wrong)
+    try:
+        base = read_base(options.base) if options.base else None
+    except JobError as error:
+        parser.error(error.message)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     missing: dict[str, str] = {}
@@ -429,7 +436,7 @@ def main(arguments: list[str]) -> int:
             written = f'{_json_head(options.date)},\n"functions": {{\n{lines}\n}}}}\n'
         else:
             found, missing = rows()
-            written = catalogue_text(found, missing, options.date, options.base)
+            written = catalogue_text(found, missing, options.date, base)
     except TrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status

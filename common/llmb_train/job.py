@@ -410,13 +410,21 @@ def load_job(path: Path) -> Job | FunctionJob:
     Raises:
         JobError: the file is missing, unreadable or not JSON, or its content is refused by ``parse_job``
     """
+    return parse_job(read_json(path), where=str(path))
+
+
+def read_json(path: Path) -> Any:
+    """Return the value that the JSON file ``path`` holds.
+
+    Raises:
+        JobError: the file is missing, unreadable or not JSON
+    """
     try:
-        content = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except OSError as error:
         raise JobError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise JobError(f"{path} is not JSON: {error}") from error
-    return parse_job(content, where=str(path))
 
 
 def _check_engine(job: AnyJob, where: str) -> None:
