@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from layout import WIDTHS, hidden, overlaps, pale
+from layout import WIDTHS, overlaps
 from playwright.sync_api import Browser
-from test_report_page import cells, resize, shown, sort, themed
+from test_report_page import cells, require_readable, shown, sort
 
 from llmb_common.planning.request.variables import VARIABLES
 from llmb_run.main import main
@@ -82,10 +82,7 @@ def test_it_can_be_read_at_every_width(browser: Browser, evidence: Path) -> None
         assert re.search(r"\d+\.\d % .*\n?.*\d+\.\d % required", page.locator("#figure").inner_text())
         for summary in page.locator("summary").all():
             summary.evaluate("(one) => { one.parentElement.open = true; }")
-        for width, theme in zip(WIDTHS, ("light", "dark", "dark"), strict=True):
-            resize(page, width)
-            with themed(page, theme):
-                assert (width, hidden(page), overlaps(page), pale(page)) == (width, [], [], [])
+        require_readable(page)
         targets = page.evaluate("[...document.querySelectorAll('a')].map((link) => link.getAttribute('href').slice(1))")
         assert page.evaluate("(all) => all.filter((one) => !document.getElementById(one))", targets) == []
         assert page.locator("#workloads tbody tr").first.locator("a").count() > 4, "figures lead to their runs"

@@ -90,8 +90,18 @@ def as_drawn(browser: Browser, report_file: Path) -> Iterator[Page]:
 def themed(page: Page, theme: str) -> Iterator[Page]:
     """The page where the system has this theme; in the end it has the light one again."""
     page.emulate_media(color_scheme=theme)
-    yield page
-    page.emulate_media(color_scheme="light")
+    try:
+        yield page
+    finally:
+        page.emulate_media(color_scheme="light")
+
+
+def require_readable(page: Page) -> None:
+    """Nothing is cut off, overlaps or is pale at any of the widths, in the light theme or the dark one."""
+    for width, theme in zip(WIDTHS, ("light", "dark", "dark"), strict=True):
+        resize(page, width)
+        with themed(page, theme):
+            assert (width, hidden(page), overlaps(page), pale(page)) == (width, [], [], [])
 
 
 def cells(page: Page, table: str, column: str) -> list[str]:
@@ -428,7 +438,4 @@ def test_a_fabric_is_drawn_with_what_is_slow_marked(browser: Browser, report: Re
         assert fabrics[0].left_out in page.locator("#fabric details").first.inner_text()
         slow = [line.get_attribute("class") == "slow" for line in rows.all()]
         assert (slow[:4], sum(slow)) == ([True, True, True, False], 3)
-        for width, theme in zip(WIDTHS, ("light", "dark", "dark"), strict=True):
-            resize(page, width)
-            with themed(page, theme):
-                assert (width, hidden(page), overlaps(page), pale(page)) == (width, [], [], [])
+        require_readable(page)

@@ -16,7 +16,7 @@ _FIRST = 5
 _SLOW_SECONDS = 0.0003
 """A few questions to a local disk take a tenth of it, and one round trip to a file server about as long."""
 _THREADS = 16
-"""Git asks with up to 20 where it looks for changed files (its ``core.preloadIndex``)."""
+"""Git asks with up to 20 where it looks for changed files (its setting core.preloadIndex)."""
 
 
 def overlapped(ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
