@@ -36,6 +36,7 @@ OVER = {"event": "over", "time": 291.0, "exit_code": 0}
         ("NODE_FAIL", [START, END, OVER], ("COMPLETED", "")),
         ("NODE_FAIL", [START, END], ("NODE_FAIL", "")),
         ("NODE_FAIL", [], ("NOT_SUBMITTED", "job 7 ended (NODE_FAIL) before the run's turn")),
+        ("BOOT_FAIL", [], ("NOT_SUBMITTED", "job 7 ended (BOOT_FAIL) before the run's turn")),
         ("PREEMPTED", [], ("NOT_SUBMITTED", "job 7 ended (PREEMPTED) before the run's turn")),
         ("TIMEOUT", [], ("NOT_SUBMITTED", "job 7 ended (TIMEOUT) before the run's turn")),
         ("CANCELLED", [], ("CANCELLED", "")),

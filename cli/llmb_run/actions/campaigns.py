@@ -12,7 +12,7 @@ from llmb_common.base.outcome import Result
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import load_record
 from llmb_run.acceptance.run import accept
-from llmb_run.acceptance.show import show_campaign
+from llmb_run.acceptance.show import show_campaign as show_campaign
 from llmb_run.acceptance.suite import find_suite, suites
 from llmb_run.comparing.ab import ab, say_what_changed, spec_of_run
 from llmb_run.comparing.strategy import rule_of
@@ -43,22 +43,6 @@ def show_suites(name: str) -> Result:
         "".join(f"{known}\n" for known in suites()),
         hint=next_command("accept", "suites", next(iter(suites()))),
     )
-
-
-def show_pack_or_campaign(folder: Path) -> Result:
-    """Judge the campaign or unpacked evidence pack in ``folder`` again; return what ``llmb-run accept show`` shows.
-
-    The exit status is the verdict's: 0 accepted, 1 not, 4 neither or still under way; 1 where the campaign
-    contradicts itself.
-
-    Raises:
-        RequestError: ``folder`` is neither, or the campaign is of a workload that is not known here
-        ConfigError: something in the campaign's suite is wrong
-        RecordError: the campaign cannot be judged again: a file is damaged, missing or forged
-        RecipeError: a recipe's files cannot be read
-        OSError: an evidence pack cannot be looked through
-    """
-    return show_campaign(folder)
 
 
 def run_campaign(suite: str, again: bool, folder: Path | None, evening: bool, dry_run: bool) -> Result:

@@ -317,10 +317,10 @@ class Conduct:
         return Run(number, record, *self._known[record.paths.run_id])
 
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
-        """Settle the ``unsettled`` submissions of the campaign by adopting their job or submitting again.
+        """Submit what is ``due``, of which none may be a ``cancel``, after the ``unsettled`` submissions.
 
-        Then submits what is ``due``, of which none may be a ``cancel``. A run that was followed here and failed is
-        no refusal.
+        Those were interrupted: their job is adopted, or they are submitted again. A run that was followed here and
+        failed is no refusal.
 
         Raises:
             LLMBError: the first refusal, after all others were tried; its message says how many runs were refused

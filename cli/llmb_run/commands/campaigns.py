@@ -47,9 +47,9 @@ def show_verb(**settings: Any) -> Result:
     Exit status as of accept; 1 also where the campaign says something else than its logs, or a run was replaced that
     had ended well. sha256sum -c SHA256SUMS checks the files of a pack, and ssh-keygen -Y verify its signature.
     """
-    from llmb_run.actions.campaigns import show_pack_or_campaign
+    from llmb_run.actions.campaigns import show_campaign
 
-    return show_pack_or_campaign(**settings)
+    return show_campaign(**settings)
 
 
 @click.command(cls=VerbCommand, verbs=[show_suites, show_verb])

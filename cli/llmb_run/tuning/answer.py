@@ -148,18 +148,17 @@ def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState)
                 "command": choice.command,
                 "runs": len(listed),
                 "ratio": search.ratios.get(at),
-                "what": _elimination_text(tuning, at, runs, search.out[at]) if at in search.out else "",
+                "what": _elimination_text(at, runs, search.out[at]) if at in search.out else "",
             }
         )
     return rows
 
 
-def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
+def _elimination_text(at: int, runs: Runs, why: str) -> str:
     """Return why the candidate at position ``at`` was given up, a fragment, with the failure of its last failed run.
 
     There is such a run. ``why`` is the reason that the search gives; it is in the text where the candidate crashed.
-    Position 0 is the base. ``tuning`` is the strategy. ``runs``: those of every arm by its number, which is the
-    position plus 1.
+    Position 0 is the base. ``runs``: those of every arm by its number, which is the position plus 1.
 
     Raises:
         OSError: a log is to be read again for its losses, and cannot be

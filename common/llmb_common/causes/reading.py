@@ -138,7 +138,7 @@ class Reading:
     ``read_complaints`` makes it. ``note`` adds a line to ``complaints`` (at most 64 of each signature) and to what is
     counted by signature, ``forget`` drops all so far, because training went on, but the last iteration and the last
     line; both return None and raise nothing.
-    ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that tells. What is kept by signature
+    ``step`` and ``steps`` are None where the log has no iteration that tells. What is kept by signature
     has its id as the key; all is empty where no line matches.
     """
 
@@ -159,8 +159,6 @@ class Reading:
     """The number of the last iteration."""
     steps: int | None = None
     """How many iterations there were to be, as the last one's line says."""
-    step_time: str | None = None
-    """The time of that iteration, as printed."""
     last: str = ""
     """The log's last line that is not blank, without blanks around it, cut to ``LONGEST`` characters; empty without
     one.
@@ -203,7 +201,7 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
     with contextlib.suppress(OSError), open_log(log) as file:
         last_two = deque(_iterations(file, start), maxlen=2) or deque(_iterations_of_rank_0(file, start), maxlen=2)
         if last_two:
-            _, reading.step, reading.steps, reading.step_time = last_two[-1]
+            _, reading.step, reading.steps = last_two[-1]
         # What came before the last two iterations has been survived.
         begin = last_two[0][0] if len(last_two) == 2 else start
         for complaint in _complaints_from(file, max(start, begin - _BUFFERED), reading):
@@ -249,39 +247,37 @@ def _restore_caught(reading: Reading) -> None:
         reading.complaints.append(item._replace(survived=item.survived and not dead))
 
 
-def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
-    """Yield (offset, number, None, None) for each iteration of a log that has rank 0's prints alone.
+def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, None]]:
+    """Yield (offset, number, None) for each iteration of a log that has rank 0's prints alone.
 
-    The tuples have the form of those of ``_iterations``: these prints say neither planned total nor time. ``file`` is
-    the log, open for reading bytes. All iterations from the byte ``start`` on, numbered from 1; the offset is in bytes.
+    The tuples have the form of those of ``_iterations``: these prints say no planned total. ``file`` is the log,
+    open for reading bytes. All iterations from the byte ``start`` on, numbered from 1; the offset is in bytes.
     Nothing for a log without such prints; that it has no other lines of iterations is not checked.
 
     Raises:
         OSError: the log cannot be read
     """
     for number, (offset, _) in enumerate(find_markers(file, (STEP_TIME_BEGINS,), start), 1):
-        yield offset, number, None, None
+        yield offset, number, None
 
 
-def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
-    """Yield (offset, number, planned total, time) of up to the last four iterations of a log from byte ``start`` on.
+def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None]]:
+    """Yield (offset, number, planned total) of up to the last four iterations of a log from byte ``start`` on.
 
     ``file`` is the log, open for reading bytes. They come in its order. The offset, in bytes, is within the
-    iteration's line; the time is text as printed, ``2026-01-31 12:00:00``, None where the line has none. Of the last
-    four, lines of another form are left out.
+    iteration's line. Of the last four, lines of another form are left out.
 
     Raises:
         OSError: the log cannot be read
     """
     found = deque((offset for offset, _ in find_markers(file, list(MARKERS), start=start)), maxlen=4)
     for offset in found:
-        # What marks an iteration stands late in its line: number and time are before it.
+        # What marks an iteration stands late in its line: its number is before it.
         begin = max(0, offset - 300)
         before = os.pread(file.fileno(), offset - begin, begin)
         header = list(_HEADER.finditer(before))
         if header:
-            time = re.findall(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", before)
-            yield offset, int(header[-1][1]), int(header[-1][2]), time[-1].decode() if time else None
+            yield offset, int(header[-1][1]), int(header[-1][2])
 
 
 def _complaints_from(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:

@@ -61,8 +61,8 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
 def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
     """Return the fields of ``NodeSummary`` on the peak of GPU memory, in GiB, by name.
 
-    They are ``memory_gib`` and ``memory_reserved_gib``, the highest of all ranks, ``memory_device_gib``, of the
-    smallest GPU, and ``memory_ranks``, how many recorded any. All four are numbers; empty where no rank recorded any.
+    They are ``memory_gib`` and ``memory_reserved_gib``, numbers, each the highest of all ranks; empty where no rank
+    recorded any.
     """
     peaks = list(chain.from_iterable(node.peaks for node in nodes))
     if not peaks:
@@ -70,9 +70,6 @@ def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
     return {
         "memory_gib": max(peak.allocated for peak in peaks) / GIB,
         "memory_reserved_gib": max(peak.reserved for peak in peaks) / GIB,
-        # The smallest one limits what fits.
-        "memory_device_gib": min(peak.device for peak in peaks) / GIB,
-        "memory_ranks": len(peaks),
     }
 
 

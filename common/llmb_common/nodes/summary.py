@@ -80,10 +80,6 @@ class NodeSummary(msgspec.Struct, frozen=True):
     """Peak of GPU memory that tensors took, on the GPU that had most."""
     memory_reserved_gib: float | None = None
     """Peak of GPU memory that PyTorch's allocator held, on the GPU where that was most."""
-    memory_device_gib: float | None = None
-    """All memory of a GPU, as PyTorch sees it, of the smallest one."""
-    memory_ranks: int = 0
-    """Number of ranks that recorded their peaks."""
     findings: tuple[NodeFinding, ...] = ()
     """What speaks against the run's result, problems before notes."""
 

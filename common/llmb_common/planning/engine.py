@@ -310,7 +310,7 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
     elif catalogue not in (None, *(one.catalogue_file for one in (recipe, *recipe.releases.values()))):
         notices.append(f"its functions are those of {catalogue}")
     elif _is_assumed(recipe, case):
-        notices.append(_assumed_notice(recipe, case, engine))
+        notices.append(_assumed_notice(case, engine))
     image = request.image or case.recipe.engines[engine]
     if engine == recipe.engine:
         return notices
@@ -346,12 +346,11 @@ def _is_assumed(recipe: Recipe, case: Case) -> bool:
     )
 
 
-def _assumed_notice(recipe: Recipe, case: Case, engine: str) -> str:
+def _assumed_notice(case: Case, engine: str) -> str:
     """Return the notice that the requested image has an unknown release or functions, and which the plan assumes.
 
     ``IMAGE does not say which Megatron-Bridge it has: planned for 0.6; ...``, without a period. ``engine`` is the
-    minor release planned for. That an image is requested, and its content assumed, is not checked. ``recipe`` is
-    not looked at.
+    minor release planned for. That an image is requested, and its content assumed, is not checked.
     """
     request = case.request
     known = bridge_release(request.image)

@@ -231,7 +231,7 @@ def locked(run: OwnRun) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise RecordError(
                     f"another process has held {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
-                    remedy="end that process, or remove the file",
+                    remedy=f"fuser {run.folder}/.lock shows it; run the same command again when it has ended",
                 )
             time.sleep(0.005)
         yield

@@ -132,7 +132,7 @@ def _without_key(job: JobToSubmit) -> JobToSubmit:
 
 
 LEFTOVER_SECONDS = 24 * 3600
-"""For this long the same request continues an interrupted submission; after that it makes a new run."""
+"""For this long the same request, or round of requests, continues what was interrupted; after that it begins anew."""
 
 
 class SubmissionContext:

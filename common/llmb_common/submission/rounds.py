@@ -25,10 +25,7 @@ from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.base.files import try_lock, unwritable
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.paths import experiments_folder
-from llmb_common.submission.jobs import JobToSubmit
-
-LEFTOVER_SECONDS = 24 * 3600
-"""For this long an interrupted round is continued; after that the same command begins another."""
+from llmb_common.submission.jobs import LEFTOVER_SECONDS, JobToSubmit
 
 _FOLDER = ".submitting"
 

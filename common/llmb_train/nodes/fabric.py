@@ -33,7 +33,7 @@ from llmb_train.nodes.stress import stress, take, usual, wait
 ORDERS = 0
 """The descriptor that orders come from."""
 _BEFORE = 2
-"""Collectives that do not count: buffers are registered, and channels connected."""
+"""Blocks that do not count: buffers are registered, and channels connected."""
 _BLOCK = {"cuda": 5, "cpu": 1}
 """Collectives between two looks at the clock: a GPU is not made to wait for the CPU after each of them."""
 _SECONDS = {"cuda": 2.0, "cpu": 0.4}
@@ -256,8 +256,8 @@ def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> 
 
     The group must have been joined; every rank calls this with the same ``number`` and ``size``. The first one is
     not timed, but its sum checked; two blocks after it are not counted either. ``number``: which of the member's
-    sizes it is, from 0, because a size may come twice. All ranks time as many (5 to 200 blocks), as the first one
-    says through ``store``. The buffer is in fp32: ``size`` is rounded down to a multiple of 4.
+    sizes it is, from 0, because a size may come twice. All ranks time as many (5 to 200 blocks), as rank 0 says
+    through ``store``. The buffer is in fp32: ``size`` is rounded down to a multiple of 4.
 
     Raises:
         ValueError: the sum is wrong
@@ -272,11 +272,11 @@ def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> 
     # Sums of sums would soon overflow; zeros stay zeros.
     data.zero_()
     for _ in range(_BEFORE):
-        first = _block_seconds(member, data)
-    # All ranks must enter as many: the first one says how many.
+        warm = _block_seconds(member, data)
+    # All ranks must enter as many.
     name = f"blocks of {number}"
     if member.rank == 0:
-        store.set(name, str(min(_MOST, max(_FEWEST, int(_SECONDS[device] / first)))))
+        store.set(name, str(min(_MOST, max(_FEWEST, int(_SECONDS[device] / warm)))))
     member.step.next()
     count = int(store.get(name))
     return usual([_block_seconds(member, data) for _ in range(count)], device) / _BLOCK[device]

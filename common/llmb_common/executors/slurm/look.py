@@ -376,7 +376,7 @@ def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Fi
     return of_job
 
 
-_CUT_SHORT = ("TIMEOUT", "DEADLINE", "NODE_FAIL", "PREEMPTED", "REVOKED", "OUT_OF_MEMORY")
+_CUT_SHORT = ("TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED", "OUT_OF_MEMORY")
 """Ends of a series that are not the doing of runs whose turn has not come: they are submitted again."""
 
 
