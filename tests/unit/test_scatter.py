@@ -347,6 +347,38 @@ def allocated(source: random.Random, count: int, slow: float, of: int = 16, each
     return found
 
 
+def days_of_runs(source: random.Random, days: int, runs: int, scatter: float, slow: float = 0.0) -> list[StepTime]:
+    """Runs on 8 of 24 nodes, the same in four of five runs in a row of a day; days differ by ``scatter``, runs by half
+    a percent, and those with n0 are slower by ``slow``."""
+    found = []
+    for day in range(days):
+        level, nodes = source.gauss(0, scatter), source.sample(range(24), 8)
+        for _ in range(runs):
+            nodes = nodes if source.random() < 0.8 else source.sample(range(24), 8)
+            seconds = 10 * math.exp(level + source.gauss(0, 0.005)) * (1 + slow * (0 in nodes))
+            found.append(judged(seconds, ",".join(sorted(f"n{node}" for node in nodes)), f"{day}"))
+    return found
+
+
+@pytest.mark.parametrize(("days", "runs", "scatter"), [(3, 5, 0.02), (5, 4, 0.01), (4, 5, 0.02)])
+def test_no_node_is_blamed_for_the_day_that_its_runs_were_on(days: int, runs: int, scatter: float) -> None:
+    source = random.Random(7)
+    named = sum(culprit(days_of_runs(source, days, runs, scatter)) is not None for _ in range(60))
+    assert named <= 3, "20 to 50 where runs are shuffled across days"
+    assert culprit(days_of_runs(source, 12, 3, 0.005, slow=0.05)).nodes == ("n0",)
+
+
+def test_slow_runs_that_also_share_a_day_are_said_to_do_so() -> None:
+    calm = [judged(10.0 + at / 1000, f"n{at}", "1") for at in range(8)]
+    slow = [judged(11.0, f"bad,m{at}", "2") for at in range(3)]
+    assert "bad, and no other run did (nor on the same days" in odd_runs_clause([*calm, *slow])
+    for other in (
+        [replace(run, day=f"{at}") for at, run in enumerate(slow, 2)],
+        [replace(run, day="1") for run in slow],
+    ):
+        assert odd_runs_clause([*calm, *other]).endswith("no other run did")
+
+
 def test_a_slow_node_is_named_once_it_was_in_enough_runs(texts: Texts) -> None:
     source = random.Random(3)
     said = [slow_node_clause(allocated(source, 30, 0.10), trials=199) for _ in range(20)]

@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from llmb_common.base.printable import counted, percent
+from llmb_common.results.slow_nodes import NodeRuns, node_runs
 from llmb_common.results.steps import StepTime
 
 _SHIFT = 0.01
@@ -62,14 +63,14 @@ def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
     """Return the node that seems to slow down some of the ``runs``, all of one configuration.
 
     That is: all clearly slow runs had it and no other run did, or else runs with it are slower in the mean. None where
-    no node is suspected, also where chance alone shows as much in more than 1 % of cases, there are fewer than four
-    runs, or their nodes are not on record.
+    no node is suspected, also where chance alone shows as much in more than 1 % of cases, the days of those runs may
+    be what was slow, there are fewer than four runs, or their nodes are not on record.
     """
     parts = _two_kinds(runs)
     if parts is not None:
         fast, slow = parts
         only = _nodes_only_in(slow, fast)
-        if only and _chance_of_shared_node(runs, len(slow)) <= _ALARM:
+        if only and _chance_of_shared_node(runs, len(slow)) <= _ALARM and _is_slower_than_days(min(only), runs):
             return _slow_node_of(tuple(sorted(only)), slow, fast)
     found = _slowest_node(tuple(runs), _TRIALS)
     if found is None:
@@ -117,7 +118,8 @@ def odd_runs_clause(runs: Sequence[StepTime]) -> str:
 
     ``2 of 6 runs are 4.1 % slower than the rest; all of them ran on n5, and no other run did``, without a full stop. It
     ends before the semicolon where there is no such node; it names up to four, and adds in brackets how often chance
-    alone would do this where that is above 1 %. The runs may be the slower or the faster ones; of two halves it is the
+    alone would do this where that is above 1 %, or else that the runs shared days that no other run was on, which may
+    be why. The runs may be the slower or the faster ones; of two halves it is the
     slower. Far: the gap is at least 1 %, and three times the range of either kind. Empty where all runs are of one
     kind, or there are fewer than four.
     """
@@ -135,8 +137,17 @@ def odd_runs_clause(runs: Sequence[StepTime]) -> str:
         return text
     chance = _chance_of_shared_node(runs, len(few))
     names = ", ".join(sorted(only)[:4]) + (", ..." if len(only) > 4 else "")
-    doubt = "" if chance <= _ALARM else f" (chance alone would do this in {percent(chance, 0)} of cases)"
+    if chance > _ALARM:
+        doubt = f" (chance alone would do this in {percent(chance, 0)} of cases)"
+    else:
+        doubt = " (nor on the same days, which may be why)" if _share_days(few, many) else ""
     return f"{text}; {'it' if len(few) == 1 else 'all of them'} ran on {names}, and no other run did{doubt}"
+
+
+def _share_days(runs: Sequence[StepTime], others: Sequence[StepTime]) -> bool:
+    """Return whether some of ``runs`` were on the same day, and none was on a day of one of the ``others``."""
+    days = {run.day for run in runs}
+    return "" not in days and len(days) < len(runs) and days.isdisjoint(run.day for run in others)
 
 
 def _nodes_only_in(runs: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:
@@ -180,6 +191,15 @@ def slow_node_clause(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
     return f"the {with_it} than those without (chance alone: at most {percent(_ALARM, 0)})"
 
 
+def _is_slower_than_days(node: str, runs: Sequence[StepTime]) -> bool:
+    """Return whether runs with the node ``node`` are slower than those without by more than their days may explain.
+
+    Runs of a day often have the same nodes, and what else a day brings: shuffling runs does not tell the two apart.
+    """
+    change = NodeRuns(node_runs([("", _nodes(run), run) for run in runs])).change(node)
+    return change is not None and change.low > 1
+
+
 # A verdict's remarks and the summary ask for the same runs, of which there may be many.
 @functools.lru_cache(maxsize=256)
 def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collection[int]] | None:
@@ -187,8 +207,9 @@ def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collect
 
     It has the largest Student's t of all nodes that at least two runs had and two had not; of nodes that were in
     exactly the same runs it is the first by name. None where shuffling the runs ``trials`` times reaches that t in
-    more than 1 % of cases, the runs are too few to tell, or no node is such; also where fewer than 100 shuffles are
-    made. Of many runs and nodes, fewer than ``trials`` are. The same runs always give the same answer.
+    more than 1 % of cases, the runs' days may explain it, the runs are too few to tell, or no node is such; also where
+    fewer than 100 shuffles are made. Of many runs and nodes, fewer than ``trials`` are. The same runs always give the
+    same answer.
     """
     sets = [_nodes(run) for run in runs]
     counts = Counter(itertools.chain.from_iterable(sets))
@@ -220,6 +241,8 @@ def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collect
         return max((student_t(values, had), had) for had in patterns)
 
     seen, had = largest_t(deviations)
+    if not _is_slower_than_days(patterns[had], runs):
+        return None
     source = random.Random(_SEED)
     # The actual order is one of those that chance could have made.
     beyond = 1
