@@ -204,6 +204,18 @@ def said(iterations: list[Iteration], step_tflop: float | None = None, window: W
     return found if step_tflop is None else found + flops_mismatch(logged_tflop(inside), step_tflop)
 
 
+def drifts(change: float, deviation: float, correlation: float) -> int:
+    """In how many of 100 runs that become slower by ``change`` a drift is seen."""
+    runs = (noisy(50, deviation, seed, correlation) for seed in range(100))
+    slower = ([value * (1 + change * at / 50) for at, value in enumerate(run)] for run in runs)
+    return sum(any("steps get" in text for text in said(timed(run))) for run in slower)
+
+
+def test_steps_that_are_like_those_before_them_are_no_drift() -> None:
+    assert drifts(0.0, 0.02, correlation=0.8) <= 5, "16 where steps count as independent"
+    assert drifts(0.05, 0.005, correlation=0.0) >= 90
+
+
 def test_the_largest_spike_is_named_whether_it_is_fast_or_slow(texts: Texts) -> None:
     (text,) = said(steps(i36=20.0, i38=2.5))
     texts(text)

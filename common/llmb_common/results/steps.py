@@ -384,7 +384,7 @@ def _warm_up_clause(inside: Sequence[Iteration]) -> str:
 def _drift_clause(steady: Sequence[Iteration], aside: set[int]) -> str:
     """Return a clause where the last third of the steps takes more or less time than the first, beyond chance.
 
-    That is 2 % or more, and four standard errors or more:
+    That is 2 % or more, and four standard errors or more, of steps that are correlated as these are:
     ``steps get slower: +3.0 % from iteration 11 to 50 (clocks, temperature, neighbors?)``. Else empty, also for
     fewer than twelve steps that count. ``steady`` are the run's steps after warm-up, in order; ``aside`` are the
     numbers (``index``) of iterations that do not count.
@@ -393,11 +393,15 @@ def _drift_clause(steady: Sequence[Iteration], aside: set[int]) -> str:
     third = len(kept) // 3
     if third < 4:
         return ""
-    first = [item.seconds for item in kept[:third]]
-    last = [item.seconds for item in kept[-third:]]
+    seconds = [item.seconds for item in kept]
+    first, last = seconds[:third], seconds[-third:]
     before, after = statistics.median(first), statistics.median(last)
+    # A step is like the one before it: without the trend, which is what is asked for.
+    slope, _ = statistics.linear_regression(range(len(seconds)), seconds)
+    _, correlation = _noise([value - slope * at for at, value in enumerate(seconds)])
     # 1.2533 is the square root of pi / 2: a median's standard error over a mean's.
     error = 1.2533 * math.hypot(deviation(first), deviation(last)) / math.sqrt(third)
+    error *= math.sqrt(_variance_inflation(third, correlation))
     change = after / before - 1
     if abs(change) < DRIFT or abs(after - before) < 4 * error:
         return ""
