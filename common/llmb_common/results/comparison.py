@@ -55,7 +55,12 @@ class Change:
 
 
 def compare_times(
-    first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED, *, ranks: bool = True
+    first: Sequence[StepTime],
+    second: Sequence[StepTime],
+    scatter: Scatter = STATED,
+    *,
+    alike: bool = False,
+    ranks: bool = True,
 ) -> Change:
     """Return the second side's mean step time over the first's, stalls included, with its interval.
 
@@ -68,6 +73,8 @@ def compare_times(
         first: the step time of each run of the first side, at least one
         second: likewise of the second side; the numbers of runs may differ
         scatter: how much repeats differ, as stated or as this site's runs have shown
+        alike: both sides scatter alike, as runs of one configuration do; else what one side shows of that counts for
+            the other no more than what that shows itself
         ranks: whether the rank test is done
 
     Raises:
@@ -86,8 +93,12 @@ def compare_times(
             second = [replace(run, day="") for run in second]
     # Of sides that are alike, one may have met the stalls that the other missed.
     shown = SHOWN if scatter.learned else SETTLED
-    one = level(first, scatter, squares(batches(second)), stated=stated, shown=shown)
-    other = level(second, scatter, squares(batches(first)), stated=stated, shown=shown)
+    of_first, of_second = squares(batches(first)), squares(batches(second))
+    # Many calm runs of one side would make three of the other, which scatter, look as sure as they are.
+    for_first = of_second if alike else of_second.weighing_as(of_first)
+    for_second = of_first if alike else of_first.weighing_as(of_second)
+    one = level(first, scatter, for_first, stated=stated, shown=shown)
+    other = level(second, scatter, for_second, stated=stated, shown=shown)
     # On the logarithm, so that swapping the sides swaps the bounds.
     low, difference, high = difference_of_bounds(other.bounded, [one.bounded])
     if ranks and low <= 0 <= high:
@@ -100,6 +111,9 @@ def compare_times(
 _RANK_RATE = ERROR_RATE / 2
 """Of either bound by ranks: it has a say beside the other interval, and together they are to be wrong seldom."""
 
+_FEWEST_RANKED = 5
+"""Days of a side: three that scatter more are all above ten that do not in one case of eight."""
+
 _MOST_RANKED = 40
 """Days of a side beyond which their own scatter outweighs whatever is stated."""
 
@@ -108,11 +122,10 @@ def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
     """Return (low, high) bounds of how much more the ``second`` values are than the ``first``, for any distribution.
 
     Both are in any order, and not changed. The bounds are of a difference, not of a ratio, each wrong at
-    ``_RANK_RATE`` (0.6 %) at most. By ranks: Hodges and Lehmann (1963). None where the values are too few for that
-    (five a side are enough where all of one side are above the other's), or more than ``_MOST_RANKED`` (40) on a
-    side, where ranks add nothing.
+    ``_RANK_RATE`` (0.6 %) at most. By ranks: Hodges and Lehmann (1963). None where a side has fewer values than
+    ``_FEWEST_RANKED`` (5), or more than ``_MOST_RANKED`` (40), where ranks add nothing.
     """
-    if max(len(first), len(second)) > _MOST_RANKED:
+    if not all(_FEWEST_RANKED <= len(side) <= _MOST_RANKED for side in (first, second)):
         return None
     differences = sorted(b - a for a, b in itertools.product(first, second))
     total = math.comb(len(first) + len(second), len(first))
@@ -123,7 +136,7 @@ def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
         if beyond > _RANK_RATE * total:
             break
         left_out += 1
-    return (differences[left_out - 1], differences[-left_out]) if left_out else None
+    return differences[left_out - 1], differences[-left_out]
 
 
 def _rank_sums(first: int, second: int) -> list[int]:

@@ -86,7 +86,8 @@ class Squares(NamedTuple):
     """Sums of squared deviations of logarithms of step times, within batches of runs and between the batches' means.
 
     Logarithms are natural. Each sum has its degrees of freedom, ``within_degrees`` and ``between_degrees``; 0:
-    nothing is known. ``squares`` makes it; ``NOTHING_SEEN`` has zeros.
+    nothing is known. ``squares`` makes it; ``NOTHING_SEEN`` has zeros. ``weighing_as`` returns a copy that counts for
+    no more than others do.
     """
 
     within: float = 0.0
@@ -95,6 +96,17 @@ class Squares(NamedTuple):
     between_degrees: int = 0
     share: float = 0.0
     """Mean of 1 / runs over the batches."""
+
+    def weighing_as(self, others: Squares) -> Squares:
+        """Return these squares with no more degrees of freedom than ``others`` have, and the same variances."""
+        within = min(self.within_degrees, others.within_degrees)
+        between = min(self.between_degrees, others.between_degrees)
+        return self._replace(
+            within=self.within * within / max(self.within_degrees, 1),
+            within_degrees=within,
+            between=self.between * between / max(self.between_degrees, 1),
+            between_degrees=between,
+        )
 
 
 NOTHING_SEEN = Squares()

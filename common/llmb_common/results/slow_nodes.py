@@ -205,7 +205,7 @@ class NodeRuns:
             inside = [replace(item, day="") for item in inside]
             outside = [replace(item, day="") for item in outside]
         # Ranks have an interval of one width only, which many nodes cannot make stricter.
-        return compare_times(outside, inside, ranks=False)
+        return compare_times(outside, inside, alike=True, ranks=False)
 
     def _ratio(self, host: str) -> float:
         """Return the mean step time of the repeats with the node over that of those without it: 1.1 is a tenth slower.
