@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from llmb_common.causes.diagnosis import diagnose
 from llmb_common.measured import kept
 from llmb_common.measured.measure import measure
 from llmb_common.planning.workspace import Workspace
@@ -242,6 +243,28 @@ def test_an_index_that_cannot_be_written_costs_time_only(cli: Cli, reads: list[s
     state.write_text("")
     assert results(cli) == first
     assert len(reads) == 2
+
+
+def batch_log_says(record: RunRecord) -> None:
+    record.paths.batch_log.write_text("srun: error: n3: task 12: Out Of Memory\n")
+
+
+def kernel_says(record: RunRecord) -> None:
+    folder = record.paths.folder / "nodes"
+    folder.mkdir()
+    (folder / "n3.kernel.log").write_text("[12.3] NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n")
+
+
+@pytest.mark.parametrize("say", [batch_log_says, kernel_says])
+def test_what_comes_beside_the_log_of_a_failed_run_counts(cli: Cli, say: Callable[[RunRecord], None]) -> None:
+    record = make_run(cli.install, state="FAILED", log="".join(LOG.splitlines(keepends=True)[:30]))
+    assert cli("jobs").status == 0, "the index has the run"
+    before = kept.diagnoses(cli.install, [record])
+    assert before[record.paths.run_id].cause is None
+    say(record)
+    (found,) = kept.diagnoses(cli.install, [record]).values()
+    assert found == diagnose(record)
+    assert found.cause is not None
 
 
 def test_a_rebuilt_index_measures_again(cli: Cli, reads: list[str]) -> None:

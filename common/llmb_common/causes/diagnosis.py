@@ -16,6 +16,7 @@ import msgspec
 
 from llmb_common.base.hostlist import expand_known
 from llmb_common.base.printable import counted, printable
+from llmb_common.causes import hangs
 from llmb_common.causes.answer import Cause, Diagnosis, Symptom
 from llmb_common.causes.blame import (
     INTERRUPTIONS,
@@ -111,6 +112,15 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
         outcome = Outcome("disk-full", f"{events.problem}; it is on {disk}")
     outcome = Outcome("nan", not_finite) if not_finite else outcome
     return _diagnose(readings, outcome, places, paths.folder, ranks, signalled=events.signalled, steps=plan.max_steps)
+
+
+def witnesses_of(record: RunRecord) -> tuple[Path, ...]:
+    """Return what ``diagnose`` reads of a run beside its log, its events and its record, whether it is there or not.
+
+    That is the batch script's log, and the folders of what ranks and nodes wrote.
+    """
+    folder = record.paths.folder
+    return record.paths.batch_log, *(folder / name for name in (FOLDER, hangs.FOLDER, hangs.FLIGHT))
 
 
 def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:

@@ -318,17 +318,18 @@ def _decode_struct(content: bytes, kind: Callable[..., T]) -> T | None:
     return found
 
 
-def stamp_of(folder: str, log: str, *marks: str) -> str:
+def stamp_of(folder: str, log: str, *marks: str, more: Iterable[str] = ()) -> str:
     """Return a text that changes with all that decides what is read of a run: its files, and ``marks``.
 
     The files are its ``log`` and those in ``folder`` (``job.json``, ``run.json`` and ``events.jsonl``), both paths,
-    each by inode, size and time of change. ``marks`` are what else decides it: a hash of the code that reads, then
-    the recorded state and what explains it. Empty where one of the files changed within the last two seconds: it
-    could change again without a trace. A missing file counts as such.
+    each by inode, size and time of change; ``more`` are paths of further ones, or of folders, which change with each
+    file that comes or goes. ``marks`` are what else decides it: a hash of the code that reads, then the recorded state
+    and what explains it. Empty where one of the files changed within the last two seconds: it could change again
+    without a trace. A missing file counts as such.
     """
     now = time.time_ns()
     parts = [*marks]
-    for path in (log, f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl"):
+    for path in (log, f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl", *more):
         try:
             status = os.stat(path)  # noqa: PTH116 (four for each run: a Path takes twice as long)
         except OSError:
@@ -383,7 +384,7 @@ def diagnoses(
     if not failed:
         return {}
     from llmb_common.causes.answer import Diagnosis  # all of ``causes`` comes with them, and most runs end well
-    from llmb_common.causes.diagnosis import diagnose
+    from llmb_common.causes.diagnosis import diagnose, witnesses_of
 
     known = kept_reasons(install, {str(record.paths.folder) for record in failed}) if install else {}
     code = _hash_of("*.[pyj]*", causes)
@@ -393,7 +394,8 @@ def diagnoses(
         status = statuses.get(record.paths.run_id)
         not_finite = status.message if status and status.reason.startswith(("nan_", "inf_")) else ""
         folder, log = str(record.paths.folder), str(record.paths.log)
-        stamp = stamp_of(folder, log, code, record.state, record.detail, not_finite)
+        more = map(str, witnesses_of(record))
+        stamp = stamp_of(folder, log, code, record.state, record.detail, not_finite, more=more)
         kept = known.get(folder)
         diagnosis = _decode_struct(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
         if diagnosis is None:
