@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -32,6 +33,14 @@ def test_its_step_time_and_verdict_follow(cli: Cli, texts: Texts) -> None:
 def test_a_run_without_figures_says_why(cli: Cli, texts: Texts) -> None:
     result = started(cli, log=mbridge_log(range(1, 6), 5))
     texts(str(result.text))
+
+
+def test_a_run_that_completed_and_failed_all_the_same_is_no_success(cli: Cli) -> None:
+    log = steady_log(5741.5)
+    assert started(cli, log=log).exit_status == 0
+    nan = started(cli, log=re.sub(r"lm loss: \S+", "lm loss: nan", log))
+    assert "nan" in str(nan.text)
+    assert nan.exit_status == 1
 
 
 def test_a_short_run_has_a_step_time_too(cli: Cli, texts: Texts) -> None:
