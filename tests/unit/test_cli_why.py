@@ -186,6 +186,7 @@ def test_a_figure_that_is_not_a_number_is_the_cause(cli: Cli) -> None:
     lines = "".join(mbridge_line(index, grad_norm="nan" if index > 3 else "1.0") for index in range(1, 51))
     record = make_run(cli.install, log=lines)
     assert cli("results", record.paths.run_id, "--json").data["runs"][0]["cause"] == "nan"
+    assert "every step was trained" not in cli("why", record.paths.run_id).out, "that went on to its last step"
 
 
 def test_many_runs_are_counted_by_cause_and_node(cli: Cli, texts: Texts) -> None:

@@ -223,7 +223,8 @@ def _diagnose(
         chosen = chosen if said_why else hang
     step = next((reading.step for reading in readings if reading.step is not None), None)
     last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
-    trained = step is not None and step == last
+    # A figure that was not a number failed the run at its step, however far it went on.
+    trained = step is not None and step == last and outcome.kind != "nan"
     if chosen is not None:
         # A rank that never came is why the job was ended, not what comes of that.
         by_itself = chosen.kind == "hang" or is_certain_of_node(chosen.kind)
