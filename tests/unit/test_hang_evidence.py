@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from llmb_common.causes.collectives import missing_ranks
 from llmb_common.causes.diagnosis import diagnose, diagnose_logs
 from llmb_common.causes.hangs import NotADumpError, read_dumps, read_plain_pickle, read_ranks
+from llmb_run.actions.why import cause_lines
 from support.cli import Cli
 from support.runs import make_run, steady_log
 from support.texts import Texts
@@ -24,6 +26,12 @@ STUCK = (
     ("/opt/data.py", 17, "read_next_batch"),
     ("/opt/train.py", 38, "step"),
 )
+
+BACKWARD = (
+    ("/site-packages/megatron/core/tensor_parallel/layers.py", 618, "backward"),
+    ("/site-packages/torch/autograd/function.py", 325, "apply"),
+)
+EVIDENCE = Path(__file__).resolve().parents[1] / "data" / "hangs"
 
 
 def write_rank(
@@ -70,6 +78,14 @@ def write_dump(folder: Path, rank: int, *entries: dict[str, Any]) -> None:
     (folder / "flight" / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
 
 
+def copy_evidence(name: str, folder: Path) -> None:
+    """What ranks of a real run wrote, cut; the dumps are kept as an archive has them."""
+    shutil.copytree(EVIDENCE / name / "ranks", folder / "ranks")
+    (folder / "flight").mkdir()
+    for file in (EVIDENCE / name / "flight").iterdir():
+        (folder / "flight" / file.stem).write_bytes(pickle.dumps(json.loads(file.read_bytes()), protocol=2))
+
+
 def hung(cli: Cli) -> Any:
     return make_run(cli.install, state="FAILED", log=steady_log(50.0, 5))
 
@@ -102,6 +118,60 @@ def test_a_rank_that_does_not_answer_is_named(cli: Cli, texts: Texts) -> None:
     assert found.cause is not None
     assert found.cause.rank == 1
     texts(found.cause.cause)
+
+
+@pytest.mark.parametrize(("name", "world"), [("one_of_two_stopped", 2), ("tensor_parallel_partner_stopped", 4)])
+def test_a_rank_that_wrote_nothing_comes_before_one_that_waits_for_it(
+    name: str, world: int, cli: Cli, texts: Texts
+) -> None:
+    """Real runs on a CPU whose rank 1 was stopped (SIGSTOP); 0 waits for what it began asynchronously."""
+    record = hung(cli)
+    copy_evidence(name, record.paths.folder)
+    assert len(read_ranks(record.paths.folder)) == world
+    found = diagnose(record)
+    assert found.cause is not None
+    assert (found.cause.rank, found.cause.ranks, found.cause.sure) == (1, (1,), "likely")
+    texts("\n".join(cause_lines(found)))
+
+
+def test_silence_in_files_and_dumps_is_one_witness(cli: Cli) -> None:
+    """The members of the groups are known: 2 waits for 3, and the others for both."""
+    record = hung(cli)
+    for rank in range(3):
+        write_rank(record.paths.folder, rank, BACKWARD if rank == 2 else WAITS)
+        write_dump(record.paths.folder, rank, entry(4, group=("2", "PIPELINE")) if rank == 2 else entry(10))
+    write_rank(record.paths.folder, 3)
+    found = diagnose(record)
+    assert found.cause is not None
+    assert (found.cause.rank, found.cause.ranks, found.cause.sure) == (3, (3,), "likely")
+
+
+@pytest.mark.parametrize("dumps", [True, False])
+def test_a_lost_file_does_not_hide_who_stands_elsewhere(cli: Cli, *, dumps: bool) -> None:
+    record = hung(cli)
+    for rank in range(4):
+        write_rank(record.paths.folder, rank, () if rank == 1 else STUCK if rank == 2 else WAITS)
+        if dumps and rank != 1:
+            write_dump(record.paths.folder, rank, entry(9, done=True), *([] if rank == 2 else [entry(10)]))
+    found = diagnose(record)
+    assert found.cause is not None
+    assert 2 in found.cause.ranks
+    assert "read_next_batch" in found.summary
+
+
+def test_a_rank_without_a_stack_that_waits_by_its_dump_is_not_the_one(cli: Cli) -> None:
+    record = hung(cli)
+    for rank in range(4):
+        write_rank(record.paths.folder, rank, () if rank == 1 else WAITS)
+        write_dump(record.paths.folder, rank, entry(10))
+    assert diagnose(record).cause is None
+
+
+def test_of_two_ranks_none_is_named_where_none_waits(cli: Cli) -> None:
+    record = hung(cli)
+    write_rank(record.paths.folder, 0, STUCK)
+    write_rank(record.paths.folder, 1)
+    assert diagnose(record).cause is None
 
 
 def test_where_all_stand_at_the_same_place_nobody_is_named(cli: Cli) -> None:

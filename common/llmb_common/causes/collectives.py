@@ -77,6 +77,11 @@ class Begun:
     all_members: bool = False
     """Whether ``members`` are all of them: otherwise whoever is late may be one that is not known."""
 
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The ranks that have begun a collective that they have not completed; empty: none has."""
+        return frozenset(rank for rank, own in self.entries.items() if not all(entry.done for entry in own))
+
 
 def missing_ranks(known: Begun, how: str) -> Missing | None:
     """Return the ranks of a hanging job that others wait for and that wait for nobody themselves.
@@ -218,7 +223,7 @@ class TimedOutCollectives:
     @property
     def waiting(self) -> frozenset[int]:
         """The ranks that have reported to wait in a collective that they have not completed; empty: none has."""
-        return frozenset(rank for rank, own in self.begun.items() if not all(entry.done for entry in own.values()))
+        return Begun({rank: [*own.values()] for rank, own in self.begun.items()}).waiting
 
 
 def _seat_in(text: str, found: re.Match[str] | None) -> int | None:

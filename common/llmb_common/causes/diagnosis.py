@@ -538,8 +538,9 @@ def _summary_line(chosen: Cause | None, suspect: Symptom | None, outcome: Outcom
         where += [f"to {chosen.peer}"] if chosen.peer else []
         if names_rank and more > 0:
             where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"]
-        if chosen.kind == "hang" and " never came " in chosen.what and where:  # no second pair of brackets
-            return chosen.what.replace(" never came ", f" {' '.join(where)} never came ", 1)
+        if chosen.kind == "hang" and where:  # no second pair of brackets
+            verb = " wrote no " if " wrote no " in chosen.what else " never came "
+            return chosen.what.replace(verb, f" {' '.join(where)}{verb}", 1)
         return f"{chosen.what} ({' '.join(where)})" if where else chosen.what
     # A job that hung was ended by its own supervisor: whoever was killed then is no riddle.
     if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):

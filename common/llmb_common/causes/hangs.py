@@ -15,7 +15,7 @@ import pickle
 import pickletools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -312,27 +312,29 @@ def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
     return tuple((main or [frames for frames in threads[-1:] if frames] or [[]])[-1])
 
 
-def outlier_ranks(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
+def outlier_ranks(ranks: Sequence[RankFile], waiting: Container[int] = ()) -> tuple[Missing, str] | None:
     """Return the few ranks whose stacks differ from most, with where the first of them stands, as (missing, text).
 
     Few are less than half of ``ranks``, and come in their order. Those that do not wait while others do come first,
     then those that did not answer, then those whose six innermost frames are not the commonest: the first of these
-    groups that is few. ``missing.where`` is where another rank waits (where none waits, stands), ``missing.how`` is
-    "its stack", or for those that did not answer "it did not answer when all were asked". The text is
-    ``RankFile.where`` of the first; empty where it did not answer. None where there are no such ranks, and where half
-    of the ranks or more gave no stack.
+    groups that is few. ``waiting`` are ranks that wait wherever their stacks stand, such as for a collective that they
+    have begun asynchronously. ``missing.where`` is where another rank waits (where none waits, stands),
+    ``missing.how`` is "its stack", or for those that did not answer "it did not answer when all were asked". The text
+    is ``RankFile.where`` of the first; empty where it did not answer. None where there are no such ranks, and where
+    half of the ranks or more gave no stack, unless they are one of two while the other waits.
     """
     answered = [item for item in ranks if item.frames]
-    if 2 * len(answered) <= len(ranks):
+    silent = [item for item in ranks if not item.frames and item.rank not in waiting]
+    busy = [item for item in answered if not item.waits and item.rank not in waiting]
+    one_of_two = len(answered) == len(silent) == 1 and not busy
+    if 2 * len(answered) <= len(ranks) and not one_of_two:
         return None
-    silent = [item for item in ranks if not item.frames]
-    busy = [item for item in answered if not item.waits]
     usual = Counter(item.frames[:6] for item in answered).most_common(1)[0][0]
     elsewhere = [item for item in answered if item.frames[:6] != usual]
-    waiting = next((item for item in answered if item.waits), answered[0])
+    other = next((item for item in answered if item.waits), answered[0])
     for few, how in ((busy, "its stack"), (silent, "it did not answer when all were asked"), (elsewhere, "its stack")):
-        if few and 2 * len(few) < len(ranks):
-            return Missing(tuple(item.rank for item in few), waiting.where, how), few[0].where
+        if few and (2 * len(few) < len(ranks) or one_of_two):
+            return Missing(tuple(item.rank for item in few), other.where, how), few[0].where
     return None
 
 
@@ -344,30 +346,34 @@ def find_stuck(
     ``places`` tells the number of ranks, and on which node each ran. The stacks of ``ranks`` (as ``read_ranks``
     returns them) tell where they stood; the flight recorders' dumps in the folder ``flight`` of ``run_folder`` (None:
     there are none) and the timeouts printed in the logs ``readings`` tell which collective they missed. The cause is
-    certain where dumps and stacks name a common rank, and its ranks are then those of the dumps; else it is likely, by
-    stacks that show where the ranks stood, dumps, timeouts or silence, the first that tells.
+    certain where dumps and stacks name a common rank that wrote either, and its ranks are then those of the dumps;
+    else it is likely, by stacks that show where the ranks stood, dumps, timeouts or silence, the first that tells.
     """
-    recorded = missing_ranks(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
-    stacks = outlier_ranks(ranks)
+    begun = read_dumps(run_folder / FLIGHT) if run_folder else Begun()
+    recorded = missing_ranks(begun, "the flight recorders' dumps")
+    stacks = outlier_ranks(ranks, begun.waiting)
+    # Who wrote nothing lacks both for one reason, so that they do not confirm each other.
+    silent = set(stacks[0].ranks) - begun.entries.keys() if stacks and not stacks[1] else set()
     missing = (reading.waits.missing(places.world) for reading in readings)
     printed = next((found for found in missing if found is not None), None)
-    if recorded and stacks and set(stacks[0].ranks) & set(recorded.ranks):
+    if recorded and stacks and (set(stacks[0].ranks) - silent) & set(recorded.ranks):
         return _hang_cause(recorded, stacks[1], "certain", places)
     if stacks and stacks[1] and stacks[0].how == "its stack":
         return _hang_cause(stacks[0], stacks[1], "likely", places)
     for found in (recorded, printed, stacks[0] if stacks else None):
         if found:
-            return _hang_cause(found, "", "likely", places)
+            return _hang_cause(found, "", "likely", places, wrote_nothing=silent.issuperset(found.ranks))
     return None
 
 
-def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
+def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places, *, wrote_nothing: bool = False) -> Cause:
     """Return the cause of a hang whose ranks ``found``, at least one, never came.
 
-    ``stood`` is where the first of them stood, by its stack; empty: not known. It is the run's fault. Its ``rank`` is
-    the first, its ``ranks`` the first 64 of them, its text cut to 500 characters. It names a node where all these ranks
-    are known to be on one, and speaks against that node (``keep_out``) only where there are several ranks and ``sure``
-    is not ``possible``. ``places`` tells on which nodes the ranks ran.
+    ``stood`` is where the first of them stood, by its stack; empty: not known. ``wrote_nothing``: none of them left a
+    stack or a dump, though others did. It is the run's fault. Its ``rank`` is the first, its ``ranks`` the first 64 of
+    them, its texts cut to 500 characters. It names a node where all these ranks are known to be on one, and speaks
+    against that node (``keep_out``) only where there are several ranks and ``sure`` is not ``possible``. ``places``
+    tells on which nodes the ranks ran.
     """
     first = found.ranks[0]
     hosts = {places.host_of(rank) for rank in found.ranks}
@@ -375,13 +381,20 @@ def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause
     several = f"{counted(len(found.ranks), 'rank')} ({first_few(found.ranks, 6)})"
     ranks_text = f"rank {first}" if len(found.ranks) == 1 else several
     stands = f"; it stood in {stood}" if stood else ""
+    what = f"{ranks_text} never came to {found.where}{stands}"
+    cause = f"The others waited for it: {found.how}."
+    look = f"its stack in {FOLDER}/{first}.txt"
+    if wrote_nothing:
+        what = f"{ranks_text} wrote no stack and no collectives"
+        cause = f"It was stopped or swapped out, or its node is gone. The others waited in {found.where}."
+        look = f"its process (the pid is in {FOLDER}/{first}.txt)"
     return Cause(
         kind="hang",
-        what=f"{ranks_text} never came to {found.where}{stands}"[:500],
+        what=what[:500],
         fault="run",
         sure=sure,
-        cause=f"The others waited for it: {found.how}.",
-        remedy=f"look at that rank's last lines, its stack in {FOLDER}/{first}.txt, and its node",
+        cause=cause[:500],
+        remedy=f"look at that rank's last lines, {look}, and its node",
         rank=first,
         ranks=found.ranks[:64],
         node=node,
