@@ -22,6 +22,7 @@ from support.properties import HealthCheck, given, settings, st
 from support.texts import Texts
 
 WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
+APPEND = WAIT.with_name("append.sh")
 SUPERVISE = Path(llmb_common.submission.__file__).with_name("supervise.sh")
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -31,6 +32,7 @@ export LLMB_RUN_DIR=$PWD
 job=1 nodes=n1 restarts=0 late_signals=0 tell_seconds=0 limit_seconds=0 log=$PWD/log
 step_status() { echo "$1"; }
 preempted() { false; }
+source "$3"
 source "$2"
 source "$1"
 begin
@@ -105,7 +107,7 @@ class Run:
 
 
 def bash(folder: Path, script: str, given: str = "", **environment: str) -> str:
-    command = ["bash", "-c", PRELUDE + script, "bash", str(SUPERVISE), str(WAIT)]
+    command = ["bash", "-c", PRELUDE + script, "bash", str(SUPERVISE), str(WAIT), str(APPEND)]
     environment = {"PATH": "/usr/bin:/bin", **environment}
     done = subprocess.run(command, cwd=folder, env=environment, input=given, capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -273,6 +275,19 @@ def test_a_full_disk_has_an_event_all_the_same(tmp_path: Path, texts: Texts) -> 
     assert (tmp_path / "events.spare").stat().st_size == len("n1") + 401
 
 
+@pytest.mark.parametrize(
+    ("left", "between"),
+    [("", ""), (r"\0\0", "\0\0\n"), ('{"event":"si', '{"event":"si\n'), (r'{"event":"si\0', '{"event":"si\0\n')],
+)
+def test_an_event_begins_a_line_whatever_a_node_left_that_died(tmp_path: Path, left: str, between: str) -> None:
+    assert bash(tmp_path, f"trap - EXIT\nprintf '{left}' >> events.jsonl\nrestarts=1 event start null") == ""
+    first, _, second = (tmp_path / "events.jsonl").read_text().partition("\n")
+    assert json.loads(first)["restart"] == 0
+    assert second.startswith(between)
+    assert json.loads(second.removeprefix(between))["restart"] == 1
+    assert read_events(tmp_path / "events.jsonl").restarts == 1
+
+
 @pytest.mark.parametrize(("seen", "status"), [("", 124), (mbridge_line(3, 3), 0)])
 def test_nobody_waits_for_a_step_that_not_even_sigkill_ends(tmp_path: Path, seen: str, status: int) -> None:
     """A process that waits for a file server which is away."""
@@ -367,7 +382,8 @@ def test_ranks_that_are_stuck_are_asked_before_the_time_limit(
 ) -> None:
     state = f"began=$(($(date +%s) - {age})) limit_seconds={limit} last={last} idle={idle} median=6000"
     script = f"{PRELUDE}\n{state}\nif at_the_limit; then echo asked; fi"
-    done = subprocess.run(["bash", "-c", script, "bash", SUPERVISE, WAIT], cwd=tmp_path, capture_output=True, text=True)
+    command = ["bash", "-c", script, "bash", SUPERVISE, WAIT, APPEND]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == ("asked\n" if asks else ""), done.stderr
 
 

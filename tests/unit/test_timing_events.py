@@ -157,6 +157,13 @@ def test_a_hang_before_the_first_iteration_says_how_long_it_was_waited_for(tmp_p
     assert events(tmp_path, START | {"time": 100}, hang).problem == expected
 
 
+@pytest.mark.parametrize("left", ["\0" * 300, '{"event": "hang", "ti\0\0', "\0\0\n\0"])
+def test_zeros_that_a_dead_node_left_hide_no_later_event(tmp_path: Path, left: str) -> None:
+    """So the jobs of earlier releases wrote on."""
+    found = events(tmp_path, START, left + json.dumps(START | {"restart": 2, "nodes": "gpu3"}) + "\0")
+    assert (found.restarts, found.nodes, found.hung) == (2, "gpu3", False)
+
+
 def test_damaged_lines_and_values_of_another_type_say_nothing(tmp_path: Path) -> None:
     odd = {"event": "end", "job_id": "41", "time": True, "exit_code": "0"}
     found = events(

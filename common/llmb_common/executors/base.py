@@ -61,6 +61,8 @@ MOST_GROUPS = 4096
 
 WAIT = shell_part(__file__, "wait.sh")
 """The Bash function ``await``, for whatever waits for a child while it handles signals."""
+APPEND = shell_part(__file__, "append.sh")
+"""The Bash function ``append_line``, for whatever records an event of a run."""
 
 
 class NodeRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,9 +44,7 @@ event() {  # name, exit code or iteration or null
 
 # Appends a line. A full disk is no reason to end: then it goes into room that the start has taken, over what is there.
 keep_line() {  # line, file without its ending
-  local half
-  half=$(tail -c 1 "$2.jsonl" 2> /dev/null) || true  # of a line that was cut
-  printf '%s%s\n' "${half:+$'\n'}" "$1" >> "$2.jsonl" || printf '%s\n' "$1" 1<> "$2.spare" || true
+  append_line "$1" "$2.jsonl" || printf '%s\n' "$1" 1<> "$2.spare" || true
 }
 
 # Should two jobs of this run ever exist, the first one to start has it; a requeued job keeps it.

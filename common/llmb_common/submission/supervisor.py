@@ -10,7 +10,7 @@ import hashlib
 
 from llmb_common.base.cluster_types import ClusterType
 from llmb_common.base.files import shell_part
-from llmb_common.executors.base import WAIT, script_for
+from llmb_common.executors.base import APPEND, WAIT, script_for
 
 
 def render_supervisor(cluster_type: ClusterType) -> bytes:
@@ -24,6 +24,7 @@ def render_supervisor(cluster_type: ClusterType) -> bytes:
     parts = [
         script_for(cluster_type).job_script(),
         WAIT,
+        APPEND,
         shell_part(__file__, "supervise.sh"),
         "\n".join(["IFS= read -r -d '' kernel << 'KERNEL' || true", shell_part(__file__, "kernel.sh"), "KERNEL"]),
     ]
