@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from llmb_common.base.errors import AnswerLost, LLMBError, RecordError, Schedule
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.executors.slurm.submit import render_series, series_conflict
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.runs.timing.job_events import read_events
 from llmb_common.submission import many
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_series
@@ -127,7 +129,7 @@ def script_of(records: Sequence[RunRecord]) -> str:
 
 def in_bash(script: str, command: str) -> list[str]:
     """What ``command`` prints after everything in the script that comes before its runs."""
-    head, _, _ = script.partition("told=0 failed=0")
+    head, _, _ = script.partition("for turn in ")
     done = subprocess.run(["bash", "-euc", f"{head}\n{command}"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
@@ -182,6 +184,16 @@ def test_what_one_run_sets_on_the_nodes_is_undone_for_those_that_do_not(
         stubs = 'SLURM_JOB_NUM_NODES=1; timeout() { printf "%s\\n" "$*"; }'
         said = in_bash(script, f"{stubs}; reset {turn}")
         assert [line.partition("nvidia-smi ")[2] for line in said] == ([undone[turn]] if turn in undone else [])
+
+
+@pytest.mark.parametrize("left", ["", '{"event":"hang","ti', "\0\0"])
+def test_the_end_of_a_turn_is_a_line_of_its_own(three: list[RunRecord], left: str) -> None:
+    events = three[1].paths.events
+    events.write_text(json.dumps({"event": "start", "job_id": "7"}) + "\n" + left)
+    in_bash(script_of(three), "SLURM_JOB_ID=7; say 1 limit 137; say 1 over 137")
+    found = read_events(events)
+    assert (found.timed_out, found.over, found.exit_code) == (True, True, 137)
+    assert len(events.read_text().splitlines()) == 3 + bool(left)
 
 
 def of_partition(fake: FakeSlurm, limit: str) -> None:

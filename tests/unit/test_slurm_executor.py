@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import stat
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +20,7 @@ from llmb_common.executors.slurm.query import JobInfo
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, Submission, Turn, load_record, update_record
+from llmb_common.runs.timing.job_events import read_events
 from llmb_common.submission.single import create_run
 from support.slurm_answers import chosen
 from support.texts import Texts
@@ -294,6 +297,24 @@ def test_links_that_lead_to_no_run_keep_no_series_alive(plan: JobPlan, slurm: Sl
         (record.shared.folder / name).symlink_to(target)
     assert cancel.end_jobs([with_job(record, "8")]) == {}
     assert slurm.called == [["scancel", f"--name={record.job_name}", "8"]]
+
+
+@pytest.mark.parametrize("left", ["", '{"event":"hang","ti', "\0\0"])
+def test_a_run_whose_series_waits_to_go_on_is_over_whatever_its_node_left(plan, slurm, monkeypatch, left):
+    monkeypatch.setattr(cancel, "steps_of", lambda job: [])
+    records = [with_job(record, "8") for record in series(plan, 2, secrets.token_hex(4))]
+    waiting, shared = records[0].with_state("PENDING"), records[0].shared
+    assert shared is not None
+    shared.folder.mkdir()
+    for turn, record in enumerate(records):
+        (shared.folder / str(turn)).symlink_to(record.paths.folder)
+    (waiting.paths.folder / "claim").write_text("8\n")
+    events = waiting.paths.events
+    events.write_text(json.dumps({"event": "start", "job_id": "8"}) + "\n" + left)
+    assert cancel.end_jobs([waiting]) == {}
+    found = read_events(events)
+    assert (found.cancelled, found.over, found.exit_code) == (True, True, 143)
+    assert len(events.read_text().splitlines()) == 3 + bool(left)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from llmb_common.runs.timing.job_events import read_events
 PATIENCE_SECONDS = 10.0
 """After which ranks that do not heed their signal are killed."""
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MORE = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
@@ -122,6 +122,7 @@ def _event_line(record: RunRecord, name: str) -> str:
 def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
     """Write ``line`` and a line break into the file ``name`` of the run's folder; return whether it was written.
 
+    It begins a line of its own, as with ``append_line`` in jobs: a node that dies may leave half of one, or zeros.
     ``record`` is the run's. ``flags`` are those of ``os.open``: with ``_NEW`` the file is created, and where it is
     there already it is left alone and False returned; with ``_MORE`` it is added to, and made where it is missing.
     After an error a new file may remain, empty.
@@ -133,7 +134,9 @@ def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
         with own_run(record.paths.folder) as run:
             descriptor = os.open(name, flags, 0o644, dir_fd=run.descriptor)
             with os.fdopen(descriptor, "w") as stream:
-                stream.write(f"{line}\n")
+                size = os.fstat(descriptor).st_size
+                is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                stream.write(f"\n{line}\n" if is_cut else f"{line}\n")
     except FileExistsError:
         return False
     except OSError as error:

@@ -14,8 +14,9 @@ told=0 failed=0 child=''
 trap 'told=1; [[ -z $child ]] || kill -TERM "$child" 2> /dev/null || true' TERM INT
 
 say() {  # turn, event, exit status
-  printf '{"event":"%s","time":%(%s)T,"job_id":"%s","exit_code":%s}\n' "$2" -1 "$SLURM_JOB_ID" "$3" \
-    >> "$folder/$1/events.jsonl" || true
+  local line
+  printf -v line '{"event":"%s","time":%(%s)T,"job_id":"%s","exit_code":%s}' "$2" -1 "$SLURM_JOB_ID" "$3"
+  append_line "$line" "$folder/$1/events.jsonl" || true
 }
 
 for turn in "${!names[@]}"; do

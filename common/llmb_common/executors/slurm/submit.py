@@ -23,7 +23,7 @@ from llmb_common.base.errors import AnswerLost, RecordError, SchedulerError
 from llmb_common.base.files import shell_part, unwritable, write_atomic
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.words import clock_text, limit_seconds
-from llmb_common.executors.base import WAIT
+from llmb_common.executors.base import APPEND, WAIT
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.query import limits_of, run_slurm, unknown_nodes
 from llmb_common.executors.slurm.script import directives
@@ -248,7 +248,7 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     lines += [f"names=({' '.join(quote(plan.experiment_name) for plan in plans)})"]
     lines += [f"limits=({' '.join(map(str, warned))})"]
     lines += [f"graces=({' '.join(str(max(grace, _GRACE_SECONDS)) for grace in graces)})", ""]
-    lines += [*_reset_function(plans), "", WAIT, "", shell_part(__file__, "series.sh")]
+    lines += [*_reset_function(plans), "", WAIT, "", APPEND, "", shell_part(__file__, "series.sh")]
     return "\n".join(lines) + "\n"
 
 
