@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import stat
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -299,22 +301,40 @@ def test_links_that_lead_to_no_run_keep_no_series_alive(plan: JobPlan, slurm: Sl
     assert slurm.called == [["scancel", f"--name={record.job_name}", "8"]]
 
 
-@pytest.mark.parametrize("left", ["", '{"event":"hang","ti', "\0\0"])
-def test_a_run_whose_series_waits_to_go_on_is_over_whatever_its_node_left(plan, slurm, monkeypatch, left):
+def waiting_to_go_on(plan: JobPlan, monkeypatch: pytest.MonkeyPatch, left: str = "") -> list[RunRecord]:
+    """The runs of a series, whose first was interrupted; ``left``: what its node left behind its start."""
     monkeypatch.setattr(cancel, "steps_of", lambda job: [])
-    records = [with_job(record, "8") for record in series(plan, 2, secrets.token_hex(4))]
-    waiting, shared = records[0].with_state("PENDING"), records[0].shared
+    records = [with_job(record, "8").with_state("PENDING") for record in series(plan, 2, secrets.token_hex(4))]
+    first, shared = records[0], records[0].shared
     assert shared is not None
     shared.folder.mkdir()
     for turn, record in enumerate(records):
         (shared.folder / str(turn)).symlink_to(record.paths.folder)
-    (waiting.paths.folder / "claim").write_text("8\n")
-    events = waiting.paths.events
-    events.write_text(json.dumps({"event": "start", "job_id": "8"}) + "\n" + left)
-    assert cancel.end_jobs([waiting]) == {}
-    found = read_events(events)
+    (first.paths.folder / "claim").write_text("8\n")
+    first.paths.events.write_text(json.dumps({"event": "start", "job_id": "8"}) + "\n" + left)
+    return records
+
+
+@pytest.mark.parametrize("left", ["", '{"event":"hang","ti', "\0\0"])
+def test_a_run_whose_series_waits_to_go_on_is_over_whatever_its_node_left(plan, slurm, monkeypatch, left):
+    first, _ = waiting_to_go_on(plan, monkeypatch, left)
+    assert cancel.end_jobs([first]) == {}
+    found = read_events(first.paths.events)
     assert (found.cancelled, found.over, found.exit_code) == (True, True, 143)
-    assert len(events.read_text().splitlines()) == 3 + bool(left)
+    assert len(first.paths.events.read_text().splitlines()) == 3 + bool(left)
+
+
+def test_a_series_goes_on_without_a_run_that_was_cancelled_as_it_waited(plan, slurm, monkeypatch):
+    records = waiting_to_go_on(plan, monkeypatch)
+    first, second = records
+    assert cancel.end_jobs([first]) == {}
+    for record in records:
+        record.paths.script.write_text(f"echo {record.paths.run_id} >> ran\n")
+        record.paths.log.parent.mkdir(exist_ok=True)
+    script = submit.render_series(records, first.shared)
+    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "8"}
+    subprocess.run(["bash", "-c", script], cwd=first.shared.folder, env=environment, check=True)
+    assert (first.shared.folder / "ran").read_text().split() == [second.paths.run_id]
 
 
 @pytest.mark.parametrize(

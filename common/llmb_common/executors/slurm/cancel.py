@@ -116,7 +116,8 @@ def _event_line(record: RunRecord, name: str) -> str:
     JSON with the keys ``event``, ``time`` (Unix seconds, a whole number), ``job_id`` and ``exit_code`` (always 143:
     ended by SIGTERM).
     """
-    return json.dumps({"event": name, "time": int(time.time()), "job_id": record.job_id, "exit_code": 143})
+    event = {"event": name, "time": int(time.time()), "job_id": record.job_id, "exit_code": 143}
+    return json.dumps(event, separators=(",", ":"))  # a series looks for "over" with grep
 
 
 def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
