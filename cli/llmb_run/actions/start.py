@@ -30,7 +30,7 @@ def single(**settings: Any) -> Result:
     ``settings`` are those of ``one_job`` and the fields of ``StartOptions``. Without ``detach``, a run that starts at
     once is followed to its end, and its step time is shown, too. A dry run only shows the plan. An equal submission
     that was interrupted within the last day is continued. The result is that of ``start``; its exit status is 1 where
-    the run completed, and has failed all the same, else 0, as whatever goes wrong is raised.
+    a figure of the run was not a number, else 0, as whatever else goes wrong is raised.
 
     Raises:
         RequestError: an option is wrong, or the job cannot be planned
@@ -48,7 +48,7 @@ def submit(**settings: Any) -> Result:
     ``settings`` are those of ``plan_options`` and the fields of ``StartOptions``. The result is that of ``start``, with
     the figures of runs that were followed to their end. A dry run only shows the plans, with exit status 0. Otherwise
     the exit status is the greatest of the errors' where some jobs could not be started; without one it is 1 where a
-    run that was followed has failed, else 0. The same command goes on with what was interrupted.
+    figure of a run that was followed was not a number, else 0. The same command goes on with what was interrupted.
 
     Raises:
         LLMBError: a job cannot be planned (unless those are skipped), or none could be started

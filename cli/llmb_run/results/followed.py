@@ -19,9 +19,9 @@ def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) 
     ``started.data`` is a dictionary whose list ``jobs`` has ``error`` (None: started), ``state`` and ``folder`` of
     each job, or, of a dry run, a function; ``started.text`` is a string. ``workspace`` is the command's. Returned
     unchanged: a dry run, one without a started job, and one where a job's ``state`` says that it has not ended. Else a
-    copy with a longer text and the same data. Its exit status is 1 instead of 0 where a run that its scheduler calls
-    complete has failed all the same, such as by a loss that is not a number. Of a single run one line is added, and
-    the hint is now to ``show`` it; of several a summary by configuration, or with ``ranked`` a ranking, even of one
+    copy with a longer text and the same data. Its exit status is 1 instead of 0 where a figure of a run was not a
+    number, though its scheduler calls it complete. Of a single run one line is added, and the hint is now to ``show``
+    it; of several a summary by configuration, or with ``ranked`` a ranking, even of one
     run. Runs that are all too short for the measured window are measured over the steps that they have
     (``over_common_steps``).
 
@@ -48,7 +48,7 @@ def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) 
     records: dict[Path | None, RunRecord] = {folder: load_record(folder) for folder in folders}
     found = [run for run in measure(folders, workspace, known=records) if run.record is not None]
     found = over_common_steps(found, workspace)
-    ended = started._replace(status=started.status or int(any(run.failed for run in found)))
+    ended = started._replace(status=started.status or int(any(run.status.not_finite for run in found)))
     width = columns_of_terminal()
     if ranked:
         text = ranking_text(rank_runs(found, workspace), width)
