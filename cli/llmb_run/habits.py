@@ -96,6 +96,16 @@ _EVERYWHERE = {
     **dict.fromkeys(("install", "install-path", "config", "c"), "export LLMB_INSTALL=/path/to/installation"),
 }
 """The same before any command."""
+_NO_DRY_RUN = "it has no dry run: without the option it acts"
+_ACTING: dict[str, str] = {
+    "retry": "retry starts the run again; llmb-run retry RUN --check starts nothing, and shows what has changed",
+    "cancel": "cancel cancels; llmb-run jobs RUN shows the run",
+    **dict.fromkeys(("health", "archive", "rebuild"), _NO_DRY_RUN),
+    **dict.fromkeys(("baseline", "baseline set", "baseline remove"), _NO_DRY_RUN),
+    **dict.fromkeys(("exclude", "exclude add", "exclude remove"), _NO_DRY_RUN),
+}
+"""A command that starts, changes or deletes something and has no ``--dry-run`` -> what to answer whoever asks for one.
+All others without that option only show something. Where a verb acts, its command has an entry, too."""
 _STARTING = "--slurm-arg"
 """The commands that have this option take jobs, and so most of the options of jobs in some form."""
 
@@ -156,8 +166,8 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     name = option_name(option).lower()
     if not command:
         return _EVERYWHERE.get(short, "")
-    if name == "dry-run":
-        return "leave it out: nothing is started"
+    if name in ("dry-run", "dry_run"):
+        return "--dry-run" if "--dry-run" in known else _ACTING.get(command, "leave it out: nothing is started")
     if short in ("v", "verbose", "debug", "quiet"):
         return "leave it out: nothing is kept back; llmb-run logs RUN has all that a job printed"
     if name in ("yes", "y", "assume-yes"):
@@ -165,6 +175,8 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     if _STARTING not in known:
         lines = _SHOWN.get(short) or _SHOWN.get(name) or ()
         possible = [line for line in lines if _only_if_known(line, known)]
+        if command in _ACTING:
+            possible = [line for line in possible if not line.startswith("leave it out:")]
         if not possible and short == "n" and command == "watch":
             return "leave it out: the screen renews itself"
         return possible[0].format(command=command) if possible else ""

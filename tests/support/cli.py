@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import click
 import pytest
 
 from llmb_common.base import outcome
@@ -16,6 +18,8 @@ from llmb_run import app
 from llmb_run.main import main
 from support.json_answers import assert_as_documented
 from support.next_lines import assert_can_be_pasted, next_lines
+
+Words: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -67,3 +71,15 @@ class Cli:
         for line in next_lines(printed.out + printed.err):
             assert_can_be_pasted(line)
         return Done(status, printed.out, printed.err)
+
+
+def commands(command: click.Command = app.app, words: Words = ()) -> Iterator[tuple[Words, click.Command]]:
+    """Every command of llmb-run that ends a line, with the words that call it."""
+    verbs: dict[str, click.Command] = command.verbs if isinstance(command, app.VerbCommand) else {}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        verbs = {name: verb for name in command.list_commands(context) if (verb := command.get_command(context, name))}
+    else:
+        yield words, command
+    for name, verb in verbs.items():
+        yield from commands(verb, (*words, name))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmb_run import habits
-from llmb_run.app import COMMANDS, load_command
-from support.cli import Cli
+from llmb_run.app import COMMANDS, HIDDEN, load_command
+from support.cli import Cli, commands
 from support.texts import Texts
 
 NAMES = [name for section in COMMANDS.values() for name in section]
@@ -77,6 +77,7 @@ NAMES = [name for section in COMMANDS.values() for name in section]
         ("plan llama 3.1 405b", "llmb-run plan -w llama3.1 -s 405b"),
         ("405b", "llmb-run plan -w pretrain_llama3.1 -s 405b"),
         ("plan -w grok1 --dry-run", "leave it out"),
+        ("single --dry_run --nonsense", "--dry-run\n"),
         ("health n1", "llmb-run health --nodes n1"),
         ("single -w grok1 --scale 512 --profile nsys", "llmb-run single -w grok1 --scale 512 --profile\n"),
         ("single -w grok1 --load /c", "llmb-run single -w grok1 --env LOAD_CHECKPOINT_PATH=/c"),
@@ -93,6 +94,25 @@ def test_a_habit_is_answered_with_the_line_that_works(cli: Cli, line: str, remed
     done = cli(*shlex.split(line))
     assert (done.status, done.out) == (2, "")
     assert remedy in done.err.partition("\n  -> ")[2]
+
+
+SHOWING = {
+    *("list", "plan", "jobs", "why", "results", "watch", "show", "logs", "wait", "compare", "report"),
+    *("accept suites", "accept show", "baseline list", "exclude list"),
+}
+"""The commands that start, change and delete nothing."""
+
+
+def test_only_a_command_that_does_nothing_may_be_called_without_its_dry_run(cli: Cli, texts: Texts) -> None:
+    said = []
+    for name in [*(" ".join(words) for words, _ in commands()), *HIDDEN, "baseline", "exclude"]:
+        refused = cli(*name.split(), "--dry-run", "--nonsense").err
+        has_it = refused.startswith("error: no such option: --nonsense")
+        assert ("leave it out" in refused) == (name in SHOWING), name
+        if not has_it and name not in SHOWING:
+            said.append(f"{name}{refused.partition('  ->')[2]}")
+            assert "leave it out: " not in cli(*name.split(), "--all", "--interval").err
+    texts("".join(said))
 
 
 def test_slurms_short_states_are_understood(cli: Cli) -> None:

@@ -13,26 +13,12 @@ from llmb_common.base.errors import RequestError
 from llmb_common.measured import measure as measuring
 from llmb_install import arguments, by_argparse, by_click
 from llmb_install.options import COMMANDS
-from llmb_run.app import VerbCommand, app
-from support.cli import Cli
+from support.cli import Cli, Words, commands
 from support.runs import make_run, steady_log
 from support.texts import Texts
 
 NOT_UTF8 = os.fsdecode(b"x\xff")
 GOOD = {"vary": "tp=1,2", "workload": "grok1", "file": "tasks.yaml", "suite": "smoke", "hosts": "n1"}
-Words = tuple[str, ...]
-
-
-def commands(command: click.Command = app, words: Words = ()) -> Iterator[tuple[Words, click.Command]]:
-    """Every command of llmb-run that ends a line, with the words that call it."""
-    verbs: dict[str, click.Command] = command.verbs if isinstance(command, VerbCommand) else {}
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        verbs = {name: verb for name in command.list_commands(context) if (verb := command.get_command(context, name))}
-    else:
-        yield words, command
-    for name, verb in verbs.items():
-        yield from commands(verb, (*words, name))
 
 
 def requests(value: str, good: str = "x") -> Iterator[tuple[Words, str, Words]]:
