@@ -97,7 +97,7 @@ _EVERYWHERE = {
 }
 """The same before any command."""
 _NO_DRY_RUN = "it has no dry run: without the option it acts"
-_ACTING: dict[str, str] = {
+ACTING: dict[str, str] = {
     "retry": "retry starts the run again; llmb-run retry RUN --check starts nothing, and shows what has changed",
     "cancel": "cancel cancels; llmb-run jobs RUN shows the run",
     **dict.fromkeys(("health", "archive", "rebuild"), _NO_DRY_RUN),
@@ -167,7 +167,7 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     if not command:
         return _EVERYWHERE.get(short, "")
     if name in ("dry-run", "dry_run"):
-        return "--dry-run" if "--dry-run" in known else _ACTING.get(command, "leave it out: nothing is started")
+        return "--dry-run" if "--dry-run" in known else ACTING.get(command, "leave it out: nothing is started")
     if short in ("v", "verbose", "debug", "quiet"):
         return "leave it out: nothing is kept back; llmb-run logs RUN has all that a job printed"
     if name in ("yes", "y", "assume-yes"):
@@ -175,15 +175,15 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     if _STARTING not in known:
         lines = _SHOWN.get(short) or _SHOWN.get(name) or ()
         possible = [line for line in lines if _only_if_known(line, known)]
-        if command in _ACTING:
+        if command in ACTING:
             possible = [line for line in possible if not line.startswith("leave it out:")]
         if not possible and short == "n" and command == "watch":
             return "leave it out: the screen renews itself"
         return possible[0].format(command=command) if possible else ""
     for key in (short, name):
         if key in _JOB:
-            return _only_if_known(_JOB[key].replace("FOLDER", _option_value(option, arguments)), known)
-    value = _option_value(option, arguments)
+            return _only_if_known(_JOB[key].replace("FOLDER", option_value(option, arguments)), known)
+    value = option_value(option, arguments)
     name = column_named(name) or name
     if name in COLUMNS.values():
         if "," not in value:
@@ -218,16 +218,16 @@ def _only_if_known(text: str, known: Collection[str]) -> str:
     return "" if option.startswith("--") and option not in known else text
 
 
-def _option_value(option: str, arguments: Sequence[str]) -> str:
+def option_value(option: str, arguments: Sequence[str], missing: str = "VALUE") -> str:
     """Return the value given with ``option`` on the command line, as the word behind it or after ``=``.
 
     ``option`` has its dashes; ``arguments`` are the whole line's words. Of several, the first. A word behind it that
-    begins with ``-`` is no value, and the search goes on. The word ``VALUE``, a placeholder for the user, where there
-    is none; what follows ``=`` may be empty.
+    begins with ``-`` is no value, and the search goes on. Where there is none, it is ``missing``, a placeholder for the
+    user; what follows ``=`` may be empty.
     """
     for word, following in itertools.pairwise([*arguments, "-"]):
         if word == option and not following.startswith("-"):
             return following
         if word.startswith(f"{option}="):
             return word.partition("=")[2]
-    return "VALUE"
+    return missing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -140,7 +141,7 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
         known = list(chain.from_iterable(parameter.opts for parameter in parameters))
         instead = habits.option_instead(command, error.option_name, known, arguments)
         near = "" if instead else did_you_mean(error.option_name, known)
-        if not instead and (elsewhere := _elsewhere(command, error.option_name)):
+        if not instead and (elsewhere := _elsewhere(command, error.option_name, arguments)):
             near, instead = "", elsewhere
         message = f"no such option: {error.option_name}{near}"
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
@@ -179,22 +180,29 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
     return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
 
 
-def _elsewhere(command: str, option: str) -> str:
-    """Return up to three other commands that have ``option``, as a remedy: ``llmb-run show --json or ...``.
+def _elsewhere(command: str, option: str, arguments: Sequence[str]) -> str:
+    """Return lines of up to three other commands that have ``option``, as a remedy: ``llmb-run report --html x``.
 
-    They are the first ones in the order of the help. ``command`` is the one that was given the option in vain. Empty:
-    no other has it, or it is a short option. Imports all commands.
+    They are the first ones in the order of the help; those that act only where no other has it. ``command`` is the one
+    that was given the option in vain, in the line ``arguments``, which begins with it. Empty: no other has it, or it is
+    a short option. Imports all commands.
     """
     if not option.startswith("--"):
         return ""
-    from llmb_run.app import COMMANDS, load_command
+    import click
 
-    having = []
+    from llmb_run.app import COMMANDS, load_command
+    from llmb_run.habits import ACTING
+    from llmb_run.meant import with_option
+
+    rest = arguments[len(command.split()) :]
+    showing, acting = list[str](), list[str]()
     for name in chain.from_iterable(COMMANDS.values()):
-        parameters = load_command(name).params
-        if name != command and any(option in parameter.opts for parameter in parameters):
-            having.append(f"{PROGRAM} {name} {option}")
-    return " or ".join(having[:3])
+        parameter = next((item for item in load_command(name).params if option in item.opts), None)
+        if name != command and isinstance(parameter, click.Option):
+            lines = acting if name in ACTING else showing
+            lines.append(with_option(name, option, parameter, rest))
+    return " or ".join((showing or acting)[:3])
 
 
 def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str, str] | None:

@@ -49,7 +49,7 @@ def corrected_command(arguments: Sequence[str]) -> str:
     """
     words = list(arguments)
     # The line is printed, and a secret would be with it.
-    if any(is_secret_name(word.partition("=")[0]) for word in words):
+    if _has_secret(words):
         return ""
     # The whole line was quoted.
     if len(words) == 1 and " " in words[0].strip():
@@ -94,6 +94,33 @@ def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str)
             line += [VARIABLES[variable].option, value]
         more = remedy.partition("; ")[2] or remedy
     return f"{shlex.join(['llmb-run', *line])}  # {more}"
+
+
+def with_option(command: str, option: str, parameter: click.Option, words: Sequence[str]) -> str:
+    """Return the line of ``command`` with ``words`` behind it, or with ``option`` alone if it does not take them all.
+
+    It begins with ``llmb-run``, and is quoted for a shell. A value that is missing, or in a line with a secret, is the
+    placeholder of the help: ``--html FILE``.
+
+    Args:
+        command: one of ``llmb-run`` that has the option
+        option: as it was given, with its dashes, without a value
+        parameter: that option of the command
+        words: those behind the command that lacks the option
+    """
+    if _has_secret(words):
+        words = []
+    if words and _is_accepted([command, *words]):
+        return shlex.join(["llmb-run", command, *words])
+    if parameter.is_flag:
+        return f"llmb-run {command} {option}"
+    value = habits.option_value(option, words, missing=parameter.metavar or "VALUE")
+    return shlex.join(["llmb-run", command, option, value])
+
+
+def _has_secret(words: Sequence[str]) -> bool:
+    """Return whether one of ``words`` sets what looks like a secret: ``HF_TOKEN=...``, also behind ``--env=``."""
+    return any(is_secret_name(word.rpartition("=")[0]) for word in words)
 
 
 def _workload_for(arguments: Sequence[str]) -> str:

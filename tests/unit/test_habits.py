@@ -41,6 +41,13 @@ NAMES = [name for section in COMMANDS.values() for name in section]
         ("submit -f tasks.txt", "llmb-run bulk FILE"),
         ("single -w grok1 --walltime 60", "llmb-run single -w grok1 --time-limit 60"),
         ("jobs -v", "leave it out"),
+        ("results --html x", "llmb-run report --html x\n"),
+        ("results a1 -w grok1 --markdown='a b'", "llmb-run report a1 -w grok1 '--markdown=a b'\n"),
+        ("results --html", "llmb-run report --html FILE\n"),
+        ("jobs --html x --nonsense", "llmb-run report --html x\n"),
+        ("jobs --vary tp=4", "llmb-run submit --vary tp=4 or "),
+        ("show a1 --resume", "llmb-run retry a1 --resume\n"),
+        ("exclude remove --all", "llmb-run jobs --all or llmb-run results --all\n"),
         ("plan llama3.1 405b fp8 128", "llmb-run plan -w llama3.1 -s 405b --dtype fp8 --scale 128"),
         ("plan llama3.1_405b", "llmb-run plan -w pretrain_llama3.1 -s 405b"),
         ("plan -w llama-3.1-70b --scale 64", "llmb-run plan -w pretrain_llama3.1 -s 70b --scale 64"),
@@ -81,7 +88,7 @@ NAMES = [name for section in COMMANDS.values() for name in section]
         ("health n1", "llmb-run health --nodes n1"),
         ("single -w grok1 --scale 512 --profile nsys", "llmb-run single -w grok1 --scale 512 --profile\n"),
         ("single -w grok1 --load /c", "llmb-run single -w grok1 --env LOAD_CHECKPOINT_PATH=/c"),
-        ("single -w grok1 --resume-chain 3", "llmb-run submit --resume-chain"),
+        ("single -w grok1 --resume-chain 3", "llmb-run submit -w grok1 --resume-chain 3\n"),
         ("submit -w grok1 --repeats x", "for example --repeats 1"),
         ("tune -w grok1 --budget 0", "for example --budget 1"),
         ("single -w grok1 --set tp=4,8", "llmb-run sweep"),
@@ -119,8 +126,10 @@ def test_slurms_short_states_are_understood(cli: Cli) -> None:
     assert cli("jobs", "--state", "r,PD").status == 0
 
 
-def test_no_answer_repeats_a_secret(cli: Cli) -> None:
-    assert "abc" not in cli("single", "-w", "grok1", "--env", "HF_TOKEN=abc", "--max_steps", "3").err
+@pytest.mark.parametrize("words", [["--env", "HF_TOKEN=abc"], ["--env=HF_TOKEN=abc"]])
+def test_no_answer_repeats_a_secret(cli: Cli, words: list[str]) -> None:
+    assert "abc" not in cli("single", "-w", "grok1", *words, "--max_steps", "3").err
+    assert "--env NAME=VALUE" in cli("jobs", *words).err
 
 
 def test_nvidias_short_options_are_understood(cli: Cli, texts: Texts) -> None:
