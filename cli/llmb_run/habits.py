@@ -76,7 +76,11 @@ _JOB = {
 that has such an option."""
 _SHOWN: dict[str, tuple[str, ...]] = {
     "csv": ("--format csv", "--json"),
+    **dict.fromkeys(("report csv", "report format csv"), ("llmb-run results --format csv",)),
     "format": ("--html FILE", "--json"),
+    "format json": ("--json",),
+    **dict.fromkeys(("format markdown", "format md"), ("--markdown -", "--json")),
+    **dict.fromkeys(("format junit", "format xml"), ("--junit -", "--json")),
     "pdf": ("--html FILE, a page to print from a browser",),
     **dict.fromkeys(("output", "o", "out", "file"), ("--html FILE", "what follows the command: ... > FILE")),
     **dict.fromkeys(("tail", "lines", "n", "head", "last", "top"), ("--lines N", "--limit N")),
@@ -90,7 +94,8 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("run", "job", "job-id", "id", "j"), ("the run as a word of its own: llmb-run {command} RUN",)),
     **dict.fromkeys(("interval", "refresh"), ("leave it out: the screen renews itself",)),
 }
-"""The same for commands that show something: the first whose option the command has."""
+"""The same for commands that show something: the first whose option the command has. Before the option may stand its
+command, behind it its value; such entries come before those of the option alone."""
 _EVERYWHERE = {
     **dict.fromkeys(("V", "v"), "llmb-run --version"),
     **dict.fromkeys(("install", "install-path", "config", "c"), "export LLMB_INSTALL=/path/to/installation"),
@@ -173,7 +178,9 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     if name in ("yes", "y", "assume-yes"):
         return "leave it out: no command of llmb-run asks"
     if _STARTING not in known:
-        lines = _SHOWN.get(short) or _SHOWN.get(name) or ()
+        with_value = f"{name} {option_value(option, arguments).lower()}"
+        keys = (f"{command} {with_value}", with_value, f"{command} {name}", short, name)
+        lines = next((_SHOWN[key] for key in keys if key in _SHOWN), ())
         possible = [line for line in lines if _only_if_known(line, known)]
         if command in ACTING:
             possible = [line for line in possible if not line.startswith("leave it out:")]
