@@ -190,10 +190,10 @@ def _command_names() -> list[str]:
 def _with_command(words: list[str], workspace: Workspace) -> list[str]:
     """Return ``words``, a command line, with the command of ``llmb-run`` that is meant as its first word.
 
-    The command may stand behind options, be another tool's or misspelt; with another tool's, ``--profile`` may be
-    added at the end. Where it is missing, and a workload is named first or by ``-w``, ``plan`` is taken, which
-    starts nothing. Unchanged where the first word is a command. Empty: none is recognized, there are no words, or
-    it is another tool's command with no words behind it, or whose counterpart here takes no run or workload.
+    The command may stand behind options, be another tool's or misspelt; with another tool's, a switch such as
+    ``--profile`` may be added at the end. Where it is missing, and a workload is named first or by ``-w``, ``plan`` is
+    taken, which starts nothing. Unchanged where the first word is a command. Empty: none is recognized, there are no
+    words, or it is another tool's command with no words behind it, or whose counterpart here takes no run or workload.
     ``workspace`` knows the workloads.
 
     Raises:
@@ -215,8 +215,8 @@ def _with_command(words: list[str], workspace: Workspace) -> list[str]:
     called = re.match(r"llmb-run ([a-z]+)", instead)
     if called is not None:
         takes_words = len(words) > 1 and ("RUN" in instead or "WORKLOAD" in instead)
-        profiled = ["--profile"] if instead.endswith("--profile") else []
-        return [called[1], *words[1:], *profiled] if takes_words else []
+        switch = re.findall(r"--[a-z]+$", instead)
+        return [called[1], *words[1:], *switch] if takes_words else []
     if workload_named(words[0], _recipes(workspace)) is not None:
         return ["plan", *words]
     near = difflib.get_close_matches(words[0].lower(), known, n=1, cutoff=_CLOSE)
