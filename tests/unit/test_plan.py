@@ -177,6 +177,8 @@ REFUSED = {
         eight-h100 MODEL_SIZE=8b -> needs nsys
     """,
     "laptop": """
+        MODEL_SIZE=405 -> the sizes are smoke; 405b with GPU_TYPE=gb300, gb200, b300, b200, h200, h100
+        MODEL_SIZE=smok -> the sizes are smoke & !smoke with
         DTYPE=fp8 -> DTYPE=fp8 cannot run on a CPU: it would silently train in bf16
         CUDA_GRAPH=true -> CUDA_GRAPH=true cannot run on a CPU
         OFFLOAD_LAYERS=1 -> OFFLOAD_LAYERS cannot run on a CPU

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.errors import RequestError, did_you_mean, nearest
 from llmb_common.base.gpus import CPU, NEAREST, differences, gpu_types, nearest_type, per_node, row_types
 from llmb_common.planning.request.read import Request
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig
@@ -267,7 +267,7 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
     A size with ``-smoke`` behind it, the small copy of a model, passes with the size.
 
     Raises:
-        RequestError: it has no such model; the remedy names the nearest one
+        RequestError: it has no such model; the remedy names the nearest one, of other GPU types with these
         RecipeError: a file of the recipe, such as its catalogue, cannot be read
     """
     recipe, request = given.recipe, given.request
@@ -287,6 +287,10 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
             # The remedy names the nearest model; a guess by spelling beside it would confuse.
             error.message = error.message.partition(" (did you mean")[0]
             error.remedy = remedy
+        near = nearest(request.model_size.lower(), recipe.sizes)
+        # The sizes of the remedy are those for the GPUs here.
+        if near and not remedy and near not in error.remedy.replace(",", "").split():
+            error.remedy += f"; {near} with {request.say('GPU_TYPE', ', '.join(_gpu_types(recipe, near)))}"
         raise
 
 
