@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from llmb_common.causes.diagnosis import diagnose
+from llmb_common.causes.table import signatures
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, mbridge_log
 from support.runs import PUBLISHED, ROOT, make_run, steady_log
@@ -163,6 +165,26 @@ def test_a_success_has_no_cause(cli: Cli, texts: Texts) -> None:
 )
 def test_the_schedulers_word_counts_where_no_line_is_surer(cli: Cli, state: str, log: str, kind: str) -> None:
     assert diagnose(make_run(cli.install, state=state, log=log)).kind == kind
+
+
+def test_no_remedy_of_a_run_without_slurm_calls_slurm(cli: Cli) -> None:
+    slurm = re.compile("sacct|scontrol|sinfo|sacctmgr|srun|sbatch")
+    record = make_run(cli.install, state="CANCELLED", log="")
+    local = replace(record, plan=msgspec.structs.replace(record.plan, cluster_type="local"))
+    under_slurm, alone = diagnose(record).cause, diagnose(local).cause
+    assert under_slurm is not None
+    assert slurm.search(under_slurm.remedy)
+    assert alone is not None
+    assert alone.remedy == "read the run's log: llmb-run logs RUN"
+    local = local.with_state("FAILED")
+    for known in signatures():
+        if not slurm.search(known.remedy):
+            continue
+        record.paths.log.write_text(known.examples[0] + "\n")
+        found = diagnose(local).cause
+        assert found is not None, known.id
+        assert found.remedy
+        assert not slurm.search(found.remedy)
 
 
 def test_the_scheduler_knows_which_node_failed_where_the_line_does_not(cli: Cli) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from llmb_common.base.cluster_types import SLURM
 from llmb_common.base.hostlist import expand_known
 from llmb_common.base.printable import counted, printable
 from llmb_common.causes import hangs
@@ -111,7 +112,20 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
         disk = next((path for path in (paths.folder, *paths.folder.parents) if os.path.ismount(path)), paths.folder)
         outcome = Outcome("disk-full", f"{events.problem}; it is on {disk}")
     outcome = Outcome("nan", not_finite) if not_finite else outcome
-    return _diagnose(readings, outcome, places, paths.folder, ranks, signalled=events.signalled, steps=plan.max_steps)
+    found = _diagnose(readings, outcome, places, paths.folder, ranks, signalled=events.signalled, steps=plan.max_steps)
+    if found.cause is not None and plan.cluster_type != SLURM:
+        remedy = _without_slurm(found.cause.remedy)
+        return msgspec.structs.replace(found, cause=msgspec.structs.replace(found.cause, remedy=remedy))
+    return found
+
+
+_SLURM = re.compile(r"\b(?:sacct|sacctmgr|scontrol|sinfo|srun|sbatch)\b")
+
+
+def _without_slurm(remedy: str) -> str:
+    """Return the clauses of ``remedy`` that call no program of Slurm; where all do, to read the run's log."""
+    clauses = [clause for clause in remedy.split("; ") if not _SLURM.search(clause)]
+    return "; ".join(clauses) or "read the run's log: llmb-run logs RUN"
 
 
 def witnesses_of(record: RunRecord) -> tuple[Path, ...]:
