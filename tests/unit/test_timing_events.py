@@ -171,3 +171,8 @@ def test_damaged_lines_and_values_of_another_type_say_nothing(tmp_path: Path) ->
     )
     assert (found.job_id, found.pid, found.restarts) == ("41", None, 0)
     assert (found.ended, found.exit_code) == (None, None)
+
+
+@pytest.mark.parametrize("number", [-1, 2**63 + 1, 10**23])
+def test_a_place_in_a_log_that_no_file_has_is_not_recorded(tmp_path: Path, number: int) -> None:
+    assert events(tmp_path, START | {"log": number, "batch": number}) == events(tmp_path, START)

@@ -15,6 +15,9 @@ from llmb_common.base.files import read_plain
 _FULL = 28
 """The exit status of a job that ended because its log could not grow."""
 
+_MOST = 2**62
+"""No position in a file is above this, nor any other integer of an event."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -95,8 +98,9 @@ def read_events(path: Path) -> JobEvents:
     """Return what a job recorded of its last start in ``path``, its events.jsonl, and in events.spare beside that.
 
     The latter has the last event for which there was no room. Every field has its default where the job has not
-    started, or the file is missing or cannot be read. Damaged lines are left out; a number of another type counts as
-    not recorded, and job ID and nodes become text, whatever they are. Nothing is raised.
+    started, or the file is missing or cannot be read. Damaged lines are left out; a number of another type, or an
+    integer that none can be, counts as not recorded, and job ID and nodes become text, whatever they are. Nothing is
+    raised.
     """
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []
@@ -221,8 +225,8 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
 
 
 def _integer(value: object) -> int | None:
-    """Return ``value`` if it is an integer and no boolean; else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Return ``value`` if it is an integer from 0 to ``_MOST``, and no boolean; else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
 
 
 def _number(value: object) -> float | None:
