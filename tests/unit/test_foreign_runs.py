@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import operator
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +33,7 @@ from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder
 from support.run_site import RECIPE, RunSite
-from support.runs import make_run
+from support.runs import PUBLISHED, make_run, steady_log
 from support.texts import Texts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user: run tests/run as root")
@@ -185,8 +190,9 @@ def changed(record: RunRecord, **values: object) -> None:
 
 
 def test_a_record_that_cannot_be_right_is_shown_as_unreadable(cli: Cli) -> None:
-    good, bad, deep = (make_run(cli.install) for _ in range(3))
+    good, bad, deep, many = (make_run(cli.install) for _ in range(4))
     changed(bad, experiment_name="a\x1b[31mb")
+    changed(many, plan={**json.loads(many.paths.record.read_text())["plan"], "gpus": 2**63})
     nested = deep.paths.record.read_text().replace('"results": null', f'"results": {"[" * 100_000}')
     deep.paths.record.write_text(nested)
     runs = cli("jobs", "--json").data["runs"]
@@ -194,7 +200,55 @@ def test_a_record_that_cannot_be_right_is_shown_as_unreadable(cli: Cli) -> None:
         str(good.paths.folder): "COMPLETED",
         str(bad.paths.folder): "UNREADABLE",
         str(deep.paths.folder): "UNREADABLE",
+        str(many.paths.folder): "UNREADABLE",
     }
+
+
+Keys = tuple[str | int, ...]
+
+
+def numbers_in(value: Any, *above: str | int) -> Iterator[Keys]:
+    """Where in ``value``, plain data, numbers are, each by the keys that lead there."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from numbers_in(item, *above, key)
+    if type(value) in (int, float):
+        yield above
+
+
+def with_item(value: Any, keys: Keys, item: object) -> Any:
+    *above, last = keys
+    value = copy.deepcopy(value)
+    functools.reduce(operator.getitem, above, value)[last] = item
+    return value
+
+
+FUNCTION = {"GPU_TYPE": "gb200", "MODEL_SIZE": "deepseek_v3", "JOB_TOTAL_GPUS": "256"}
+WHOLE = {**PUBLISHED, "ENABLE_CHECKPOINT": "true", "CHECKPOINT_INTERVAL": "20"}
+
+
+@pytest.mark.parametrize(("recipe", "variables"), [("mbridge", FUNCTION), ("llama3.1", WHOLE)])
+def test_no_number_of_a_plan_ends_a_command(cli: Cli, recipe: str, variables: dict[str, str]) -> None:
+    """Either the record is refused, or whatever lists or measures runs can do with it."""
+    record = make_run(cli.install, recipe, variables=variables, log=steady_log(6000.0))
+    whole = json.loads(record.paths.record.read_text())
+    memory = whole["plan"]["preflight"]["memory"] or {"stages": []}
+    del memory["stages"][1:]  # their numbers are of the same kind
+    refused = 0
+    for keys in numbers_in(whole["plan"]):
+        for number in (0, -1, 2**63, 10**23, 1e308):
+            plan = with_item(whole["plan"], keys, number)
+            changed(record, plan=plan)
+            try:
+                load_record(record.paths.folder)
+            except RecordError:
+                refused += 1
+                continue
+            shutil.rmtree(cli.install / ".llmb", ignore_errors=True)
+            for words in (("jobs",), ("results", "--json"), ("show", record.paths.run_id)):
+                done = cli(*words)
+                assert done.status in (0, 1), (keys, number, done.err)
+    assert refused > 100
 
 
 def test_what_is_nested_without_end_ends_no_command(cli: Cli) -> None:

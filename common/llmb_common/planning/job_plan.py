@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -13,7 +13,19 @@ from llmb_common.base.printable import counted
 from llmb_common.base.structs import from_plain
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.recipes.columns import Bookkeeping, Columns, Derived, Division, Extent, Place, Speed, Work
+from llmb_common.recipes.columns import (
+    Bookkeeping,
+    Columns,
+    Count,
+    Derived,
+    Division,
+    Extent,
+    Parameters,
+    Place,
+    Positive,
+    Speed,
+    Work,
+)
 from llmb_common.recipes.model import Architecture, Reduced
 from llmb_common.recipes.rows import Measurement, precision
 
@@ -22,6 +34,8 @@ if TYPE_CHECKING:
 else:
     Part = Any  # whose it is, ``cluster_type`` says
 
+Flops = Annotated[float, msgspec.Meta(ge=1, lt=1e30)]
+"""Operations of one token; MFU divides by them."""
 Scalar = bool | int | float | str | None
 Setting = Scalar | list[Scalar] | dict[str, Any]
 """The value of a setting of the framework, as JSON has it."""
@@ -45,11 +59,11 @@ class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     tool: Literal["nsys", "torch"]
-    start: int
+    start: Positive
     """The first profiled step."""
-    stop: int
+    stop: Positive
     """The step just before which profiling ends."""
-    ranks: tuple[int, ...] | None
+    ranks: tuple[Count, ...] | None
     """Their numbers, sorted; None: all."""
     file: str
     """The report's name, with variables left in that only a rank knows."""
@@ -71,13 +85,13 @@ class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whether it writes checkpoints."""
     save: str | None = None
     """The folder to write to; None: ``checkpoints`` in the run's own folder."""
-    interval: int | None = None
+    interval: Positive | None = None
     """Steps between two checkpoints; None: one, at the end."""
     load: str | None = None
     """The checkpoint to load; None: none."""
     resume: bool = False
     """Whether to start from the newest finished checkpoint in ``save``, if there is one."""
-    save_seconds: int = 120
+    save_seconds: Count = 120
     """What writing one checkpoint takes, by the site's rate: so long before its time limit Slurm tells the job to
     write one."""
 
@@ -97,11 +111,11 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ``total`` is their sum. An unknown key is refused when it is decoded.
     """
 
-    first: int
+    first: Count
     """The first stage, from 0."""
-    last: int
+    last: Count
     """The last stage that is like it."""
-    layers: int
+    layers: Count
     """Number of layers of each of these stages."""
     weights: float
     gradients: float
@@ -153,7 +167,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The lowest error of the prediction, in percent of the measured peak; None: nobody measured any."""
     high: float | None = None
     """The highest error, likewise."""
-    pairs: int = 0
+    pairs: Count = 0
     """Number of pairs of a measured and a predicted peak that these come from."""
     factor: float = 1.0
     """What such jobs need of the predicted peak: measured over predicted; 1.0 where nobody measured any."""
@@ -235,7 +249,7 @@ class PublishedTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     step_seconds: float
-    gpus: int
+    gpus: Positive
     """Number of GPUs of the published job."""
     gpu_type: str
     container: str | None
@@ -289,7 +303,7 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A further run's step time is between this and ``predicted_high`` in 9 of 10 cases."""
     predicted_high: float | None = None
     """A further run's step time is between ``predicted_low`` and this in 9 of 10 cases."""
-    own_runs: int | None = None
+    own_runs: Count | None = None
     """Number of the site's own runs that the step time is known from."""
     knowledge: str | None = None
     """``own runs`` where a step time is predicted. Records of earlier releases have further words."""
@@ -317,13 +331,13 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The release of Megatron-Bridge, such as ``0.6.2``."""
     catalogue: str
     """SHA-256 of the catalogue's functions, hexadecimal."""
-    columns: Columns[int]
+    columns: Columns[Positive]
     """The layout columns as the function gives them, at its own scale."""
-    sequence_length: int
+    sequence_length: Positive
     """As the function gives it, in tokens."""
-    flops_per_token: float | None
+    flops_per_token: Flops | None
     """Bridge's count on sequences of the job's length, by which NVIDIA publishes; None: not known."""
-    own_flops_per_token: float | None = None
+    own_flops_per_token: Flops | None = None
     """LLMB's own count, likewise (``llmb_train.counts``); None: not known."""
     experts: bool
     """Whether the model is a mixture of experts."""
@@ -333,7 +347,7 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """It trains adapters (LoRA) beside a model that it loads, and does not resume what is loaded."""
 
 
-class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobPlan(Columns[Positive], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job, complete and frozen: everything after planning is derived from it. ``make_plan`` makes it.
 
     It is the ``plan`` in a run's ``run.json``. Times are seconds or Slurm durations, paths absolute strings.
@@ -363,25 +377,25 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Such as ``h100``, or ``cpu``."""
     device: Speed[Literal["cuda", "cpu"]]
     cluster_type: Place[ClusterType]
-    gpus: Division[int]
+    gpus: Division[Positive]
     """In all; on CPUs the number of ranks."""
-    nodes: Derived[int]
+    nodes: Derived[Positive]
     """Number of nodes."""
-    gpus_per_node: Division[int]
+    gpus_per_node: Division[Positive]
     """That the job uses on each node."""
-    seq_len: Work[int]
+    seq_len: Work[Positive]
     """Tokens of a sequence."""
-    layers: Work[int]
+    layers: Work[Positive]
     """Number of layers that it trains."""
-    parameters: Derived[int | None]
+    parameters: Derived[Parameters | None]
     """Number of the model's parameters; None: not known."""
-    dp: Derived[int]
+    dp: Derived[Positive]
     """Data-parallel size."""
-    expert_dp: Derived[int | None]
+    expert_dp: Derived[Positive | None]
     """Data-parallel size of the experts; None without EP."""
-    ga: Derived[int]
+    ga: Derived[Positive]
     """Micro-batches that a rank runs in one step."""
-    wgrad_deferral: Division[int | None] = None
+    wgrad_deferral: Division[Positive | None] = None
     """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; None: not deferred."""
     overridden: Derived[tuple[str, ...]]
     """Names of the columns that the user set, sorted."""
@@ -389,9 +403,9 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Settings of the framework by section and field, ``{"model.attention_dropout": 0.0}``: set last, on every rank."""
     moe_routing: Work[str | None]
     """``drop`` or ``balanced``: how experts get their tokens; None: not decided here."""
-    max_steps: Extent[int]
+    max_steps: Extent[Positive]
     """Steps that the training schedule has."""
-    exit_after: Extent[int | None]
+    exit_after: Extent[Positive | None]
     """Steps after which a resumed job ends; None: after ``max_steps``."""
     time_limit: Bookkeeping[str]
     """As Slurm writes it, such as ``01:30:00``."""
@@ -418,12 +432,12 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     checkpoint: Speed[CheckpointPlan]
     vboost: Speed[bool]
     """Whether to request the GPUs' clock boost."""
-    cpu_pinning: Speed[int]
+    cpu_pinning: Speed[Count]
     """CPUs bound to each rank; 0: none are."""
-    fast_cores: Speed[tuple[int, int] | None] = None
+    fast_cores: Speed[tuple[Positive, Positive] | None] = None
     """(stride, count): rank r of a node runs on ``count`` cores from number r * ``stride`` on, where the node finds
     them fast and in the NUMA node beside its GPU; else, and for None, on any core there."""
-    memory_clock: Speed[int | None] = None
+    memory_clock: Speed[Positive | None] = None
     """MHz at which the memory of the GPUs is held while the job runs; None: as it is."""
     check_fabric: Bookkeeping[bool] = False
     """Whether its own nodes are checked before it trains, under load, too."""

@@ -59,8 +59,12 @@ def fields_of(struct: type[msgspec.Struct], *roles: Role) -> tuple[str, ...]:
     return tuple(name for name in struct.__struct_fields__ if known.get(name) in roles)
 
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+MOST = 2**31 - 1
+"""The largest number that any file may give of anything but a model's parameters: more is damage."""
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Parameters = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+"""The number of a model's weights."""
 
 Batch = TypeVar("Batch")
 
@@ -73,8 +77,8 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
     (``GPUs*2``), and a number everywhere else. ``recompute_layers`` and ``offload_layers`` count the layers whose
     activations are computed again or kept in CPU memory; ``fsdp`` and ``cuda_graph`` say whether these are on. The
     property ``parallelism`` is the parallel sizes above 1 as text, ``TP8 PP8 FSDP``, in the order TP, PP, CP, VP, EP,
-    FSDP and without ETP; empty: all are 1, and FSDP is off. Unknown keys, sizes below 1 and negative counts are refused
-    when it is decoded, not when it is made.
+    FSDP and without ETP; empty: all are 1, and FSDP is off. Unknown keys, sizes below 1, negative counts and numbers
+    above ``MOST`` are refused when it is decoded, not when it is made.
     """
 
     tp: Division[Positive] = 1

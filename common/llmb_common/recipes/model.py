@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from llmb_common.recipes.columns import Count, Positive
+from llmb_common.recipes.columns import Count, Parameters, Positive
 
 Ratio = Annotated[float, msgspec.Meta(gt=0)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*\Z")]
@@ -239,7 +239,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     size: Name
     title: str
-    parameters: Positive | None = None
+    parameters: Parameters | None = None
     sequence_length: Positive
     architecture: Architecture | None = None
     """None: rows of this size name a function of the recipe's catalogue, which has it."""

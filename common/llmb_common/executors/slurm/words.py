@@ -22,6 +22,7 @@ from llmb_common.executors.slurm.options import limit_in_seconds, listed_nodes, 
 from llmb_common.planning.request.values import gres_type
 from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings, TimeLimit
+from llmb_common.recipes.columns import Positive
 
 if TYPE_CHECKING:
     from llmb_common.planning.choose import Case
@@ -128,7 +129,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
     """Whether GPUs are asked for with ``--gres``."""
     gres_type: str | None = None
     """``h100`` in ``--gres=gpu:h100:8``; None: whatever GPUs the partition has."""
-    segment: int | None
+    segment: Positive | None
     """Nodes that share an NVLink domain (``--segment``); None: the option is not given."""
     additional: tuple[tuple[str, str | None], ...]
     """Further options of sbatch, each (name, value or None for a flag), in the user's order."""
