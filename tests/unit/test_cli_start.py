@@ -199,6 +199,37 @@ def test_a_missing_installation_starts_nothing(cli: Cli, texts: Texts) -> None:
     texts(done.err)
 
 
+IN_AN_INSTALLATION = (
+    DOCUMENTED,
+    ("jobs",),
+    ("results",),
+    ("cancel", "--all"),
+    ("wait",),
+    ("exclude", "add", "n1", "--reason", "x"),
+)
+
+
+def test_a_folder_that_is_no_installation_stays_as_it_is(cli: Cli, tmp_path: Path, texts: Texts) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".bashrc").touch()
+    for words in IN_AN_INSTALLATION:
+        done = cli(*words, GPU_TYPE="gb200", CLUSTER_TYPE="slurm", LLMB_INSTALL=str(home))
+        assert (done.status, done.out) == (2, ""), words
+    texts(done.err)
+    assert [path.name for path in home.iterdir()] == [".bashrc"]
+
+
+@pytest.mark.parametrize("name", [None, ".llmb", "venvs", "workloads", "cluster_config.yaml"])
+def test_whatever_an_installation_has_first_makes_it_one(cli: Cli, tmp_path: Path, name: str | None) -> None:
+    install = tmp_path / "new"
+    install.mkdir()
+    if name:
+        (install / name).write_text("gpu_type: gb200\n") if "." in name[1:] else (install / name).mkdir()
+        (install / "images").mkdir()
+    assert cli("jobs", LLMB_INSTALL=str(install)).status == 0
+
+
 def jobs_of(table: str) -> dict[str, int]:
     """Experiment name -> runs, from a dry run's table."""
     lines = [line.split() for line in table.splitlines()[1:]]

@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # imported where they are needed
     from llmb_common.planning.site.cluster import ClusterConfig
     from llmb_common.recipes.recipe import Recipe
 
+_HAS_ONE_OF = (FILE_NAME, ".llmb", "venvs", "workloads")
+"""What an installation has one of at least; a home, or a clone of LLMB, has none."""
+
 
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
     """Return the folder of the installation to use: ``LLMB_INSTALL``, else the current folder, else None.
@@ -74,16 +77,16 @@ class Workspace:
 
     The argument ``install`` is the installation's folder, which need not exist; None: the one that ``find_install``
     finds, if any. It is found at once: ``install_or_none`` has it, or None; the property ``install`` raises a
-    RequestError where there is none, ``require_install`` also where it does not exist. The properties ``cluster``
-    (cluster_config.yaml; the defaults without one) and ``catalog`` (a tuple of all recipes that can be read, sorted
-    by folder name) are read on first use and then kept. ``workload`` returns a recipe by its name, with its folder,
-    or raises a RequestError; ``workload_names`` a list of such names; ``adopted`` copies of a recipe with the
-    catalogues that this site has added, by release; ``nearest_model`` a remedy for a name that is unknown, or "".
-    ``cluster`` and all that come after it here raise a ConfigError where cluster_config.yaml cannot be used, and
+    RequestError where there is none, ``require_install`` also where it does not exist or is another folder. The
+    properties ``cluster`` (cluster_config.yaml; the defaults without one) and ``catalog`` (a tuple of all recipes that
+    can be read, sorted by folder name) are read on first use and then kept. ``workload`` returns a recipe by its name,
+    with its folder, or raises a RequestError; ``workload_names`` a list of such names; ``adopted`` copies of a recipe
+    with the catalogues that this site has added, by release; ``nearest_model`` a remedy for a name that is unknown, or
+    "". ``cluster`` and all that come after it here raise a ConfigError where cluster_config.yaml cannot be used, and
     all that look for recipes a RequestError where ``LLMB_REPO`` has none; ``workload``, ``adopted`` and
     ``nearest_model`` a RecipeError where a file of a recipe that they need cannot be read; ``require_install`` and
-    ``workload_names`` an OSError where the installation's folder may not be looked at. ``planned_for`` is set by
-    its users: the GPU type that a dry run chose for its first job, for its other jobs.
+    ``workload_names`` an OSError where the installation's folder may not be looked at. ``planned_for`` is set by its
+    users: the GPU type that a dry run chose for its first job, for its other jobs.
 
     Raises:
         RequestError: ``LLMB_INSTALL`` cannot be used as a path
@@ -111,19 +114,24 @@ class Workspace:
         return self.install_or_none
 
     def require_install(self) -> Path:
-        """Return the installation's folder, which exists and is a directory.
+        """Return the installation's folder, which exists and is a directory, and looks like one.
+
+        It has any of ``_HAS_ONE_OF``, or is empty: a new one may be, and nobody mistakes another folder for that.
 
         Raises:
-            RequestError: code ``no-install``: no installation is named, or the one that is named is no directory
-            OSError: the folder that it is in may not be looked at
+            RequestError: code ``no-install``: no installation is named, or the one that is named is no directory, or
+                another one, such as a home
+            OSError: the folder, or the one that it is in, may not be looked at
         """
-        if not self.install.is_dir():
-            raise RequestError(
-                f"LLMB_INSTALL={self.install} does not exist",
-                remedy="correct LLMB_INSTALL; ./installer.py creates an installation",
-                code="no-install",
-            )
-        return self.install
+        exists = self.install.is_dir()
+        has_any = any(os.path.lexists(self.install / name) for name in _HAS_ONE_OF)
+        if has_any or (exists and next(self.install.iterdir(), None) is None):
+            return self.install
+        raise RequestError(
+            f"LLMB_INSTALL={self.install} {'is no installation' if exists else 'does not exist'}",
+            remedy="correct LLMB_INSTALL; ./installer.py creates an installation",
+            code="no-install",
+        )
 
     @cached_property
     def cluster(self) -> ClusterConfig:
