@@ -219,7 +219,7 @@ def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str,
     noun = "a whole number" if isinstance(kind, click.IntRange) else "a number"
     bounds = f"above {kind.min:g}" if kind.min_open else f"of at least {kind.min:g}"
     if kind.max is not None:
-        bounds = f"from {kind.min:g} to {kind.max:g}"
+        bounds = f"from {kind.min} to {kind.max}"
     value = error.message.partition(" is not ")[0].strip("'")
     return f"{option.opts[-1]} {value} is not {noun} {bounds}", f"for example {option.opts[-1]} {_within(kind)}"
 

@@ -435,7 +435,7 @@ filters = under(
         shell_complete=complete_settings,
     ),
     shared("--since", metavar="SPAN", help="Only runs from the last SPAN: 90m, 2h, 7d."),
-    shared("--limit", metavar="N", type=click.IntRange(min=1), help="At most the N newest runs."),
+    shared("--limit", metavar="N", type=click.IntRange(1, 999_999_999), help="At most the N newest runs."),
 )
 """Which runs: the keyword arguments of ``selecting.run_filter``."""
 

@@ -378,6 +378,15 @@ def test_jobs_speaks_of_others_only_where_there_are_some(cli: Cli, monkeypatch: 
     assert [len(cli("jobs", *words, "--json").data["runs"]) for words in ((), ("0", "1", "2"))] == [2, 3]
 
 
+@pytest.mark.parametrize("command", ["jobs", "results"])
+def test_a_limit_beyond_any_number_of_runs_is_refused(cli: Cli, texts: Texts, command: str) -> None:
+    make_run(cli.install)
+    assert len(cli(command, "--limit", "999999999", "--json").data["runs"]) == 1
+    refused = cli(command, "--limit", str(2**63))
+    assert refused.status == 2
+    texts(refused.err)
+
+
 def test_jobs_are_selected_by_words_and_options(cli: Cli, texts: Texts) -> None:
     runs = [
         make_run(cli.install, state=state, job_id=str(n)).paths.run_id

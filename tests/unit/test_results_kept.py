@@ -199,6 +199,8 @@ def test_a_run_that_goes_takes_its_figures_along(cli: Cli) -> None:
         (OSError(errno.ENOSPC, "No space left on device"), False),
         (sqlite3.ProgrammingError("Incorrect number of bindings supplied"), True),
         (sqlite3.InterfaceError("bad parameter or other API misuse"), True),
+        (sqlite3.IntegrityError("datatype mismatch"), True),
+        (sqlite3.DataError("string or blob too big"), True),
         (DeprecationWarning("Using positional parameters with ?NNN placeholders"), True),
     ],
 )

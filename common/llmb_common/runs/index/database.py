@@ -122,7 +122,7 @@ def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
         if version != VERSION:
             raise DamagedIndex(f"index of version {version}, this one reads {VERSION}")
         yield connection
-    except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError, sqlite3.DataError) as error:
         # Callers do without an index that fails. A wrong call must not look like that: all would work, only slowly.
         raise RuntimeError(f"the index is used wrongly: {error}") from error
     except sqlite3.OperationalError as error:  # locked, no space, no right to write: not the file's fault
