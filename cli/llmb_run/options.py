@@ -6,6 +6,7 @@ Recipes and the index are read only when a shell asks for them.
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -143,7 +144,8 @@ def _completion(
         are click's.
         """
         known = _verbs(context, parameter)
-        with contextlib.suppress(LLMBError):  # a shell waits for an answer: no error may reach its prompt
+        # A shell waits for an answer: neither an error nor a notice may reach its prompt.
+        with contextlib.suppress(LLMBError), contextlib.redirect_stderr(io.StringIO()):
             known += values(context)
         return [value for value in dict.fromkeys(known) if value.lower().startswith(incomplete.lower())]
 

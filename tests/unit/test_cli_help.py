@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -254,7 +256,7 @@ def test_an_option_may_be_repeated_and_hold_commas() -> None:
     assert split_values(["a,b", " c ,", "a"]) == ["a", "b", "c"]
 
 
-def test_words_for_the_shell(cli: Cli) -> None:
+def test_words_for_the_shell(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     some = click.Context(click.Command("single"))
     assert options.complete_workloads(some, some.command, "pretrain_g") == ["pretrain_grok1"]
     assert options.complete_dtypes(some, some.command, "") == ["bf16", "fp8", "nvfp4"]
@@ -266,6 +268,11 @@ def test_words_for_the_shell(cli: Cli) -> None:
     assert options.complete_runs(some, some.command, run[:3]) == [run]
     assert options.complete_runs(some, some.command, "pret") == [record.paths.name]
     assert options.complete_runs(some, some.command, "pre") == [], "of a name, more than a little must be there"
+    cli.patch.setattr("llmb_common.runs.index.database._BUSY_SECONDS", 0.0)
+    with contextlib.closing(sqlite3.connect(cli.install / ".llmb" / "index.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert options.complete_runs(some, some.command, "") == [run], "of the folders"
+    assert capsys.readouterr().err == "", "the notice of that would be in the middle of the line"
     cli.patch.setattr("llmb_common.runs.index.search.find_runs", None)
     assert options.complete_runs(some, some.command, "") == [run], "of the index alone, once there is one"
     (cli.install / "clone" / "mine").mkdir(parents=True)

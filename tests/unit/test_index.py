@@ -9,10 +9,12 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from llmb_common.base import structs
 from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.index import database, search
@@ -203,6 +205,43 @@ def test_a_damaged_index_that_cannot_be_replaced_costs_time_only(runs: Runs, mon
     file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     monkeypatch.setattr(search, "build_index", full_disk)
     assert runs.find() == [record.paths.run_id]
+
+
+@pytest.mark.parametrize("by", ["SQLite", "lock"])
+def test_who_does_not_let_go_of_the_index_is_waited_for_once_and_named(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], texts: Texts, by: str
+) -> None:
+    records = [runs.make()]
+    waits: list[float] = []
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(structs, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(database, "_STUCK_SECONDS", 0.0)
+    connect, locked = sqlite3.connect, structs.locked
+    file = database.index_file(runs.install)
+    with contextlib.closing(connect(file, isolation_level=None)) as other, contextlib.ExitStack() as stack:
+        if by == "SQLite":
+            other.execute("BEGIN EXCLUSIVE")
+        else:
+            stack.enter_context(locked(file))
+            records.append(runs.make(noted=False))
+
+        def note_wait(*arguments: Any, timeout: float = 0.0, **more: Any) -> sqlite3.Connection:
+            waits.append(timeout)
+            return connect(*arguments, timeout=timeout, **more)
+
+        def note_patience(file: Path, patience: float | None = None) -> contextlib.AbstractContextManager[None]:
+            waits.append(0.01 if patience is None else patience)
+            return locked(file, patience)
+
+        monkeypatch.setattr(sqlite3, "connect", note_wait)
+        monkeypatch.setattr(database, "locked", note_patience)
+        for _ in range(2):
+            assert set(runs.find()) == ids(*records), "from the folders"
+            assert keep_figures(runs.install, []) is False
+    assert waits.count(0.01) == (1 if by == "SQLite" else 2), "a reader does not need the lock"
+    assert {*waits} == {0.01, 0.0}
+    texts(capsys.readouterr().err)
+    assert keep_figures(runs.install, []) is True, "it is used again as soon as that is possible"
 
 
 def test_who_reads_while_the_index_is_built_anew_reads_on(runs: Runs) -> None:

@@ -196,15 +196,15 @@ _PATIENCE_SECONDS = 20.0
 
 
 @contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Return a context that holds the lock of ``file``, for which it waits up to 20 seconds.
+def locked(file: Path, patience: float | None = None) -> Iterator[None]:
+    """Return a context that holds the lock of ``file``, for which it waits ``patience`` seconds; None: 20.
 
     The lock is a file beside it, ``.NAME.lock``, created if it is missing, and stays: ``file`` itself is replaced with
     each change, and need not exist, unlike its folder. Within the context the same lock cannot be taken again, not
     even by this process. On a file system without locks nothing is locked.
 
     Raises:
-        RecordError: the lock file cannot be opened, or another process holds the lock for too long
+        RecordError: the lock file cannot be opened; code ``busy`` if another process holds the lock for too long
         OSError: locking fails for another reason
     """
     lock = file.with_name(f".{file.name}.lock")
@@ -215,12 +215,14 @@ def locked(file: Path) -> Iterator[None]:
             f"cannot open {lock}: {error.strerror or error}", remedy="check the folder's permissions and free space"
         ) from error
     try:
-        give_up = time.monotonic() + _PATIENCE_SECONDS
+        patience = _PATIENCE_SECONDS if patience is None else patience
+        give_up = time.monotonic() + patience
         while not try_lock(descriptor):
             if time.monotonic() > give_up:
                 raise RecordError(
-                    f"another process has been changing {file} for {_PATIENCE_SECONDS:.0f} s",
+                    f"another process has been changing {file} for {patience:.0f} s",
                     remedy=f"fuser {lock} shows it; run the same command again when it has ended",
+                    code="busy",
                 )
             time.sleep(0.02)
         yield

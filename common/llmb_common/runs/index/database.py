@@ -18,9 +18,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from llmb_common.base.errors import RecordError
+from llmb_common.base.notices import notice
 from llmb_common.base.structs import locked
 
-BUSY_SECONDS = 10.0
+_BUSY_SECONDS = 10.0
+_STUCK_SECONDS = 0.1
+"""Who has held the index for longer than this process waits may have stopped, or its machine: no wait again for it."""
+
+_stuck: set[Path] = set()
+"""Indexes that somebody held for longer than this process waits."""
 
 VERSION = 10
 """Of the table below: whoever changes it counts on."""
@@ -65,7 +72,8 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
     """Yield, for the length of a ``with`` block, a read-only connection to the installation's index of runs.
 
     ``install`` is the installation's folder. The index has one table, ``runs``, with a row for each run folder. It
-    keeps no writer waiting, and waits up to ten seconds for one that commits. The connection is closed at the end.
+    keeps no writer waiting, and waits up to ten seconds for one that commits, but where that was in vain once, a tenth
+    of a second. The connection is closed at the end.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used, as is found now or in the block
@@ -83,7 +91,8 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
 
     ``install`` is the installation's folder; the index has one table, ``runs``. The changes are committed when the
     block ends, and dropped on an error; the block itself must not commit. It waits up to 20 seconds for whoever else
-    changes the index. The folder ``.llmb`` is created if missing, an index is not.
+    changes the index, but where that was in vain once, a tenth of a second. The folder ``.llmb`` is created if
+    missing, an index is not.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used, as is found now or in the block
@@ -94,10 +103,37 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
     """
     file = index_file(install)
     file.parent.mkdir(exist_ok=True)
-    with locked(file), _connection(install, "rw") as connection:
+    with _locked(file), _connection(install, "rw") as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
         connection.execute("COMMIT")  # closed without it, nothing has changed
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Return a context that holds our lock of the index ``file``; a notice says if another process does not let go.
+
+    Raises:
+        RecordError: another process holds it for too long (code ``busy``), or the lock file cannot be opened
+        OSError: locking fails for another reason
+    """
+    try:
+        with locked(file, _STUCK_SECONDS if file in _stuck else None):
+            yield
+    except RecordError as error:
+        if error.code == "busy":
+            _note_stuck(file, file.with_name(f".{file.name}.lock"))
+        raise
+
+
+def _note_stuck(file: Path, held: Path) -> None:
+    """Remember and say, once, that a process does not let go of the index ``file``; ``held`` is what it has open."""
+    if file not in _stuck:
+        _stuck.add(file)
+        notice(
+            f"the index of runs, {file}, is locked by another process: runs are read from their folders instead, which"
+            f" is slower; fuser {held} shows who holds it"
+        )
 
 
 @contextlib.contextmanager
@@ -114,8 +150,9 @@ def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
     # A link leads to what is not ours to change.
     if not file.is_file() or file.is_symlink():
         raise DamagedIndex(f"{file} is no file")
+    patience = _STUCK_SECONDS if file in _stuck else _BUSY_SECONDS
     connection = sqlite3.connect(
-        f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_SECONDS, isolation_level=None
+        f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=patience, isolation_level=None
     )
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -128,6 +165,8 @@ def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
     except sqlite3.OperationalError as error:  # locked, no space, no right to write: not the file's fault
         if "no such" in str(error):
             raise DamagedIndex(str(error)) from error
+        if "locked" in str(error):
+            _note_stuck(file, file)
         raise
     except sqlite3.DatabaseError as error:
         raise DamagedIndex(str(error)) from error
@@ -153,7 +192,7 @@ def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, in
     file = index_file(install)
     file.parent.mkdir(exist_ok=True)
     new = file.with_name(".index.db.new")
-    with locked(file):
+    with _locked(file):
         if instead_of is not None and inode_of(file) != instead_of:
             return
         new.unlink(missing_ok=True)
@@ -338,8 +377,6 @@ def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[
     ``install`` is the installation's folder. The statement has the items' fields as named parameters (``:stamp``). A
     failure is not raised, and nothing is written then.
     """
-    from llmb_common.base.errors import RecordError  # dry runs keep nothing
-
     try:
         with open_index(install) as connection:
             connection.executemany(statement, (item._asdict() for item in items))
