@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.base.errors import RecordError
 from llmb_common.base.hostlist import expand
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import Observation
 from llmb_run.actions import jobs
 from llmb_run.following import LiveRun
@@ -385,6 +387,31 @@ def test_a_limit_beyond_any_number_of_runs_is_refused(cli: Cli, texts: Texts, co
     refused = cli(command, "--limit", str(2**63))
     assert refused.status == 2
     texts(refused.err)
+
+
+def test_a_live_run_whose_folder_is_out_of_reach_is_listed_as_last_seen(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
+    runs = [make_run(cli.install, state="RUNNING", job_id=str(number)) for number in range(2)]
+    assert len(cli("jobs", "--json").data["runs"]) == 2
+    load = load_record
+
+    def refuse(folder: Path, *content: bytes) -> RunRecord:
+        if folder == runs[0].paths.folder:
+            raise RecordError(f"cannot read {folder}/run.json: Permission denied")
+        return load(folder, *content)
+
+    monkeypatch.setattr("llmb_run.selecting.load_record", refuse)
+    monkeypatch.setattr("llmb_run.following.load_record", refuse)
+    listed = cli("jobs", "--json")
+    (line,) = [line for line in listed.data["runs"] if line["run_id"] == runs[0].paths.run_id]
+    assert (line["state"], line["live"], len(listed.data["runs"])) == ("RUNNING", True, 2)
+    texts(listed.err)
+    assert cli("jobs").out.count("RUNNING") == 2
+    followed: list[LiveRun] = []
+    monkeypatch.setattr("llmb_run.actions.watch._follow_as_lines", followed.extend)
+    cli("watch")
+    assert [run.record.paths.run_id for run in followed] == [runs[1].paths.run_id]
 
 
 def test_jobs_are_selected_by_words_and_options(cli: Cli, texts: Texts) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -145,6 +146,63 @@ def test_removed_folders_leave_the_index(runs: Runs) -> None:
     assert runs.find() == [kept.paths.run_id]
     shutil.rmtree(kept.paths.experiments)
     assert runs.find() == []
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> dict[Path, int]:
+    """Errors, as numbers, with which folders cannot be listed, nor anything in them looked at, by folder."""
+    failing: dict[Path, int] = {}
+    scandir, lstat = os.scandir, os.lstat
+
+    def refuse(path: str | Path) -> None:
+        for folder, error in failing.items():
+            if Path(path).is_relative_to(folder):
+                raise OSError(error, os.strerror(error), str(path))
+
+    def list_folder(path: str | Path) -> Any:
+        refuse(path)
+        return scandir(path)
+
+    def look_at(path: str | Path, **more: Any) -> os.stat_result:
+        refuse(Path(path).parent)
+        return lstat(path, **more)
+
+    monkeypatch.setattr("llmb_common.runs.index.roots.os.scandir", list_folder)
+    monkeypatch.setattr("llmb_common.runs.index.runs.os.lstat", look_at)
+    return failing
+
+
+@pytest.mark.parametrize("level", range(5), ids=["run", "experiment", "experiments", "workload", "workloads"])
+def test_runs_in_a_folder_that_cannot_be_listed_stay_as_they_are_and_the_folder_is_named(
+    runs: Runs, failing: dict[Path, int], capsys: pytest.CaptureFixture[str], texts: Texts, level: int
+) -> None:
+    record, live = runs.make(), runs.make("RUNNING")
+    folder = str(record.paths.folder)
+    assert keep_figures(runs.install, [LogFigures(folder, "stamp", "configuration", b"0", b"1")])
+    for error in (errno.EACCES, errno.ESTALE, errno.EIO):
+        for at in (record, live):
+            failing[[at.paths.folder, *at.paths.folder.parents][level]] = error
+        assert set(runs.find()) == ids(record, live)
+        said = capsys.readouterr().err
+        if level:
+            texts(said)
+        else:
+            assert said == "", "another user's run may be private"
+    failing.clear()
+    assert kept_figures(runs.install, [folder]) != {}
+    for error in (errno.ENOENT, errno.ENOTDIR):
+        failing[record.paths.experiments] = error
+        assert runs.find() == []
+
+
+def test_a_link_that_leads_nowhere_hides_none_of_its_neighbours(
+    runs: Runs, capsys: pytest.CaptureFixture[str], texts: Texts
+) -> None:
+    record = runs.make(noted=False)
+    (record.paths.experiments / "circle").symlink_to("circle")
+    (record.paths.experiments / "nowhere").symlink_to("nothing")
+    assert runs.find() == [record.paths.run_id]
+    texts(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("damage", ["absent", "garbage", "empty", "truncated", "other schema", "newer"])

@@ -95,6 +95,12 @@ def test_a_folder_named_like_a_log_is_reported_not_searched(tmp_path):
     assert names(tmp_path) == ["x"]
 
 
+def test_a_folder_that_may_not_be_looked_at_is_reported(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 300)  # root, too, may not look at that
+    assert find_runs(folder) == [RunFiles(folder.name, None, folder)]
+    assert analyse(*find_runs(folder), WINDOW).status.reason == "unreadable_log"
+
+
 def test_a_folder_that_cannot_be_listed_is_reported():
     # Root may list everything, so it becomes nobody for the moment; pytest's own folders are closed to nobody.
     with tempfile.TemporaryDirectory() as name:

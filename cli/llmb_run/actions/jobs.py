@@ -25,7 +25,15 @@ from llmb_common.submission.observe import Observation, end_runs, wait
 from llmb_run import options
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
 from llmb_run.following import Changes, LiveRun, observed_runs
-from llmb_run.selecting import filters_text, load_rows, run_filter, seconds_of, select_rows, states_of
+from llmb_run.selecting import (
+    filters_text,
+    load_rows,
+    readable_rows,
+    run_filter,
+    seconds_of,
+    select_rows,
+    states_of,
+)
 from llmb_run.terminal import local_time_text, next_command
 
 if TYPE_CHECKING:
@@ -152,13 +160,14 @@ def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
     """Return the runs ``rows`` as they are now, as JSON values, in order; the scheduler is asked about live ones.
 
     Each is as ``_job_json`` makes it. Ended runs are as the index has them; for those among the first ``MOST_LOGS``
-    (100) that did not complete, the cause is looked up. A run that ended meanwhile is in the result, too.
+    (100) that did not complete, the cause is looked up. A run that ended meanwhile is in the result, too. A live one
+    whose record cannot be read, as a notice says then, is as the index has it.
 
     Raises:
-        RecordError: the record of a live run cannot be read
+        RecordError: the record of a live run became unreadable just now
     """
     asked = {}
-    alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
+    alive = [row.folder for row in readable_rows([row for row in rows if _is_alive(row)])]
     if alive:
         asked = {run.record.paths.folder: run for run in observed_runs(alive)}
     badly = [row for row in rows[:MOST_LOGS] if row.folder not in asked and row.state != COMPLETED and row.run_id]
@@ -166,17 +175,23 @@ def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
     return [_job_json(row, asked.get(row.folder), why) for row in rows]
 
 
+def _is_alive(row: RunRow) -> bool:
+    """Return whether the run in ``row`` has not ended, as far as the index knows; False for an unreadable record."""
+    return is_live(row.state) and row.state != UNREADABLE
+
+
 def _job_json(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
     """Return one listed run as JSON values: as observed in ``run``, with its last step; or as the index has it.
 
     The latter, ``row``, where ``run`` is None. The keys are those of ``run_as_json``, ``cause`` and ``live``; where it
-    was observed, ``detail`` is the remark of ``run`` (text, maybe empty), and there are ``step`` and ``step_seconds``,
-    too, None where the log has none. ``cause`` is why it failed, from ``why`` (by run id); None where that has none, or
-    the run was observed.
+    was observed, ``detail`` is the remark of ``run`` (text, maybe empty). A live run also has ``step`` and
+    ``step_seconds``, None where the log has none or the run was not observed. ``cause`` is why it failed, from ``why``
+    (by run id); None where that has none, or the run was observed.
     """
     if run is None:
         cause = why[row.run_id].short if row.run_id in why else None
-        return {**run_as_json(row), "cause": cause, "live": False}
+        line = {**run_as_json(row), "cause": cause, "live": _is_alive(row)}
+        return line | ({"step": None, "step_seconds": None} if line["live"] else {})
     line = {**run_as_json(row_of(run.record)), "detail": run.remark(), "cause": None, "live": run.live}
     return line | _last_step(row.log)
 

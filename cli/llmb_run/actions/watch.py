@@ -19,7 +19,7 @@ from llmb_common.submission.observe import stuck_error
 from llmb_run.columns import Column, Form, attribute_at, cells, run_as_json, table, work_of
 from llmb_run.following import LiveRun, observed_runs, update_runs
 from llmb_run.results.run_columns import LEAST_TFLOPS
-from llmb_run.selecting import select_rows
+from llmb_run.selecting import readable_rows, select_rows
 from llmb_run.terminal import duration_text, next_command
 
 LOOK_SECONDS = 1.0
@@ -88,10 +88,11 @@ def watch(runs: tuple[str, ...]) -> Result:
 
     Raises:
         RequestError: there is no installation, or a word names no run
-        RecordError: a run's record cannot be read
+        RecordError: the record of a run in ``runs`` cannot be read
         SchedulerError: none of the runs that have not ended will ever start
     """
     rows = select_rows(Workspace(), runs, RunFilter(live=True))
+    rows = rows if runs else readable_rows(rows)
     if not rows:
         notice("no run waits or runs; llmb-run jobs lists those that have ended")
         return Result(hint=next_command("jobs"))

@@ -107,7 +107,7 @@ def _unfinished_on_record(install: Path) -> list[str]:
     ``install`` is the installation's folder.
     """
     found = {}
-    for folder in run_folders_in(map(str, _experiment_folders(install))):
+    for folder in run_folders_in(map(str, _experiment_folders(install))).found:
         with contextlib.suppress(RecordError, AttributeError, KeyError):
             record = read_json(Path(folder) / "run.json")
             if is_live(record.get("state", "FAILED")):

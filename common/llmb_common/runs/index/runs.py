@@ -14,7 +14,7 @@ import msgspec
 
 from llmb_common.base.errors import RecordError
 from llmb_common.base.run_states import LIVE_STATES
-from llmb_common.runs.index.roots import real_path, roots
+from llmb_common.runs.index.roots import RunFolders, real_path, roots
 from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord, load_record
 
@@ -218,39 +218,43 @@ def rows_from(found: Iterable[Sequence[Any]]) -> list[RunRow]:
     return runs
 
 
-def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[str, str]:
+def changed_folders(connection: sqlite3.Connection, present: RunFolders) -> dict[str, str]:
     """Return the run folders that the index must read again: by folder, the stamp of its run.json now.
 
-    They are of the index behind ``connection`` and of ``present``, the paths of all folders that may be a run's now.
-    The stamp is empty where the run is gone. The folders are in no order to rely on, and empty where nothing has
-    changed. Runs that have ended for good are not looked at again while their folder is there. Nothing is written.
+    They are of the index behind ``connection`` and of ``present``, the folders that may be a run's now. The stamp is
+    empty where the run is gone; where it may be there, and cannot be looked at, it is left out. The folders are in no
+    order to rely on, and empty where nothing has changed. Runs that have ended for good are not looked at again while
+    their folder is there. Nothing is written.
 
     Raises:
         sqlite3.Error: the index cannot be read
     """
     known = {folder for (folder,) in connection.execute("SELECT folder FROM runs")}
-    changed = dict.fromkeys(known - present, "")
-    for folder in sorted(present - known):
+    unlisted = tuple(f"{folder}/" for folder in present.unlisted)
+    changed = {folder: "" for folder in known - present.found if not folder.startswith(unlisted)}
+    for folder in sorted(present.found - known):
         if stamp := _stamp(folder):
             changed[folder] = stamp
     query = f"SELECT folder, stamp FROM runs WHERE state IN ({', '.join('?' * len(_OPEN))})"
     for folder, read in connection.execute(query, _OPEN):
         stamp = _stamp(folder)
-        if not stamp or stamp != read:
+        if stamp is not None and (not stamp or stamp != read):
             changed[folder] = stamp
     return changed
 
 
-def _stamp(folder: str) -> str:
+def _stamp(folder: str) -> str | None:
     """Return text that tells the run.json in ``folder`` from any later one, each of which is a new file.
 
     It is time (in nanoseconds), inode and size with dots between them. Empty where there is none: the folder is no
-    run's then.
+    run's then. None where it cannot be looked at.
     """
     try:
         status = os.lstat(f"{folder}/run.json")
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
+    except OSError:
+        return None
     return f"{status.st_mtime_ns}.{status.st_ino}.{status.st_size}"
 
 

@@ -22,7 +22,7 @@ from llmb_common.runs.index.database import (
     open_index,
     read_index,
 )
-from llmb_common.runs.index.roots import real_path, remember, run_folders
+from llmb_common.runs.index.roots import RunFolders, real_path, remember, run_folders
 from llmb_common.runs.index.runs import (
     FIELDS,
     UNREADABLE,
@@ -258,7 +258,7 @@ def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[P
         return _query_in_memory(install, query, values, present)
 
 
-def _query_index_file(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
+def _query_index_file(install: Path, query: str, values: list[Any], present: RunFolders) -> list[RunRow]:
     """Return the runs that ``query`` finds in the index's file, brought up to date with the run folders ``present``.
 
     ``install`` is the installation's folder. The runs are in the order of ``query``; empty: it finds none. ``query``
@@ -279,7 +279,7 @@ def _query_index_file(install: Path, query: str, values: list[Any], present: set
         return _rows(connection, query, values, changed)
 
 
-def _query_in_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
+def _query_in_memory(install: Path, query: str, values: list[Any], present: RunFolders) -> list[RunRow]:
     """Return the runs that ``query`` finds among the run folders ``present``, without changing the index's file.
 
     ``install`` is the installation's folder. The runs are in the order of ``query``; empty: it finds none. ``query``

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from os.path import basename, isfile, join, split
+from os.path import basename, isdir, isfile, join, split
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -279,11 +279,8 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
     folder that cannot be listed appears as a run with that folder as its log. Hidden folders, links to folders, and
     folders called ``code``, ``checkpoints`` or ``nsys_profile`` are not searched. ``looked`` is called, without
     arguments, after each folder that was searched, such as to show progress.
-
-    Raises:
-        OSError: ``folder`` itself may not be looked at
     """
-    if not folder.is_dir():
+    if not isdir(folder):  # nor can be looked at
         return [RunFiles(log_stem(folder), None, folder)]
     found: list[RunFiles] = []
     waiting = [str(folder)]
