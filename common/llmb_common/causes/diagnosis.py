@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from llmb_common.base.cluster_types import SLURM
+from llmb_common.base.cluster_types import traits_of
 from llmb_common.base.hostlist import expand_known
 from llmb_common.base.printable import counted, printable
 from llmb_common.causes import hangs
@@ -113,7 +113,7 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
         outcome = Outcome("disk-full", f"{events.problem}; it is on {disk}")
     outcome = Outcome("nan", not_finite) if not_finite else outcome
     found = _diagnose(readings, outcome, places, paths.folder, ranks, signalled=events.signalled, steps=plan.max_steps)
-    if found.cause is not None and plan.cluster_type != SLURM:
+    if found.cause is not None and not traits_of(plan.cluster_type).slurm_options:
         remedy = _without_slurm(found.cause.remedy)
         return msgspec.structs.replace(found, cause=msgspec.structs.replace(found.cause, remedy=remedy))
     return found
