@@ -208,6 +208,7 @@ NOTED = {
         MAX_STEPS=10 -> MAX_STEPS=10: the result is measured over iterations 35 to 44, which this job does not reach:
         MAX_STEPS=43 -> there will be no verdict
         MAX_STEPS=44 -> nothing
+        MAX_STEPS=60 LOAD_CHECKPOINT_PATH=/install/c -> own steps 35 to 44: it must end 44 steps after the checkpoint's
         MAX_STEPS=50 -> nothing
         ENABLE_NCCLTRACE=true -> nothing
         ENABLE_CHECKPOINT=true CHECKPOINT_INTERVAL=100 -> saves only at its end

@@ -64,12 +64,18 @@ def steps_for(case: Case) -> tuple[int, int | None]:
 
     MAX_STEPS counts, and then the latter is None. Else the number is the variant's, which may have others for
     profiles and traces, and a resumed run ends after 1, as documented. Adds a notice to ``case`` where MAX_STEPS
-    ends before the last step that the result is measured over.
+    ends before the last step that the result is measured over, or of a resumed run may.
     """
     request, variant = case.request, case.variant
     if request.max_steps is not None:
         window = variant.measurement
-        if request.max_steps < window.last:
+        if case.resumes:
+            case.note(
+                f"{request.say('MAX_STEPS', request.max_steps)}: the result of a run that goes on from a checkpoint is "
+                f"measured over its own steps {window.first} to {window.last}: it must end {window.last} steps after "
+                "the checkpoint's, or later"
+            )
+        elif request.max_steps < window.last:
             half = Measurement.of_second_half(request.max_steps)
             enough = request.say("MAX_STEPS", window.last)
             case.note(
