@@ -36,9 +36,9 @@ class Line:
     Properties: ``word`` says how it stands, one of ``WORST_FIRST`` in capitals. ``seconds`` is its mean step time in
     seconds, ``difference`` that over the reference's, less 1 (above 0: slower); each is None where there is none.
     ``indication``: whether it was compared with other software. ``outcomes`` counts what became of the runs; ``count``
-    is the text of their number and of those without a time, but for the outcome that ``word`` names already:
-    ``5, 1 failed``. ``slow_node`` is the node that slows some of them down (``SlowNode``), or several of which one
-    does; None where none is known.
+    is the text of their number, of those judged, if not all, and of those without a time, but for the outcome that
+    ``word`` names already: ``5, 3 judged, 1 failed``. ``slow_node`` is the node that slows some of them down
+    (``SlowNode``), or several of which one does; None where none is known.
 
     ``why_slow(node)`` returns the reason for the node of that name, a clause without a full stop; it raises
     RecordError where a run's record cannot be read.
@@ -111,13 +111,16 @@ class Line:
 
     @property
     def count(self) -> str:
-        """The number of the line's runs, and how many of them ended without a step time: ``5, 1 failed``.
+        """The number of the line's runs, and how many of them ended without a step time: ``5, 3 judged, 1 failed``.
 
-        These are counted by their outcome; one that ``word`` names already is left out.
+        These are counted by their outcome; one that ``word`` names already is left out. The number of judged ones is
+        there where further runs have a step time, as do those of a baseline, and those that wait for the next look.
         """
+        judged = len(self.group.runs) if self.group and (self.group.waiting or self.group.in_reference) else 0
+        judged_text = f", {judged} judged" if judged else ""
         others = [(self.outcomes[outcome], outcome) for outcome in WITHOUT_A_TIME if outcome.upper() != self.word]
         others_text = "".join(f", {number} {what}" for number, what in others if number)
-        return f"{len(self.runs)}{others_text}"
+        return f"{len(self.runs)}{judged_text}{others_text}"
 
 
 def _urgency(line: Line) -> tuple[bool, tuple[int, bool, float]]:
