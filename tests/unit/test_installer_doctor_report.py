@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -170,6 +171,18 @@ def test_a_machine_without_slurm_is_described() -> None:
     assert "engine.python" in none["training engine"].remedy
     unsaid = bad(replace(GOOD, config=cluster_config(cluster_type="local", engine=engine)))
     assert unsaid == {}, "nobody has said that there are GPUs"
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_without_slurm_a_folder_of_runs_that_is_closed_is_a_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    (tmp_path / "workloads").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: writable)
+    config = cluster_config(cluster_type="local", engine=Engine(python="/a/python"))
+    facts = replace(GOOD, install=tmp_path, config=config)
+    (check,) = [check for check in all_checks(facts) if check.name == "workload folder"]
+    assert (check.level, "LLMB_WORKLOAD" in check.remedy) == (("ok", False) if writable else ("doubt", True))
 
 
 # What is asked

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from llmb_common.planning.site.machine import detect_cluster_type
 from llmb_install.answers.detect import detect_site
 from llmb_install.commands.doctor_check import DoctorCheck, Level, check_line
 from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, gather_facts, limit_minutes
-from llmb_install.commands.doctor_node import node_checks
+from llmb_install.commands.doctor_node import RUNS_ELSEWHERE, node_checks
 from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
 from llmb_install.working.reporter import Reporter
@@ -155,11 +156,12 @@ def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
-    """Yield two checks of a site without Slurm: its GPUs or scheduler's commands, and the training engine.
+    """Yield checks of a site without Slurm: its GPUs or scheduler's commands, training engine, and folder of runs.
 
     ``traits`` are those of the site's ``cluster_type``: on this machine its GPUs are looked at, else the commands.
-    Each blocks: no GPU here where ``gpu_type`` in ``cluster_config.yaml`` is one of GPUs, a missing command, or no
-    Python in that file to train with. They come in this order. ``facts`` are those of ``gather_facts``.
+    The first two block: no GPU here where ``gpu_type`` in ``cluster_config.yaml`` is one of GPUs, a missing command, or
+    no Python in that file to train with. That this user cannot write to the folder of runs is a doubt: it may be
+    elsewhere. They come in this order. ``facts`` are those of ``gather_facts``.
     """
     if traits.this_machine:
         present = ", ".join(facts.site.local_gpus)
@@ -173,6 +175,11 @@ def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCh
     pythons = facts.engine_pythons
     remedy = "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge"
     yield check_line("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
+    runs = facts.install / "workloads"
+    if runs.is_dir():
+        closed = not os.access(runs, os.W_OK)
+        found = f"{runs} is {'not writable for you' if closed else 'writable'}"
+        yield check_line("workload folder", closed, found, RUNS_ELSEWHERE, "doubt")
 
 
 def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:

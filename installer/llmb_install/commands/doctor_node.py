@@ -21,6 +21,9 @@ from llmb_install.commands.doctor_facts import SiteFacts
 _LEVELS: dict[str, Level] = {"fail": "blocks", "warn": "doubt"}
 """Doctor's words for those of the rules."""
 
+RUNS_ELSEWHERE = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
+"""What a user may do who cannot write to the folder of runs."""
+
 _NOT_UNPACKED = ("overlayfs", "tmpfs", "fuseblk")
 """File systems of a container's root where the image itself is mounted, and what is written stays in memory."""
 
@@ -134,9 +137,8 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
     """
     if not node.writes:
         if facts.install.is_dir():
-            remedy = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
             found = "not writable for you, so not checked on the node"
-            yield DoctorCheck("workload folder", "doubt", found, remedy)
+            yield DoctorCheck("workload folder", "doubt", found, RUNS_ELSEWHERE)
         return
     states = {"on the node": node.folder("workload").state}
     if node.inside.started:
