@@ -10,7 +10,7 @@ import pytest
 
 from llmb_common.health.one_node import parse_values
 from llmb_common.planning.site.cluster import cluster_config
-from llmb_install.commands.doctor_facts import limit_minutes, workloads_here
+from llmb_install.commands.doctor_facts import workloads_here
 from llmb_train.nodes.looks import _unpack_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,14 +63,6 @@ def test_gpus_are_counted_in_the_container(tmp_path: Path) -> None:
 def test_a_tool_that_hangs_is_named_and_one_that_fails_is_not(tmp_path: Path) -> None:
     assert probed(tmp_path, {"nvidia-smi": "trap '' TERM; sleep 60 & wait; wait"}, "")["hung"] == ["nvidia-smi"]
     assert "hung" not in probed(tmp_path, {"nvidia-smi": "echo no driver; exit 9"}, "/nowhere")
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [("30:00", 30), ("29:59", 29), ("1:00:00", 60), ("2-03:04:05", 3064), ("UNLIMITED", None), ("5", None)],
-)
-def test_minutes_of_a_limit(text: str, minutes: int | None) -> None:
-    assert limit_minutes(text) == minutes
 
 
 def test_what_the_recipes_ask_for() -> None:

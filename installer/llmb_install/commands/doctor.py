@@ -22,12 +22,13 @@ from llmb_common.base.files import require_trusted
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, size
 from llmb_common.base.words import SLURM_NAME_REMEDY, is_slurm_name
+from llmb_common.executors.slurm.options import limit_in_seconds
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.planning.site.machine import detect_cluster_type
 from llmb_install.answers.detect import detect_site
 from llmb_install.commands.doctor_check import DoctorCheck, Level, check_line
-from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, gather_facts, limit_minutes
+from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, gather_facts
 from llmb_install.commands.doctor_node import RUNS_ELSEWHERE, node_checks
 from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
@@ -321,10 +322,10 @@ def _time_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """
     wanted = facts.workloads or (WorkloadNeeds("a benchmark"),)
     name = facts.slurm.gpu_partition
-    partition = next((limit_minutes(p.time_limit) for p in facts.site.partitions if p.name == name), None)
+    seconds = next((limit_in_seconds(p.time_limit) for p in facts.site.partitions if p.name == name), None)
     walls = list(facts.limits.walls)
-    if partition is not None:
-        walls.insert(0, (f"partition {name}", partition))
+    if seconds is not None:
+        walls.insert(0, (f"partition {name}", seconds // 60))
     if walls:
         what, most = min(walls, key=lambda wall: wall[1])
         short = [workload for workload in wanted if workload.longest > most]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -15,7 +14,7 @@ from llmb_common.base.files import effective_user_id, user_name
 from llmb_common.base.hostlist import expand
 from llmb_common.base.words import assignments, limit_seconds
 from llmb_common.executors.base import Container, executor_for
-from llmb_common.executors.slurm.options import parse_additional
+from llmb_common.executors.slurm.options import limit_in_seconds, parse_additional
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.one_node import NodeReport, ask_one_node
@@ -277,25 +276,13 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
         for name, wall, notice in _slurm_rows("sacctmgr", "-nP", "show", "qos", "format=name,maxwall,gracetime"):
             if name in named:
                 walls.append((f"QOS {name}", wall))
-                graces.append(60 * (limit_minutes(notice) or 0))
+                graces.append(limit_in_seconds(notice) or 0)
     minutes = []
     for name, wall in walls:
-        found = limit_minutes(wall)
-        if found is not None:
-            minutes.append((name, found))
+        seconds = limit_in_seconds(wall)
+        if seconds is not None:
+            minutes.append((name, seconds // 60))
     return Limits(tuple(minutes), max(graces), _block_sizes(command_output("scontrol", "show", "topology")))
-
-
-def limit_minutes(text: str) -> int | None:
-    """Return the minutes of a Slurm time limit such as ``1-00:00:00``, ``04:00:00`` or ``MM:SS``, rounded down.
-
-    None for ``infinite``, a bare number and other text.
-    """
-    found = re.match(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\Z", text)
-    if found is None:
-        return None
-    days, hours, minutes, _ = (int(part or 0) for part in found.groups())
-    return days * 1440 + hours * 60 + minutes
 
 
 def _block_sizes(text: str) -> tuple[int, ...] | None:
