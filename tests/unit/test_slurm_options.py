@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from llmb_common.base.errors import RequestError
-from llmb_common.executors.slurm.options import output_pattern, override_additional, parse_additional, sbatch_line
+from llmb_common.executors.slurm.options import (
+    limit_in_seconds,
+    output_pattern,
+    override_additional,
+    parse_additional,
+    sbatch_line,
+)
 from support.sbatch_lines import file_of, options_of
 from support.texts import Texts
 
@@ -250,3 +256,23 @@ def test_behind_a_comma_it_is_a_second_option(option: str) -> None:
 @pytest.mark.parametrize("option", DO_NOT.split())
 def test_flags_stand_alone(option: str) -> None:
     assert parse_additional(option, "here") == ((option, None),)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5", 300),
+        ("29:59", 1799),
+        ("1:00:00", 3600),
+        ("1-00", 86400),
+        ("2-03:04", 183840),
+        ("2-03:04:05", 183845),
+        ("00:00:30", 30),
+        ("0", None),
+        ("UNLIMITED", None),
+        ("infinite", None),
+        ("", None),
+    ],
+)
+def test_the_forms_of_a_time_limit(text: str, seconds: int | None) -> None:
+    assert limit_in_seconds(text) == seconds
