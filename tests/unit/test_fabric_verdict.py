@@ -234,7 +234,7 @@ def test_a_slow_path_is_named_by_both_ends() -> None:
     hosts = hosts_of(16)
     found, verdict = measure(Simulated(hosts, REAL, path=frozenset({"n1", "n2"})), source)
     assert kinds(verdict) == [("slow-path", "warn", ("n1", "n2"))]
-    assert sum(set(item.nodes) == {"n1", "n2"} for of_round in found.rounds for item in of_round) == 2
+    assert sum(set(item.nodes) == {"n1", "n2"} for of_round in found.rounds for item in of_round) == 3
     assert verdict.excludable == []
 
 

@@ -13,6 +13,8 @@ from llmb_common.nodes.fabric.verdict import FabricVerdict, GroupSpeed
 
 ASKED = 2
 """Times that a node is asked with other partners before it is blamed."""
+TOGETHER = 3
+"""Times that a group is measured which is slow though its nodes are fast with others: other jobs may slow down two."""
 MOST_ROUNDS = 8
 """After the first one: what is not known by then stays unknown. Two are the rule; many slow groups need more, because
 each suspect takes up the fast partners of a whole group."""
@@ -28,7 +30,7 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
     ``judged`` is the verdict on ``measurement``. Groups have as many hosts as those of the first round. Each node
     that was in no fast group yet gets partners out of the fastest groups, of its own switch where there are any,
     and others the second time, as far as partners last; after two slow groups with such partners it is asked no
-    more. A slow group of which every node is fast with others is measured once more. With up to five nodes that
+    more. A slow group of which every node is fast with others is measured twice more. With up to five nodes that
     respond, each pair is measured, in as many rounds as that takes. Empty: nothing is left to ask, there was no
     first round, or nine rounds have been measured. Nodes that hung or are missing are in no group. Nothing is
     measured here.
@@ -257,7 +259,7 @@ class _Round:
         return sorted(self._free, key=rank)[: self._size - 1]  # stable: the fastest first
 
     def _slow_only_together(self) -> list[list[str]]:
-        """Return disjoint groups that were slow in their only measurement, though each node is fast with others.
+        """Return disjoint groups that were slow in fewer than three measurements, though each node is fast with others.
 
         They are to be measured again; nothing is added to this round yet. Of groups that overlap the first measured
         comes. Left out are groups with a node that no longer responds, or is blamed itself. Empty: there are none.
@@ -266,7 +268,7 @@ class _Round:
         found: list[list[str]] = []
         taken: set[str] = set()
         for group in self._known.unexplained(self._known.nodes_to_blame()):
-            is_new = once[frozenset(group.nodes)] < ASKED and taken.isdisjoint(group.nodes)
+            is_new = once[frozenset(group.nodes)] < TOGETHER and taken.isdisjoint(group.nodes)
             is_there = self._hosts.issuperset(group.nodes)
             if is_new and is_there and self._known.cleared.issuperset(group.nodes):
                 found.append(list(group.nodes))
