@@ -14,7 +14,7 @@ from llmb_common.measured.kept import diagnoses
 from llmb_common.results.configuration import distinguishing_settings
 from llmb_common.results.steps import window_of
 from llmb_common.runs.index.runs import row_of
-from llmb_common.runs.record import COMPLETED, RunRecord, load_record
+from llmb_common.runs.record import COMPLETED, RunRecord
 from llmb_common.runs.timing.job_events import read_events
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.progress import Progress
@@ -176,17 +176,14 @@ class Changes:
                 self._say(f"{record.paths.run_id}  {record.state}  {item.finding.waits_for or record.detail}".rstrip())
 
 
-def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
-    """Return the runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
+def observed_runs(records: Sequence[RunRecord]) -> list[LiveRun]:
+    """Return the runs of ``records``, in their order, with their present state, which the scheduler is asked for.
 
     A state that has changed is written into the run's record, where this user may write. Where the scheduler does not
-    answer, the state is the last known one, and nothing is raised for that. Empty for no folders. Each has in
+    answer, the state is the last known one, and nothing is raised for that. Empty for no records. Each has in
     ``differing`` what tells it from the others; their logs are not read yet.
-
-    Raises:
-        RecordError: a record cannot be read
     """
-    seen = observe([load_record(folder) for folder in folders])
+    seen = observe(records)
     return list(map(LiveRun, seen, distinguishing_settings(one.record.plan for one in seen)))
 
 

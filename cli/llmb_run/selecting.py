@@ -249,13 +249,12 @@ def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, 
     return [item for _, item in loaded if not isinstance(item, LLMBError)], problems
 
 
-def readable_rows(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Return those of ``rows`` whose record can be read, in their order; a notice says why each other cannot."""
-    loaded = [(row, result_or_error(load_record, row.folder)) for row in rows]
-    for _, item in loaded:
-        if isinstance(item, LLMBError):
-            notice(item.message)
-    return [row for row, item in loaded if not isinstance(item, LLMBError)]
+def readable_records(rows: Sequence[RunRow]) -> list[RunRecord]:
+    """Return the records of those of ``rows`` that can be read, in their order; a notice says why each other cannot."""
+    records, problems = load_rows(rows)
+    for _, error in problems:
+        notice(error.message)
+    return records
 
 
 def one_folder(workspace: Workspace, word: str | None) -> Path:

@@ -164,7 +164,7 @@ def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
 
 
 def test_the_table_of_jobs_and_of_one_watched(cli: Cli) -> None:
-    followed = observed_runs([make_run(cli.install, log=steady_log(5741.5)).paths.folder])
+    followed = observed_runs([make_run(cli.install, log=steady_log(5741.5))])
     followed[0].progress.look()
     header, line = table_of(LIVE, followed).splitlines()
     assert cells(header) == ["run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what"]

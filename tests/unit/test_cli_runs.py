@@ -402,7 +402,6 @@ def test_a_live_run_whose_folder_is_out_of_reach_is_listed_as_last_seen(
         return load(folder, *content)
 
     monkeypatch.setattr("llmb_run.selecting.load_record", refuse)
-    monkeypatch.setattr("llmb_run.following.load_record", refuse)
     listed = cli("jobs", "--json")
     (line,) = [line for line in listed.data["runs"] if line["run_id"] == runs[0].paths.run_id]
     assert (line["state"], line["live"], len(listed.data["runs"])) == ("RUNNING", True, 2)

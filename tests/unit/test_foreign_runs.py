@@ -341,7 +341,7 @@ def test_a_fifo_in_place_of_a_log_or_of_events_hangs_nobody(cli: Cli) -> None:
     record = make_run(cli.install, state="RUNNING")
     for path in (record.paths.log, record.paths.events):
         os.mkfifo(path)
-    (run,) = observed_runs([record.paths.folder])
+    (run,) = observed_runs([load_record(record.paths.folder)])
     run.progress.look()
     assert cli("jobs").status == 0
 

@@ -28,7 +28,7 @@ from llmb_run.following import Changes, LiveRun, observed_runs
 from llmb_run.selecting import (
     filters_text,
     load_rows,
-    readable_rows,
+    readable_records,
     run_filter,
     seconds_of,
     select_rows,
@@ -161,15 +161,10 @@ def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
 
     Each is as ``_job_json`` makes it. Ended runs are as the index has them; for those among the first ``MOST_LOGS``
     (100) that did not complete, the cause is looked up. A run that ended meanwhile is in the result, too. A live one
-    whose record cannot be read, as a notice says then, is as the index has it.
-
-    Raises:
-        RecordError: the record of a live run became unreadable just now
+    whose record cannot be read, as a notice says then, is as the index has it. Nothing is raised.
     """
-    asked = {}
-    alive = [row.folder for row in readable_rows([row for row in rows if _is_alive(row)])]
-    if alive:
-        asked = {run.record.paths.folder: run for run in observed_runs(alive)}
+    alive = readable_records([row for row in rows if _is_alive(row)])
+    asked = {run.record.paths.folder: run for run in observed_runs(alive)} if alive else {}
     badly = [row for row in rows[:MOST_LOGS] if row.folder not in asked and row.state != COMPLETED and row.run_id]
     why = diagnoses(Workspace().install_or_none, load_rows(badly)[0])
     return [_job_json(row, asked.get(row.folder), why) for row in rows]

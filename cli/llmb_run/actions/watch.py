@@ -15,11 +15,12 @@ from llmb_common.base.outcome import Result
 from llmb_common.base.printable import printable, unfiltered
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.runs import RunFilter, row_of
+from llmb_common.runs.record import load_record
 from llmb_common.submission.observe import stuck_error
 from llmb_run.columns import Column, Form, attribute_at, cells, run_as_json, table, work_of
 from llmb_run.following import LiveRun, observed_runs, update_runs
 from llmb_run.results.run_columns import LEAST_TFLOPS
-from llmb_run.selecting import readable_rows, select_rows
+from llmb_run.selecting import readable_records, select_rows
 from llmb_run.terminal import duration_text, next_command
 
 LOOK_SECONDS = 1.0
@@ -92,11 +93,11 @@ def watch(runs: tuple[str, ...]) -> Result:
         SchedulerError: none of the runs that have not ended will ever start
     """
     rows = select_rows(Workspace(), runs, RunFilter(live=True))
-    rows = rows if runs else readable_rows(rows)
-    if not rows:
+    records = [load_record(row.folder) for row in rows] if runs else readable_records(rows)
+    if not records:
         notice("no run waits or runs; llmb-run jobs lists those that have ended")
         return Result(hint=next_command("jobs"))
-    followed = observed_runs([row.folder for row in rows])
+    followed = observed_runs(records)
     for run in followed:
         run.progress.look()
     if sys.stdout.isatty():

@@ -16,14 +16,13 @@ from llmb_run.terminal import next_command
 def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) -> Result:
     """Return ``started``, what a command says of jobs it started, with its runs' measured figures below its text.
 
-    ``started.data`` is a dictionary whose list ``jobs`` has ``error`` (None: started), ``state`` and ``folder`` of
-    each job, or, of a dry run, a function; ``started.text`` is a string. ``workspace`` is the command's. Returned
-    unchanged: a dry run, one without a started job, and one where a job's ``state`` says that it has not ended. Else a
-    copy with a longer text and the same data. Its exit status is 1 instead of 0 where a figure of a run was not a
-    number, though its scheduler calls it complete. Of a single run one line is added, and the hint is now to ``show``
-    it; of several a summary by configuration, or with ``ranked`` a ranking, even of one
-    run. Runs that are all too short for the measured window are measured over the steps that they have
-    (``over_common_steps``).
+    ``started.data`` is a dictionary whose list ``jobs`` has ``error`` (None: started), ``state`` and ``folder`` of each
+    job, or, of a dry run, a function; ``started.text`` is a string. ``workspace`` is the command's. Returned unchanged:
+    a dry run, one without a started job, and one where a job's ``state`` says that it has not ended. Else a copy with a
+    longer text and the same data. Its exit status is 1 instead of 0 where a figure of a run was not a number, though
+    its scheduler calls it complete. Of a single run one line is added, and the hint is now to ``show`` it; of several a
+    summary by configuration, or with ``ranked`` a ranking, even of one run. Runs that are all too short for the
+    measured window are measured over the steps that they have (``over_common_steps``).
 
     Raises:
         RecordError: the record of one of the runs cannot be read
