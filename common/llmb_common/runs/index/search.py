@@ -80,8 +80,9 @@ def find_run(install: Path, word: str) -> RunRow:
     here = _rows_where(install, "name", folder.name) if word and os.path.isdir(folder) else []
     found = [row for row in here if real_path(row.folder) == real_path(folder)]
     # An unreadable record has an empty run ID, which names nothing.
-    names = ("name", "run_id", "job_id") if word else ()
-    if found := found or next(filter(None, (_rows_where(install, name, word) for name in names)), []):
+    for column in ("name", "run_id", "job_id") if word else ():
+        found = found or _rows_where(install, column, word)
+    if found:
         # Another user's record may claim the id of ours.
         return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
     beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
