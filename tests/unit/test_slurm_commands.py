@@ -10,13 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.base.errors import SchedulerError
+from llmb_common.base.errors import RequestError, SchedulerError
 from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES, is_live, is_waiting
 from llmb_common.executors.slurm import query
 from llmb_common.executors.slurm.query import (
     WRITTEN_OFF,
     JobInfo,
     base_state,
+    nodes_now,
     query_accounting,
     query_queue,
     run_slurm,
@@ -181,6 +182,24 @@ def test_nodes_that_are_down_are_named_once(commands: Commands, texts: Texts) ->
     commands.answer("sinfo", errors="down", status=1)
     with texts.raises(SchedulerError):
         unfit_nodes("n1")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "partition", "told"),
+    [
+        ("n[1-2]", "gpu", " n[1-2] in partition gpu"),
+        ("n1", None, " n1"),
+        (None, "gpu", " in partition gpu"),
+        (None, None, ""),
+    ],
+)
+def test_nodes_that_slurm_does_not_know_are_named_with_their_partition(
+    commands: Commands, nodes: str | None, partition: str | None, told: str
+) -> None:
+    commands.answer("sinfo")
+    with pytest.raises(RequestError) as caught:
+        nodes_now(nodes, partition)
+    assert caught.value.message == f"Slurm knows no node{told}"
 
 
 def test_a_site_without_accounting_says_so_once(commands: Commands) -> None:

@@ -270,10 +270,8 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     unknown = [name for name in expand(nodes or "") if name not in found]
     where = f" in partition {partition}" if partition else ""
     if not found:
-        raise RequestError(
-            f"Slurm knows no node {compress(unknown) or ''}{where}".replace("node  in", "node in"),
-            remedy="sinfo --Node lists them",
-        )
+        named = f" {compress(unknown)}" if unknown else ""
+        raise RequestError(f"Slurm knows no node{named}{where}", remedy="sinfo --Node lists them")
     # Such as pods that are gone: the others can be had.
     return found | dict.fromkeys(unknown, f"Slurm knows no such node{where}")
 
