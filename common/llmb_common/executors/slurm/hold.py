@@ -20,7 +20,7 @@ from llmb_common.base.sessions import end_session
 from llmb_common.base.talking import Conversation, talk
 from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
-from llmb_common.executors.slurm.script import for_enroot
+from llmb_common.executors.slurm.script import for_enroot, pyxis_options
 from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.planning.scheduler import SchedulerPart
 
@@ -128,13 +128,7 @@ def _in_container(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> l
         for mount in inside.mounts:
             options += ["--mount", for_enroot(mount)]
         return ["enroot", "start", *options, inside.image, *argv]
-    options = ["--no-container-mount-home"]
-    if slurm.container_writable:
-        options.append("--container-writable")
-    options.append(f"--container-image={inside.image}")
-    if inside.mounts:
-        options.append(f"--container-mounts={','.join(inside.mounts)}")
-    return [*options, *argv]
+    return [*pyxis_options(slurm, inside.image, inside.mounts), *argv]
 
 
 @contextlib.contextmanager

@@ -171,24 +171,18 @@ def _try_on_gpus(event: str, status: str, options: str) -> list[str]:
     ]
 
 
-def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
-    """Return the options of srun, one a word and quoted for Bash, by which Pyxis runs the ranks in the plan's image.
+def pyxis_options(slurm: SlurmPlan, image: str, mounts: Sequence[str]) -> list[str]:
+    """Return the options of srun, one a word and not quoted, by which Pyxis runs a step in ``image``.
 
-    ``slurm`` is the plan's part for Slurm. The plan must have an image.
-
-    Raises:
-        RequestError: a path cannot be mounted, because it contains a comma, a colon, one of the characters that Bash
-            interprets in double quotes, or a line break
+    ``slurm`` says whether the container is writable; ``mounts`` are as ``container_mounts`` returns them for Pyxis.
     """
-    image = plan.image or ""
-    # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a
-    # read-only root, and core's helper for data indices and Triton's cache write to it.
     options = ["--no-container-mount-home"]
+    # Enroot's own default is a read-only root, and core's helper for data indices and Triton's cache write to it.
     if slurm.container_writable:
         options.append("--container-writable")
-    options.append(f"--container-image={quote(image)}")
-    options.append(f"--container-mounts={quote(','.join(container_mounts(plan, 'pyxis')))}")
-    options.append(f"--container-env={quote(','.join(_job_variables(plan)))}")
+    options.append(f"--container-image={image}")
+    if mounts:
+        options.append(f"--container-mounts={','.join(mounts)}")
     return options
 
 
@@ -279,5 +273,8 @@ class SlurmScript(JobScript):
         options += ['--output="${log//%/%%}"', "--open-mode=append"]
         lines += ["srun \\", *(f"  {option} \\" for option in options)]
         if slurm.runtime == "pyxis":
-            lines += [f"  {option} \\" for option in _pyxis_options(plan, slurm)]
+            container = pyxis_options(slurm, plan.image or "", container_mounts(plan, "pyxis"))
+            # Without it a value that the image itself sets would win over ours.
+            container.append(f"--container-env={','.join(_job_variables(plan))}")
+            lines += [f"  {quote(option)} \\" for option in container]
         return [*lines, '  bash -c "$enter" bash "$task" &' if slurm.runtime == "enroot" else '  bash -c "$task" &']
