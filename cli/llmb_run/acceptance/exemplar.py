@@ -77,9 +77,7 @@ def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
         f"# NVIDIA publishes no references for {_FACTS['scale']} GPUs: without a baseline of this site, or a stated",
         "# reference, the campaign ends NOT JUDGED. NVIDIA's own certification takes runs of NVIDIA's own recipes.",
         f"name: {name_of(gpu_type)}",
-        "health: fabric  # first, all idle nodes are measured (llmb-run health --fabric); those that fail are left out",
-        "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
-        "  - {workload: pretrain_mbridge, size: nemotronh_56b, dtype: fp8, max_steps: 20}",
+        *nodes_first("workload: pretrain_mbridge, size: nemotronh_56b, dtype: fp8"),
         "defaults:",
         f"  gpu_type: {gpu_type}",
         f"  scale: {_FACTS['scale']}",
@@ -91,6 +89,18 @@ def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
         *tests,
     ]
     return "\n".join(lines) + "\n"
+
+
+def nodes_first(test: str) -> list[str]:
+    """Return the lines of a made suite that have its nodes looked at first, by the fabric and by 20 steps of ``test``.
+
+    ``test`` is a test's YAML keys and values, separated by commas, without braces and ``max_steps``.
+    """
+    return [
+        "health: fabric  # first, all idle nodes are measured (llmb-run health --fabric); those that fail are left out",
+        "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
+        f"  - {{{test}, max_steps: 20}}",
+    ]
 
 
 def _test_keys(workload: str, precision: str) -> str:

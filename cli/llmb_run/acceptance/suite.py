@@ -174,9 +174,7 @@ def _suite_text(name: str, found: Sequence[_PublishedConfiguration]) -> str:
     lines = [
         f"# In {container}, compared with published results {against}.",
         f"name: {name}",
-        "health: fabric  # first, all idle nodes are measured (llmb-run health --fabric); those that fail are left out",
-        "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
-        f"  - {{{_test_keys(smallest)}, max_steps: 20}}",
+        *exemplar.nodes_first(_test_keys(smallest)),
         "defaults:",
         f"  gpu_type: {found[0].result.gpu}",
         "tests:",
