@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from many_runs import ROOT, make_runs
@@ -139,31 +140,35 @@ def main() -> int:
         report("grep -rc", greps, by_bare, by_grep)
         for side in sides:
             report(f"results, the first{side.name}", [side.timed(["results"], side.ended)], by_bare, by_grep)
+
+        def rows(title: str, run: Callable[[Checkout], tuple[float, float]]) -> float:
+            """Print a row for each checkout, which take turns to ``run``; the CPU time of the first."""
+            rounds = [[run(side) for side in sides] for _ in range(options.rounds)]
+            used = [
+                report(f"{title}{side.name}", list(times), by_bare, by_grep)
+                for side, times in zip(sides, zip(*rounds, strict=True), strict=True)
+            ]
+            return used[0]
+
         later = 0.0
         for title, words in COMMANDS.items():
             if words[0] == "show":
                 words = [*words, find_runs(sides[0].ended)[0].run_id]
-            rounds = [[side.timed(words, side.ended) for side in sides] for _ in range(options.rounds)]
-            for side, times in zip(sides, zip(*rounds, strict=True), strict=True):
-                cpu = report(f"{title}{side.name}", list(times), by_bare, by_grep)
-                later = cpu if title == "results, later" and side is sides[0] else later
+            cpu = rows(title, lambda side, words=words: side.timed(words, side.ended))
+            later = cpu if title == "results, later" else later
         away = Path(name) / "away"
         away.mkdir()
         (away / "sitecustomize.py").write_text(FILE_SERVER.format(seconds=options.round_trip / 1000))
-        rounds = [
-            [side.timed(["results"], side.ended, PYTHONPATH=f"{away}:{side.path}") for side in sides]
-            for _ in range(options.rounds)
-        ]
-        for side, times in zip(sides, zip(*rounds, strict=True), strict=True):
-            report(f"results from a file server{side.name}", list(times), by_bare, by_grep)
+        rows(
+            "results from a file server",
+            lambda side: side.timed(["results"], side.ended, PYTHONPATH=f"{away}:{side.path}"),
+        )
         programs = Path(name) / "bin"
         programs.mkdir()
         (programs / "squeue").write_text(SQUEUE)
         (programs / "squeue").chmod(0o755)
         path = f"{programs}:{os.environ['PATH']}"
-        rounds = [[side.timed(["jobs"], side.live, PATH=path) for side in sides] for _ in range(options.rounds)]
-        for side, times in zip(sides, zip(*rounds, strict=True), strict=True):
-            report(f"jobs, {options.live} live{side.name}", list(times), by_bare, by_grep)
+        rows(f"jobs, {options.live} live", lambda side: side.timed(["jobs"], side.live, PATH=path))
         for side in sides:
             print(f"memory of results, later{side.name}: {side.memory(['results'])}")
     return 0 if later <= LIMIT else 1
