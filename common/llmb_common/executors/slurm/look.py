@@ -371,13 +371,10 @@ def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Fi
     if is_live(job.state):
         turn = f"turn {own_turn.index + 1} of {own_turn.turns} in job {job.job_id}"
         return Finding("PENDING", turn, since=job.submitted, job_id=job.job_id, reason=turn)
-    if job.state in _CUT_SHORT:
+    # Every other end spares the runs whose turn has not come: they are submitted again.
+    if job.state not in (CANCELLED, FAILED):
         return Finding(NOT_SUBMITTED, f"job {job.job_id} ended ({job.state}) before the run's turn", since=job.ended)
     return of_job
-
-
-_CUT_SHORT = ("TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED", "OUT_OF_MEMORY")
-"""Ends of a series that are not the doing of runs whose turn has not come: they are submitted again."""
 
 
 _NOT_LAUNCHED = ("JobLaunchFailure", "RaisedSignal:53")
