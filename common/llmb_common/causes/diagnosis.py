@@ -114,18 +114,11 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     outcome = Outcome("nan", not_finite) if not_finite else outcome
     found = _diagnose(readings, outcome, places, paths.folder, ranks, signalled=events.signalled, steps=plan.max_steps)
     if found.cause is not None and not traits_of(plan.cluster_type).slurm_options:
-        remedy = _without_slurm(found.cause.remedy)
-        return msgspec.structs.replace(found, cause=msgspec.structs.replace(found.cause, remedy=remedy))
+        remedy = next((item.without_slurm for item in signatures() if item.id == found.cause.kind), None)
+        if remedy is not None:
+            cause = msgspec.structs.replace(found.cause, remedy=remedy or "read the run's log: llmb-run logs RUN")
+            return msgspec.structs.replace(found, cause=cause)
     return found
-
-
-_SLURM = re.compile(r"\b(?:sacct|sacctmgr|scontrol|sinfo|srun|sbatch)\b")
-
-
-def _without_slurm(remedy: str) -> str:
-    """Return the clauses of ``remedy`` that call no program of Slurm; where all do, to read the run's log."""
-    clauses = [clause for clause in remedy.split("; ") if not _SLURM.search(clause)]
-    return "; ".join(clauses) or "read the run's log: llmb-run logs RUN"
 
 
 def witnesses_of(record: RunRecord) -> tuple[Path, ...]:

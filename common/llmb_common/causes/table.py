@@ -47,6 +47,8 @@ class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Role = "root"
     sure: Sure = "likely"
     fault: Fault = "run"
+    without_slurm: str | None = None
+    """The remedy of a run without Slurm; empty: there is none but to read its log; None: the same as with Slurm."""
     keep_out: bool = False
     """Whether the line is about its node's own hardware, daemon or files, so that later jobs should avoid the node."""
     traits: tuple[Trait, ...] = ()
