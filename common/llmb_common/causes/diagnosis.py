@@ -226,8 +226,8 @@ def _diagnose(
         chosen = by_state
     if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
         # Where the rank that never came has said that its network failed, that is why.
-        said_why = chosen is not None and chosen.fault == "network" and chosen.rank in hang.ranks
-        chosen = chosen if said_why else hang
+        said_why = chosen is not None and chosen.fault == "network" and chosen.rank in hang.cause.ranks
+        chosen = chosen if said_why else hang.cause
     step = next((reading.step for reading in readings if reading.step is not None), None)
     last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
     # A figure that was not a number failed the run at its step, however far it went on.
@@ -242,7 +242,7 @@ def _diagnose(
             chosen = in_words_of_progress(chosen, trained=trained)
     witnesses = _witnesses(readings, places, chosen)
     suspect = None if chosen else _suspect(witnesses)
-    summary = _summary_line(chosen, suspect, outcome)
+    summary = hang.summary if hang and chosen and chosen.kind == "hang" else _summary_line(chosen, suspect, outcome)
     if trained:
         if suspect and suspect.role == "noise" and not outcome.problem and iterations_in(suspect.line.encode()):
             # The last step's own line says nothing of what came after it.
@@ -533,21 +533,17 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 def _summary_line(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
     """Return one line, without a period, that says why the run failed, with rank and node where they are known.
 
-    Such as ``WHAT (rank 3 on n12)``. Without a cause ``chosen`` it tells what the supervisor did, or begins with
-    "unknown:" and quotes ``suspect``'s line (of a killed rank it only says that it was killed), or without one what
-    ``outcome`` says.
+    Such as ``WHAT (rank 3 on n12)``; a hang has a line of its own. Without a cause ``chosen`` it tells what the
+    supervisor did, or begins with "unknown:" and quotes ``suspect``'s line (of a killed rank it only says that it was
+    killed), or without one what ``outcome`` says.
     """
     if chosen is not None:
-        names_rank = chosen.rank is not None and chosen.kind != "hang"
         more = len(chosen.ranks) - 1
-        where = [f"rank {chosen.rank}"] if names_rank else []
+        where = [f"rank {chosen.rank}"] if chosen.rank is not None else []
         where += [f"on {chosen.node}"] if chosen.node else []
         where += [f"to {chosen.peer}"] if chosen.peer else []
-        if names_rank and more > 0:
+        if chosen.rank is not None and more > 0:
             where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"]
-        if chosen.kind == "hang" and where:  # no second pair of brackets
-            verb = " wrote no " if " wrote no " in chosen.what else " never came "
-            return chosen.what.replace(verb, f" {' '.join(where)}{verb}", 1)
         return f"{chosen.what} ({' '.join(where)})" if where else chosen.what
     # A job that hung was ended by its own supervisor: whoever was killed then is no riddle.
     if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):

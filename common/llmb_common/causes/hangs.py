@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmb_common.base.files import read_plain
 from llmb_common.base.printable import counted, first_few
@@ -338,10 +338,18 @@ def outlier_ranks(ranks: Sequence[RankFile], waiting: Container[int] = ()) -> tu
     return None
 
 
+class Hang(NamedTuple):
+    """Why a job hung, and the line that says so in its summary. ``find_stuck`` makes it."""
+
+    cause: Cause
+    summary: str
+    """The cause's ``what``, which names the ranks, with their one node behind them where it is known."""
+
+
 def find_stuck(
     run_folder: Path | None, ranks: Sequence[RankFile], readings: Iterable[Reading], places: Places
-) -> Cause | None:
-    """Return the cause of a hang, the ranks that never came to where the others wait; None where nothing tells which.
+) -> Hang | None:
+    """Return why a job hung, the ranks that never came to where the others wait; None where nothing tells which.
 
     ``places`` tells the number of ranks, and on which node each ran. The stacks of ``ranks`` (as ``read_ranks``
     returns them) tell where they stood; the flight recorders' dumps in the folder ``flight`` of ``run_folder`` (None:
@@ -357,23 +365,23 @@ def find_stuck(
     missing = (reading.waits.missing(places.world) for reading in readings)
     printed = next((found for found in missing if found is not None), None)
     if recorded and stacks and (set(stacks[0].ranks) - silent) & set(recorded.ranks):
-        return _hang_cause(recorded, stacks[1], "certain", places)
+        return _hang_of(recorded, stacks[1], "certain", places)
     if stacks and stacks[1] and stacks[0].how == "its stack":
-        return _hang_cause(stacks[0], stacks[1], "likely", places)
+        return _hang_of(stacks[0], stacks[1], "likely", places)
     for found in (recorded, printed, stacks[0] if stacks else None):
         if found:
-            return _hang_cause(found, "", "likely", places, wrote_nothing=silent.issuperset(found.ranks))
+            return _hang_of(found, "", "likely", places, wrote_nothing=silent.issuperset(found.ranks))
     return None
 
 
-def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places, *, wrote_nothing: bool = False) -> Cause:
-    """Return the cause of a hang whose ranks ``found``, at least one, never came.
+def _hang_of(found: Missing, stood: str, sure: Sure, places: Places, *, wrote_nothing: bool = False) -> Hang:
+    """Return why a job hung whose ranks ``found``, at least one, never came.
 
     ``stood`` is where the first of them stood, by its stack; empty: not known. ``wrote_nothing``: none of them left a
-    stack or a dump, though others did. It is the run's fault. Its ``rank`` is the first, its ``ranks`` the first 64 of
-    them, its texts cut to 500 characters. It names a node where all these ranks are known to be on one, and speaks
-    against that node (``keep_out``) only where there are several ranks and ``sure`` is not ``possible``. ``places``
-    tells on which nodes the ranks ran.
+    stack or a dump, though others did. The cause is the run's fault. Its ``rank`` is the first, its ``ranks`` the first
+    64 of them, its texts cut to 500 characters. It names a node where all these ranks are known to be on one, and
+    speaks against that node (``keep_out``) only where there are several ranks and ``sure`` is not ``possible``.
+    ``places`` tells on which nodes the ranks ran.
     """
     first = found.ranks[0]
     hosts = {places.host_of(rank) for rank in found.ranks}
@@ -381,16 +389,18 @@ def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places, *, wrote
     several = f"{counted(len(found.ranks), 'rank')} ({first_few(found.ranks, 6)})"
     ranks_text = f"rank {first}" if len(found.ranks) == 1 else several
     stands = f"; it stood in {stood}" if stood else ""
-    what = f"{ranks_text} never came to {found.where}{stands}"
+    did = f" never came to {found.where}{stands}"
     cause = f"The others waited for it: {found.how}."
     look = f"its stack in {FOLDER}/{first}.txt"
     if wrote_nothing:
-        what = f"{ranks_text} wrote no stack and no collectives"
+        did = " wrote no stack and no collectives"
         cause = f"It was stopped or swapped out, or its node is gone. The others waited in {found.where}."
         look = f"its process (the pid is in {FOLDER}/{first}.txt)"
-    return Cause(
+    did = did[: 500 - len(ranks_text)]
+    on_node = f" on {node}" if node else ""
+    hang = Cause(
         kind="hang",
-        what=what[:500],
+        what=ranks_text + did,
         fault="run",
         sure=sure,
         cause=cause[:500],
@@ -400,3 +410,4 @@ def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places, *, wrote
         node=node,
         keep_out=node is not None and len(found.ranks) > 1 and sure != "possible",
     )
+    return Hang(hang, ranks_text + on_node + did)
