@@ -371,7 +371,7 @@ def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Fi
     if is_live(job.state):
         turn = f"turn {own_turn.index + 1} of {own_turn.turns} in job {job.job_id}"
         return Finding("PENDING", turn, since=job.submitted, job_id=job.job_id, reason=turn)
-    # Every other end spares the runs whose turn has not come: they are submitted again.
+    # A job that failed or was cancelled speaks for all its runs; any other end only cut the series short.
     if job.state not in (CANCELLED, FAILED):
         return Finding(NOT_SUBMITTED, f"job {job.job_id} ended ({job.state}) before the run's turn", since=job.ended)
     return of_job
