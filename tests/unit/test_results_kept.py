@@ -303,6 +303,12 @@ def test_of_many_runs_only_those_that_are_shown_have_their_records_read(cli: Cli
     records.clear()
     assert cli("results", "--group").out == cli("results", "--group").out
     assert len(set(records)) <= 2
+    records.clear()
+    cli("results", "--scaling")
+    assert len(set(records)) <= 2
+    records.clear()
+    cli("results", "--history")
+    assert set(records) == {record.paths.name for record in made}, "what changed between runs is in their records"
 
 
 def test_another_log_beside_a_runs_own_is_seen_each_time(cli: Cli) -> None:

@@ -36,7 +36,7 @@ from llmb_run.reporting.steps import StepColumns, steps_of
 from llmb_run.results.groups import GROUP, Board, Group, group_runs, rank_groups, ranking_as_dict
 from llmb_run.results.listing import next_step
 from llmb_run.results.run_columns import RUN, as_dict
-from llmb_run.results.series import SCALING, history_view, scales_of, scaling_of
+from llmb_run.results.series import SCALING, history_view, scales_of, scaling_lines
 from llmb_run.results.summary import excluded_of
 
 MOST_POINTS = 30_000
@@ -258,7 +258,7 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
     sweeps = _shown_sweeps(boards, choice)
     references = reference_lines(found)
     _release_memory(found)
-    lines = scaling_of(((run.plan, run.run) for run in seen), workspace)
+    lines = scaling_lines(found, workspace)
     scales = [[columns.as_dict(SCALING, row) for row in scales_of(line)] for line in lines[:_MOST_LINES]]
     every = _histories(seen)
     drawn = shown_histories(every)

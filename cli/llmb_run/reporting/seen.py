@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmb_common.base.files import user_name
 from llmb_common.base.printable import printable
-from llmb_common.measured.run import MeasuredRun, explain
+from llmb_common.measured.run import MeasuredRun, explain, recorded
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import title_of
 from llmb_common.results.history import Observed, history_facts
@@ -113,11 +113,7 @@ def seen_runs(found: Sequence[MeasuredRun]) -> list[SeenRun]:
     for start in range(0, len(found), _AT_ONCE):
         some = found[start : start + _AT_ONCE]
         explain(some)
-        for item in some:
-            record = item.record
-            if record is not None:
-                seen.append(_as_seen_run(item, record, words))
-            item.forget()
+        seen += [_as_seen_run(run, record, words) for run, record in recorded(some)]
     return seen
 
 

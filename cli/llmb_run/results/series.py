@@ -10,7 +10,7 @@ from itertools import chain
 import msgspec
 
 from llmb_common.base.printable import counted, first_few, percent, printable
-from llmb_common.measured.run import MeasuredRun
+from llmb_common.measured.run import MeasuredRun, recorded
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, History, Shift, histories, observed
@@ -18,6 +18,7 @@ from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, attribute_at, minus_one
+from llmb_run.results.groups import record_of
 
 _LONGEST_VALUE = 40
 
@@ -27,33 +28,26 @@ def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[Sc
 
     Jobs of one kind differ in scale, layout and batch size alone; of one kind there may be weak lines (the same
     batch for each GPU) and then strong ones (the same whole batch). Kinds are in the order of their first runs.
-    Empty where no kind of job ran at two numbers of GPUs. Logs that LLMB did not write, and runs whose recipe is
-    gone, are left out. ``workspace`` knows the recipes.
+    Empty where no kind of job ran at two numbers of GPUs. Left out are logs that LLMB did not write, runs without a
+    step time that counts, and those whose recipe is gone. ``workspace`` knows the recipes. Of repeats, the record of
+    the first is read.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
         RecipeError: a file of a run's recipe cannot be read
-        RecordError: the record of a run is gone, or cannot be read
+        RecordError: such a record is gone, or cannot be read
     """
-    return scaling_of(((item.record.plan, item) for item in found if item.record), workspace)
-
-
-def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace) -> list[ScalingLine]:
-    """Return the same lines as ``scaling_lines``, from pairs of a plan and its run.
-
-    Runs without a step time that counts are left out, and those whose recipe is gone. Kinds of job are in the order
-    of their first runs; ``workspace`` knows the recipes. Empty: no kind ran at two scales.
-
-    Raises:
-        ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
-        RecipeError: a file of a run's recipe cannot be read
-        RecordError: the record of a run is gone, or cannot be read
-    """
+    plans: dict[str, JobPlan] = {}
     scaled = []
-    for plan, item in runs:
-        if item.good and item.judge.recipe(item):
-            recipe, scatter = workspace.workload(plan.workload).recipe, item.past.scatter(item.configuration)
-            scaled.append(ScaledRun(plan, recipe, item.software, item.good.seconds, item.good, scatter))
+    for run in found:
+        if run.good is None or run.judge.recipe(run) is None:
+            continue
+        if run.configuration not in plans:
+            plans[run.configuration] = record_of(run).plan
+        plan = plans[run.configuration]
+        recipe = workspace.workload(plan.workload).recipe
+        scatter = run.past.scatter(run.configuration)
+        scaled.append(ScaledRun(plan, recipe, run.software, run.good.seconds, run.good, scatter))
     return scaling(scaled)
 
 
@@ -61,14 +55,15 @@ def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> li
     """Return the history of each configuration, by the successful runs that LLMB recorded; other runs are left out.
 
     Histories are in the order of their first runs in ``found``, each with a run or more, the oldest first. Empty where
-    there are none. ``rate``: how often a history without a change of speed may be said to have one, as a share.
+    there are none. Each run drops what it holds in memory and can read again. ``rate``: how often a history without a
+    change of speed may be said to have one, as a share.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     past = next((item.past for item in found), PastRuns())
-    runs = (observed(item.record, item.good) for item in found if item.record and item.good)
+    runs = (observed(record, run.good) for run, record in recorded(found) if run.good)
     return histories(runs, rate, past.scatter)
 
 

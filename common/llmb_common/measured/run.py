@@ -13,6 +13,7 @@ import msgspec
 
 from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.base.notices import notice
+from llmb_common.base.overlap import overlapped
 from llmb_common.base.printable import percent, signed_percent
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.kept import LogSummary, diagnoses, timing_of
@@ -629,6 +630,36 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
     for run in unknown:
         # As ``cached_property`` keeps it: the fields of a frozen dataclass cannot be set.
         run.__dict__["why"] = found.get(run.run_id)
+
+
+def recorded(runs: Sequence[MeasuredRun]) -> Iterator[tuple[MeasuredRun, RunRecord]]:
+    """Yield (run, record) of those of ``runs`` that LLMB made, in order; then each drops what it can read again.
+
+    That is because there may be thousands. Some records are read before their turn, and several at a time where the
+    file system is slow.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+    """
+    made = [run for run in runs if run.row is not None]
+    for run, record in zip(made, overlapped(_read_record, made), strict=True):
+        # As ``cached_property`` keeps it: the fields of a frozen dataclass cannot be set.
+        run.__dict__["record"] = record
+        yield run, record
+        run.forget()
+
+
+def _read_record(run: MeasuredRun) -> RunRecord:
+    """Return the record of ``run``, which LLMB made, as it holds it or read now; the run does not keep it.
+
+    Unlike the property ``record``, of which before Python 3.12 only one is found at a time, in whichever thread.
+
+    Raises:
+        RecordError: the record is gone, or cannot be read
+    """
+    assert run.row is not None
+    held: RunRecord | None = run.__dict__.get("record") or run.known
+    return held or load_record(run.row.folder)
 
 
 def timed(runs: Iterable[MeasuredRun]) -> Iterator[tuple[str, tuple[str, ...], StepTime]]:
