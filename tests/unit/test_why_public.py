@@ -209,6 +209,19 @@ def test_a_job_that_trained_every_step_does_not_need_more_time(tmp_path: Path) -
     assert remedies == [True, False]
 
 
+def test_what_nccl_says_of_sizes_counts_though_it_hedges(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(
+        "gpu-3:42:61 [0] transport/net_socket.cc:493 NCCL WARN NET/Socket : peer 10.0.2.11<45012> message truncated : "
+        "receiving 524288 bytes instead of 65536. If you believe your socket network is in healthy state, there may be "
+        "a mismatch in collective sizes or environment settings (e.g. NCCL_PROTO, NCCL_ALGO) between ranks\n"
+        "srun: error: gpu-3: task 8: Exited with exit code 1\n"
+    )
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank, cause.node, cause.keep_out) == ("sizes-differ", 8, "gpu-3", False)
+
+
 def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
     assert diagnose_logs([CASES / "w14_cudagraph_eval.out"]).trained
     assert not diagnose_logs([CASES / "gpfs_stale.log"]).trained
@@ -268,6 +281,8 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("ucp_mm.c:76 UCX  ERROR failed to register address 0x302000000 on md[5]: Input/output error", "error"),
         ("[c10d] getpeername failed, error Transport endpoint is not connected", None),
         ("cat: /lustre/UCX/tokens.idx: Input/output error", "file-system"),
+        ("NCCL WARN NET/IB : req 0/1 collective mismatch error, local size 4964 remote size 65", "sizes-differ"),
+        ("[gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 53 vs 51", "sizes-differ"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
