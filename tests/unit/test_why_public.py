@@ -281,6 +281,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("ucp_mm.c:76 UCX  ERROR failed to register address 0x302000000 on md[5]: Input/output error", "error"),
         ("[c10d] getpeername failed, error Transport endpoint is not connected", None),
         ("cat: /lustre/UCX/tokens.idx: Input/output error", "file-system"),
+        ("ib_mlx5_log.c:177 UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)", "ib-retry"),
         ("NCCL WARN NET/IB : req 0/1 collective mismatch error, local size 4964 remote size 65", "sizes-differ"),
         ("[gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 53 vs 51", "sizes-differ"),
     ],
