@@ -284,6 +284,11 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation cannot be performed'", "nvls"),
         ("transport/nvls.cc:165 NCCL WARN Cuda failure 'invalid argument'", "nvls"),
         ("transport/nvls.cc:165 NCCL WARN Cuda failure 2 'out of memory'", "nccl-memory"),
+        (
+            "RuntimeError: CUDA error: the remote procedural call between the MPS server and the MPS client failed",
+            "mps",
+        ),
+        ("The MPS server for user 1000 is up, its log is /tmp/error.log", None),
         ("ib_mlx5_log.c:177 UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)", "ib-retry"),
         ("NCCL WARN NET/IB : req 0/1 collective mismatch error, local size 4964 remote size 65", "sizes-differ"),
         ("[gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 53 vs 51", "sizes-differ"),
