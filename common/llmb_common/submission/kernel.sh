@@ -14,6 +14,7 @@ mce: .*(?:[Uu]ncorrected|[Ff]atal|context corrupt)
 AER: (?!.*Non-?Fatal).*(?:Fatal|Uncorrect)
 mlx5_core.*(?:health compromised|severity\([0-3]\)|firmware internal error)
 mlx5_core.*(?:health recovery failed|insufficient power)
+mlx5_core.*(?:Fatal error \d+ detected|timeout\. Will cause a leak of a command resource)
 mlx5_core \S+ \w+: Link down
 \b(?:ib|mlx5_(?!core)|ens|enp|eth)\w*[:,]? .*[Ll]ost carrier
 (?:soft|hard) (?i:lockup)

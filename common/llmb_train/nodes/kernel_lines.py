@@ -12,6 +12,7 @@ PATTERNS = (
     "AER: (?!.*Non-?Fatal).*(?:Fatal|Uncorrect)",
     r"mlx5_core.*(?:health compromised|severity\([0-3]\)|firmware internal error)",
     "mlx5_core.*(?:health recovery failed|insufficient power)",
+    r"mlx5_core.*(?:Fatal error \d+ detected|timeout\. Will cause a leak of a command resource)",
     r"mlx5_core \S+ \w+: Link down",
     r"\b(?:ib|mlx5_(?!core)|ens|enp|eth)\w*[:,]? .*[Ll]ost carrier",
     "(?:soft|hard) (?i:lockup)",
