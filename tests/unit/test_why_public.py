@@ -49,6 +49,8 @@ FOUND = {
     "ib_watchdog.out": ("ib-retry", 391, "gpu-204"),
     "triton_noexec.out": ("noexec", 2, "gpu01"),
     "ptxas_missing.out": ("compiler", 9, "s1"),
+    "shm_apart.out": ("shared-memory-apart", 1, "gpu-31"),
+    "ucx_register.out": ("rdma-setup", 5, "dgx5"),
 }
 """File -> kind, rank and node of the cause."""
 
