@@ -304,6 +304,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("RuntimeError: CUDA error: invalid device ordinal", "no-gpu"),
         ("Assertion failed: /m/DeepEP/kernels/x.cu:259, condition: num_recv_tokens != 0", "device-assert"),
         ("CUDA error: peer access is not supported between these two devices", "peer-access"),
+        ("ib_mlx5dv_md.c:115  UCX  DEBUG mlx5_1: mlx5dv_devx_obj_create(MKEY) failed: Remote I/O error", "advice"),
         ("ib_mlx5_log.c:177 UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)", "ib-retry"),
         ("NCCL WARN NET/IB : req 0/1 collective mismatch error, local size 4964 remote size 65", "sizes-differ"),
         ("[gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 53 vs 51", "sizes-differ"),
