@@ -410,6 +410,12 @@ def test_prefixes_are_taken_off_in_any_order() -> None:
     assert parse_line(" 3: gpu12:4711:4735 [3] NCCL WARN x")[:5] == ("NCCL WARN x", 3, None, "gpu12", 3)
     assert parse_line("12: 2026-11-22 10:05:22 ValueError: x").time == "2026-11-22 10:05:22"
     assert parse_line("python3: can't open file '/x.py'").host is None
+    assert parse_line("[rank3]: urllib3.exceptions.ProtocolError: x")[:4] == (
+        "urllib3.exceptions.ProtocolError: x",
+        3,
+        None,
+        None,
+    )
     assert location_of("srun: error: gpu1: tasks 0-2,5: Killed")[:2] == ((0, 1, 2, 5), "gpu1")
     assert location_of("[PG ID 5 PG GUID 35(TENSOR) Rank 1] Process group watchdog").ranks == (), "the rank in a group"
     assert {short_bus(bus) for bus in ("00000000:5D:00.0", "0000:5d:00", "5d000", "NaN")} == {"5d:00", "NaN"}

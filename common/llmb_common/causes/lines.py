@@ -63,6 +63,7 @@ _PREFIXES = tuple(
 )
 _NO_HOSTS = re.compile(
     r"(?:python|bash|sh|srun|enroot|nccl|cuda|lib|torch|triton|nvidia|epoch|step|iter\w*|layer|stage|expert|thread|phase)[-\d.]*\b|.*\.(?:py|so|cu|cc|cpp|h|sh)\b"
+    r"|.*\.[A-Z]\w*(?:Error|Exception|Timeout)$"
 )
 _MOST_PREFIXES = 6
 
