@@ -308,6 +308,10 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("ib_mlx5_log.c:177 UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)", "ib-retry"),
         ("NCCL WARN NET/IB : req 0/1 collective mismatch error, local size 4964 remote size 65", "sizes-differ"),
         ("[gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 53 vs 51", "sizes-differ"),
+        ("OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavailable", "process-limit"),
+        ("what():  Resource temporarily unavailable", "process-limit"),
+        ("OMP: Error #34: System unable to allocate necessary resources for OMP thread:", "process-limit"),
+        ("OSError: [Errno 28] inotify watch limit reached", "process-limit"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
