@@ -312,6 +312,17 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("what():  Resource temporarily unavailable", "process-limit"),
         ("OMP: Error #34: System unable to allocate necessary resources for OMP thread:", "process-limit"),
         ("OSError: [Errno 28] inotify watch limit reached", "process-limit"),
+        (
+            "BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11, error message = 'x')",
+            "file-lock",
+        ),
+        ("NotImplementedError: FileSystem does not appear to support flock; use SoftFileLock instead", "file-lock"),
+        (
+            "ValueError: Failed to load configuration from o/m: The file lock '/r/x.lock' could not be acquired.",
+            "file-lock",
+        ),
+        ("RuntimeError: could not acquire lock on /home/u/.cache/x.lock", "file-lock"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "process-limit"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
