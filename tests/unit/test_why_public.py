@@ -323,6 +323,14 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ),
         ("RuntimeError: could not acquire lock on /home/u/.cache/x.lock", "file-lock"),
         ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "process-limit"),
+        (
+            "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp']",
+            "temporary-folder",
+        ),
+        (
+            "RuntimeError: torch_shm_manager at 'x': could not generate a random directory for manager socket",
+            "temporary-folder",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
