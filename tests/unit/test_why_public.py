@@ -331,6 +331,9 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "RuntimeError: torch_shm_manager at 'x': could not generate a random directory for manager socket",
             "temporary-folder",
         ),
+        ("KeyError: 'getpwuid(): uid not found: 28788'", "user-unknown"),
+        ("OSError: No username set in the environment", "user-unknown"),
+        ("srun: error: Task launch for StepId=915.0 failed on node e7: User not found on host", "user-unknown"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
