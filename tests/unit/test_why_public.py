@@ -154,6 +154,7 @@ HARMLESS = (
     "slurmstepd: error: task_p_post_term: rmdir(/sys/fs/cgroup/cpuset/slurm7/slurm7.1_0) failed Device busy",
     "slurmstepd: error: Unable to send job complete message: Unable to contact slurm controller (connect failure)",
     "slurmstepd: error: acct_gather_filesystem/lustre: _read_lustre_counters: can't find Lustre stats",
+    "fatal: unable to access 'https://github.com/x/': SSL certificate problem: unable to get local issuer certificate",
     "fatal: detected dubious ownership in repository at '/opt/Megatron-Bridge'",
     "E0000 00:00:17 4711 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register factory",
     "ERROR: ld.so: object '/l.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.",
@@ -334,6 +335,12 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("KeyError: 'getpwuid(): uid not found: 28788'", "user-unknown"),
         ("OSError: No username set in the environment", "user-unknown"),
         ("srun: error: Task launch for StepId=915.0 failed on node e7: User not found on host", "user-unknown"),
+        (
+            "requests.exceptions.SSLError: (host='huggingface.co', '[SSL: CERTIFICATE_VERIFY_FAILED] not yet valid')",
+            "certificate",
+        ),
+        ("slurmstepd: error: pyxis:     curl: (60) SSL certificate problem: unable to get local issuer", "certificate"),
+        ("wandb: ERROR certificate verify failed: self-signed certificate in certificate chain", "advice"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
