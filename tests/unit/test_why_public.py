@@ -341,6 +341,18 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ),
         ("slurmstepd: error: pyxis:     curl: (60) SSL certificate problem: unable to get local issuer", "certificate"),
         ("wandb: ERROR certificate verify failed: self-signed certificate in certificate chain", "advice"),
+        (
+            "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'x by peer'))",
+            "server",
+        ),
+        (
+            "urllib3.exceptions.ProtocolError: ('Connection broken: IncompleteRead(1 bytes read)', Broken pipe)",
+            "server",
+        ),
+        (
+            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co'): Max retries exceeded",
+            "hub",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
