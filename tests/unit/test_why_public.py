@@ -353,6 +353,15 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co'): Max retries exceeded",
             "hub",
         ),
+        (
+            "srun: error: Unable to allocate resources: Unable to contact slurm controller (connect failure)",
+            "controller",
+        ),
+        ("sbatch: error: Batch job submission failed: I/O error writing script/environment to file", "controller"),
+        ("srun: error: Unable to create step for job 57: Error generating job credential", "controller"),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", "rejected"),
+        ("srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 4410", "job-unknown"),
+        ("srun: error: Unable to confirm allocation for job 4410: Invalid job id specified", "job-unknown"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
