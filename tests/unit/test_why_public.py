@@ -362,6 +362,16 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("sbatch: error: Batch job submission failed: Invalid qos specification", "rejected"),
         ("srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 4410", "job-unknown"),
         ("srun: error: Unable to confirm allocation for job 4410: Invalid job id specified", "job-unknown"),
+        (
+            "Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding",
+            "mixed-libraries",
+        ),
+        ("Fatal Python error: init_sys_streams: can't initialize sys standard streams", "error"),
+        ("Fatal Python error: deallocating None", "segfault"),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library",
+            "mixed-libraries",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
