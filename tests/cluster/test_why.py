@@ -42,7 +42,7 @@ KINDS = {
     "damaged_checkpoint": "checkpoint-damaged",
     "empty_checkpoint": "checkpoint-damaged",
     "short_data": "data",
-    "bad_data": "data",
+    "bad_data": "garbled",
     "unknown_argument": "arguments",
     "wrong_layout": "layout",
     "missing_library": "library-missing",

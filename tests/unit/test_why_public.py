@@ -372,6 +372,9 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a stub library",
             "mixed-libraries",
         ),
+        ("UnicodeEncodeError: 'ascii' codec can't encode character in position 5: ordinal not in range(128)", "locale"),
+        ("UnicodeDecodeError: 'utf-8' codec can't decode byte 0x80 in position 0: invalid start byte", "garbled"),
+        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "garbled"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
