@@ -375,6 +375,8 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("UnicodeEncodeError: 'ascii' codec can't encode character in position 5: ordinal not in range(128)", "locale"),
         ("UnicodeDecodeError: 'utf-8' codec can't decode byte 0x80 in position 0: invalid start byte", "garbled"),
         ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "garbled"),
+        ("Unable to load any of {libcudnn_graph.so.9.1.0, libcudnn_graph.so.9, libcudnn_graph.so}", "library-missing"),
+        ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "compiler"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
