@@ -393,3 +393,15 @@ def test_an_address_is_unreachable_only_before_the_first_step(tmp_path: Path, st
     refused = "[rank5]: socketPollConnect: connect to 10.9.0.4<42307> returned Connection timed out, exceeded error\n"
     log.write_text("".join(map(iteration.format, range(1, steps + 1))) + refused)
     assert diagnose_logs([log]).kind == kind
+
+
+def test_munge_that_fails_after_the_first_step_is_no_cause(tmp_path: Path) -> None:
+    """Ranks need it only to start: a node that goes down takes it along."""
+    log = tmp_path / "log.out"
+    iteration = " [2026-04-21 15:41:34] iteration {:8d}/      50 | elapsed time per iteration (ms): 1735.8 |\n"
+    munge = 'slurmstepd: error: Munge encode failed: Failed to access "/run/munge/m.2": No such file or directory\n'
+    failed = "slurmstepd: error: *** JOB 162 ON c0 CANCELLED AT 2026-04-21T17:01:43 DUE TO NODE FAILURE ***\n"
+    log.write_text(munge + failed)
+    before = diagnose_logs([log]).kind
+    log.write_text("".join(map(iteration.format, range(1, 4))) + munge + failed)
+    assert (before, diagnose_logs([log]).kind) == ("munge", "node-failed")
