@@ -154,6 +154,7 @@ HARMLESS = (
     "slurmstepd: error: task_p_post_term: rmdir(/sys/fs/cgroup/cpuset/slurm7/slurm7.1_0) failed Device busy",
     "slurmstepd: error: Unable to send job complete message: Unable to contact slurm controller (connect failure)",
     "slurmstepd: error: acct_gather_filesystem/lustre: _read_lustre_counters: can't find Lustre stats",
+    "slurmstepd-ib-7: error: task/cgroup: task[0] unable to set taskset '0x0'",
     "fatal: unable to access 'https://github.com/x/': SSL certificate problem: unable to get local issuer certificate",
     "fatal: detected dubious ownership in repository at '/opt/Megatron-Bridge'",
     "E0000 00:00:17 4711 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register factory",
@@ -377,6 +378,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "garbled"),
         ("Unable to load any of {libcudnn_graph.so.9.1.0, libcudnn_graph.so.9, libcudnn_graph.so}", "library-missing"),
         ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "compiler"),
+        ('    raise JSONDecodeError("Extra data", s, end)', "advice"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
