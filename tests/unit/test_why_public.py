@@ -407,3 +407,14 @@ def test_munge_that_fails_after_the_first_step_is_no_cause(tmp_path: Path) -> No
     before = diagnose_logs([log]).kind
     log.write_text("".join(map(iteration.format, range(1, 4))) + munge + failed)
     assert (before, diagnose_logs([log]).kind) == ("munge", "node-failed")
+
+
+def test_a_cache_that_is_on_the_nodes_own_disk_is_to_be_split_by_rank(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(
+        "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/torchinductor_u/4/x.cubin.tmp.pid_9'\n"
+    )
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert cause.kind == "jit-cache"
+    assert "one for each rank" in cause.remedy
