@@ -379,6 +379,14 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("Unable to load any of {libcudnn_graph.so.9.1.0, libcudnn_graph.so.9, libcudnn_graph.so}", "library-missing"),
         ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "compiler"),
         ('    raise JSONDecodeError("Extra data", s, end)', "advice"),
+        (
+            "RuntimeError: unable to open shared memory object </torch_1_9> in x mode: Too many open files (24)",
+            "process-limit",
+        ),
+        (
+            "RuntimeError: unable to open shared memory object </torch_1_9> in x mode: No space left (28)",
+            "shared-memory",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
