@@ -387,6 +387,10 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "RuntimeError: unable to open shared memory object </torch_1_9> in x mode: No space left (28)",
             "shared-memory",
         ),
+        (
+            "Could not load library l.so. Error: x, version 8 not defined in file l.so.8 with link time reference",
+            "mixed-libraries",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
