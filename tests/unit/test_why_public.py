@@ -391,6 +391,12 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "Could not load library l.so. Error: x, version 8 not defined in file l.so.8 with link time reference",
             "mixed-libraries",
         ),
+        ("[ERROR] Failed to mount: /home/f/ubuntu.sqsh", "container"),
+        ("slurmstepd: error: pyxis:     mount: drop permissions failed.", "container"),
+        (
+            "slurmstepd: error: pyxis:     enroot-mount: failed to mount: /data at /e/pyxis_1/data: Permission denied",
+            "mount",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
