@@ -397,6 +397,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "slurmstepd: error: pyxis:     enroot-mount: failed to mount: /data at /e/pyxis_1/data: Permission denied",
             "mount",
         ),
+        ("RuntimeError: Parent directory /lustre/ckpt/iter_0000010 does not exist.", "file-missing"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
