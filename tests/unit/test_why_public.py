@@ -398,6 +398,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "mount",
         ),
         ("RuntimeError: Parent directory /lustre/ckpt/iter_0000010 does not exist.", "file-missing"),
+        ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456", "compiler"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
@@ -437,3 +438,15 @@ def test_a_cache_that_is_on_the_nodes_own_disk_is_to_be_split_by_rank(tmp_path: 
     assert cause is not None
     assert cause.kind == "jit-cache"
     assert "one for each rank" in cause.remedy
+SHARED = "No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 264192 Hardware limit:232448"
+
+
+def test_a_kernel_without_enough_shared_memory_is_no_lack_of_memory(tmp_path: Path) -> None:
+    """Nor is it one that is tried and left out, which TorchInductor prints while it chooses among kernels."""
+    raised = OOM.replace("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "{}")
+    log = tmp_path / "log.out"
+    log.write_text(raised.format(f"torch._inductor.exc.InductorError: RuntimeError: {SHARED}"))
+    assert diagnose_logs([log]).kind == "compiler"
+    tried = f"E0512 11:00:01.1 811 torch/_inductor/select_algorithm.py:1905] [2/0] {SHARED}\n"
+    log.write_text(tried + raised.format("ValueError: q"))
+    assert diagnose_logs([log]).kind == "exception"
