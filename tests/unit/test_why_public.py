@@ -450,3 +450,17 @@ def test_a_kernel_without_enough_shared_memory_is_no_lack_of_memory(tmp_path: Pa
     tried = f"E0512 11:00:01.1 811 torch/_inductor/select_algorithm.py:1905] [2/0] {SHARED}\n"
     log.write_text(tried + raised.format("ValueError: q"))
     assert diagnose_logs([log]).kind == "exception"
+
+
+@pytest.mark.parametrize("size", ["more than 1EB memory", "17179869184.00 GiB"])
+def test_an_impossible_size_after_a_timeout_is_no_lack_of_memory(tmp_path: Path, size: str) -> None:
+    """It was received in the collective that failed."""
+    timed_out = (
+        "[rank3]:[E421 14:29:05.2 ProcessGroupNCCL.cpp:682] [Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=388, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=600000)\n"
+    )
+    log = tmp_path / "log.out"
+    log.write_text(OOM.replace("2.00 GiB", size))
+    alone = diagnose_logs([log]).kind
+    log.write_text(timed_out + OOM.replace("2.00 GiB", size))
+    assert (alone, diagnose_logs([log]).kind) == ("absurd-size", "unknown")
