@@ -399,6 +399,13 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ),
         ("RuntimeError: Parent directory /lustre/ckpt/iter_0000010 does not exist.", "file-missing"),
         ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456", "compiler"),
+        (
+            "CUDA error: operation would make the legacy stream depend on a capturing blocking stream",
+            "capture-forbidden",
+        ),
+        ("cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing", "capture-forbidden"),
+        ("RuntimeError: CUDA error: operation failed due to a previous error during capture", "capture"),
+        ("CUDA error: cudaErrorStreamCaptureInvalidated", "capture"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
@@ -464,3 +471,18 @@ def test_an_impossible_size_after_a_timeout_is_no_lack_of_memory(tmp_path: Path,
     alone = diagnose_logs([log]).kind
     log.write_text(timed_out + OOM.replace("2.00 GiB", size))
     assert (alone, diagnose_logs([log]).kind) == ("absurd-size", "unknown")
+
+
+def test_what_a_capture_does_not_permit_is_no_fault_of_the_gpu(tmp_path: Path) -> None:
+    """The watchdog says it, too, of a capture that it has disturbed."""
+    log = tmp_path / "log.out"
+    log.write_text(
+        "[rank0]:[E512 11:02:44.1 ProcessGroupNCCL.cpp:2057] [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group"
+        " watchdog thread terminated with exception: CUDA error: operation not permitted when stream is capturing\n"
+        "[rank0]: RuntimeError: CUDA error: operation failed due to a previous error during capture\n"
+        "srun: error: n1: task 0: Aborted (core dumped)\n"
+    )
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank, cause.keep_out) == ("capture-forbidden", 0, False)
+    assert "Xid" not in cause.remedy
