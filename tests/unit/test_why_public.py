@@ -159,6 +159,8 @@ HARMLESS = (
     "fatal: detected dubious ownership in repository at '/opt/Megatron-Bridge'",
     "E0000 00:00:17 4711 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register factory",
     "ERROR: ld.so: object '/l.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.",
+    "UserWarning: Plan failed with a cudnnException: cudnnFinalize Failed cudnn_status: CUDNN_STATUS_NOT_SUPPORTED",
+    "DEBUG:DotProductAttention:Disabling FusedAttention as no backend supports the provided input",
     "ERROR 07-31 22:10:35 [config.py:29] Please make sure your triton is compatible. No module named 'triton_kernels'",
 )
 
@@ -245,7 +247,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("FATAL ERROR: Can't find a valid SQUASHFS superblock on x.sqsh", "image-damaged"),
         ("RuntimeError: NVIDIA B300 with CUDA capability sm_103 is not compatible with the current", "gpu-unsupported"),
         ("ptxas fatal   : Value 'sm_103a' is not defined for option 'gpu-name'", "gpu-unsupported"),
-        ("ValueError: No dot product attention support for the provided inputs!", "gpu-unsupported"),
+        ("ValueError: No dot product attention support for the provided inputs!", "no-kernel"),
         ("ImportError: cannot import name 'x' from 'numpy' (/usr/lib/numpy/__init__.py)", "missing-module"),
         ("ImportError: cannot import name 'x' from 'megatron.core' (/opt/megatron)", "releases-mixed"),
         ('slurmstepd: error: Warning: SPANK plugin "pyxis" option "container-image" not found', "spank-missing"),
@@ -406,6 +408,10 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing", "capture-forbidden"),
         ("RuntimeError: CUDA error: operation failed due to a previous error during capture", "capture"),
         ("CUDA error: cudaErrorStreamCaptureInvalidated", "capture"),
+        ("cuDNN Error: [cudnn_frontend] Error: No execution plans support the graph.", "no-kernel"),
+        ("cublaslt_gemm.cu:291 in function g: cuBLAS Error: the requested functionality is not supported", "no-kernel"),
+        ("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmStridedBatchedEx(handle)`", "no-kernel"),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(handle)`", "cuda"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
