@@ -412,6 +412,12 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("cublaslt_gemm.cu:291 in function g: cuBLAS Error: the requested functionality is not supported", "no-kernel"),
         ("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmStridedBatchedEx(handle)`", "no-kernel"),
         ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(handle)`", "cuda"),
+        ("python3: /opt/x.cu:20: void f(at::Tensor, int): Assertion `n == 8 * ranks' failed.", "library-assert"),
+        ("/a/Indexing.cu:1289: f: block: [12,0,0], thread: [64,0,0] Assertion `i < n` failed.", "device-assert"),
+        (
+            '/a/IndexKernel.h:94: f: block: [12,0,0], thread: [64,0,0] Assertion `i < n && "out of bounds"` failed.',
+            "device-assert",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
