@@ -418,6 +418,11 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             '/a/IndexKernel.h:94: f: block: [12,0,0], thread: [64,0,0] Assertion `i < n && "out of bounds"` failed.',
             "device-assert",
         ),
+        ("x/cublaslt_gemm.cu:750 in function g: cuBLAS Error: the function failed to launch on the GPU", "cuda"),
+        ("cast.cu:12 in function f: CUDA Error: invalid argument", "cuda"),
+        ("RuntimeError: Triton Error [CUDA]: invalid argument", "cuda"),
+        ("UDS: Sending data over socket /tmp/ub-1-3 failed : No such file or directory (2)", "userbuffers"),
+        ("userbuffers/userbuffers.cu:90: CUDA Error: an illegal memory access was encountered", "illegal-access"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
