@@ -423,6 +423,16 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("RuntimeError: Triton Error [CUDA]: invalid argument", "cuda"),
         ("UDS: Sending data over socket /tmp/ub-1-3 failed : No such file or directory (2)", "userbuffers"),
         ("userbuffers/userbuffers.cu:90: CUDA Error: an illegal memory access was encountered", "illegal-access"),
+        ("AssertionError: FP8 needs a height divisible by 8 and a width divisible by 16, but got [896, 712]", "layout"),
+        ("RuntimeError: cast.cuh:540 in function q: Assertion failed: last_dim % MXFP8_BLOCK_SIZE == 0.", "layout"),
+        ("AttributeError: module 'megatron.core.parallel_state' has no attribute 'get_x'", "releases-mixed"),
+        ("AttributeError: partially initialized module 'megatron' has no attribute 'core'", "exception"),
+        ("AttributeError: module 'numpy' has no attribute 'bool'", "exception"),
+        ("AssertionError: num_layers value from checkpoint (32) is not equal to the input", "checkpoint-layout"),
+        ("Unable to load optimizer from checkpoint /c/o.pt. Specify --no-load-optim", "checkpoint-layout"),
+        ("ValueError: loaded state dict doesn't match the size of optimizer's group", "checkpoint-layout"),
+        ("hydra.errors.ConfigCompositionException: Could not override 'model.x'.", "arguments"),
+        ("RuntimeError: the custom CUDA extension weight_gradient module is not found.", "missing-module"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
