@@ -419,8 +419,8 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "device-assert",
         ),
         ("x/cublaslt_gemm.cu:750 in function g: cuBLAS Error: the function failed to launch on the GPU", "cuda"),
-        ("cast.cu:12 in function f: CUDA Error: invalid argument", "cuda"),
-        ("RuntimeError: Triton Error [CUDA]: invalid argument", "cuda"),
+        ("cast.cu:12 in function f: CUDA Error: launch out of resources", "cuda"),
+        ("RuntimeError: Triton Error [CUDA]: launch out of resources", "cuda"),
         ("UDS: Sending data over socket /tmp/ub-1-3 failed : No such file or directory (2)", "userbuffers"),
         ("userbuffers/userbuffers.cu:90: CUDA Error: an illegal memory access was encountered", "illegal-access"),
         ("AssertionError: FP8 needs a height divisible by 8 and a width divisible by 16, but got [896, 712]", "layout"),
@@ -433,6 +433,9 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("ValueError: loaded state dict doesn't match the size of optimizer's group", "checkpoint-layout"),
         ("hydra.errors.ConfigCompositionException: Could not override 'model.x'.", "arguments"),
         ("RuntimeError: the custom CUDA extension weight_gradient module is not found.", "missing-module"),
+        ("transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'", "cuda-refused"),
+        ("torch.AcceleratorError: CUDA error: invalid argument", "cuda-refused"),
+        ("RuntimeError: Triton Error [CUDA]: invalid argument", "cuda-refused"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
@@ -513,3 +516,15 @@ def test_what_a_capture_does_not_permit_is_no_fault_of_the_gpu(tmp_path: Path) -
     assert cause is not None
     assert (cause.kind, cause.rank, cause.keep_out) == ("capture-forbidden", 0, False)
     assert "Xid" not in cause.remedy
+
+
+def test_a_refused_call_is_the_cause_of_the_kernel_that_fails_after_it(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(
+        OOM.replace(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            "RuntimeError: CUDA error x.cpp:112 'invalid resource handle'",
+        )
+        + "[rank3]:   what():  CUDA error x.cpp:278 'an illegal memory access was encountered'\n"
+    )
+    assert diagnose_logs([log]).kind == "cuda-refused"
