@@ -528,3 +528,18 @@ def test_a_refused_call_is_the_cause_of_the_kernel_that_fails_after_it(tmp_path:
         + "[rank3]:   what():  CUDA error x.cpp:278 'an illegal memory access was encountered'\n"
     )
     assert diagnose_logs([log]).kind == "cuda-refused"
+
+
+def test_a_rank_that_its_watchdog_ended_is_not_why_the_job_ended(tmp_path: Path) -> None:
+    """Where nobody says for which rank the others waited, that they did says more than how one of them ended."""
+    timed_out = (
+        "[rank{0}]:[E421 14:29:05.2 ProcessGroupNCCL.cpp:682] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum={1}, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=600000)\n"
+    )
+    ended = "srun: error: n1: task {}: Aborted (core dumped)\n"
+    log = tmp_path / "log.out"
+    waits = timed_out.format(1, 39) + timed_out.format(0, 41)
+    log.write_text(waits + ended.format(0))
+    assert diagnose_logs([log]).summary.startswith("unknown: 2 ranks waited in vain")
+    log.write_text(waits + ended.format(2))
+    assert "task 2: Aborted" in diagnose_logs([log]).summary

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -518,10 +519,13 @@ def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None
 def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
     """Return the witness that ended first: a rank that was killed, else one that ended by itself, else any other line.
 
-    One rank that ended by itself comes before a kill that stands below it in the same log. Other lines come by their
-    role: ``witness``, ``root``, ``cascade``, ``ended``, ``teardown``, ``noise``. None where there are no witnesses.
+    One rank that ended by itself comes before a kill that stands below it in the same log. It does not count where it
+    had waited in vain, for its own watchdog ends it then. Other lines come by their role: ``witness``, ``root``,
+    ``cascade``, ``ended``, ``teardown``, ``noise``. None where there are no witnesses.
     """
-    alone = next((item for item in witnesses if item.role == "ended" and len(item.ranks) == 1), None)
+    waited = set(chain.from_iterable(item.ranks for item in witnesses if item.role == "witness"))
+    ended = [item for item in witnesses if item.role == "ended" and len(item.ranks) == 1]
+    alone = next((item for item in ended if waited.isdisjoint(item.ranks)), None)
     killed = next((item for item in witnesses if item.role == "killed"), None)
     if alone and killed and alone.file == killed.file and (alone.number or 0) < (killed.number or 0):
         killed = None
