@@ -433,7 +433,6 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("ValueError: loaded state dict doesn't match the size of optimizer's group", "checkpoint-layout"),
         ("hydra.errors.ConfigCompositionException: Could not override 'model.x'.", "arguments"),
         ("RuntimeError: the custom CUDA extension weight_gradient module is not found.", "missing-module"),
-        ("transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'", "cuda-refused"),
         ("torch.AcceleratorError: CUDA error: invalid argument", "cuda-refused"),
         ("RuntimeError: Triton Error [CUDA]: invalid argument", "cuda-refused"),
     ],
