@@ -74,6 +74,11 @@ def test_every_field_of_a_nemo_line(read):
     )
 
 
+def test_megatron_deepspeed_prints_the_time_in_seconds(read):
+    text = mbridge_log().replace("iteration (ms): 5741.5 |", "iteration (s): 105.22 |")
+    assert [item.seconds for item in read(text).iterations] == [105.22] * 50
+
+
 def test_crlf_ansi_prefixes_and_bytes_that_are_not_utf8(read):
     text = mbridge_log().replace(" [2026", "\x1b[32m127: [2026").replace(" |\n", " |\x1b[0m\r\n").encode()
     content = read(b"\xff\xfe\x00" + text.replace(b"done", b"\xc3\x28\x80"))

@@ -54,6 +54,8 @@ class _Layout(NamedTuple):
     pattern: re.Pattern[bytes]
     time: int
     """The group of the time, counted from 0."""
+    unit: int
+    """How many of the time's unit are a second."""
     figures: tuple[int | None, ...]
     """The groups, counted from 0, of TFLOP/s, loss, gradient norm, learning rate and MTP loss.
 
@@ -70,8 +72,7 @@ class _Layout(NamedTuple):
             return []
         columns = list(zip(*rows, strict=True))
         kind = MARKERS[self.marker]
-        divisor = SECONDS[kind][1]
-        seconds = [float(value) / divisor for value in columns[self.time]]
+        seconds = [float(value) / self.unit for value in columns[self.time]]
         none: Iterable[None] = itertools.repeat(None)
         tflops, loss, grad_norm, rate, mtp_loss = [
             none if group is None else map(float, columns[group]) for group in self.figures
@@ -192,7 +193,7 @@ def _layout_of(line: bytes) -> _Layout | None:
     markers: list[bytes] = []
     for marker in MARKERS:
         markers += [marker] * sum(name.count(marker) for name in names)
-    if len(markers) != 1 or SECONDS[MARKERS[markers[0]]][0] not in names:
+    if len(markers) != 1 or SECONDS.keys().isdisjoint(names):
         return None
     return _layout(tuple(fields), markers[0], barred=barred)
 
@@ -205,7 +206,7 @@ def _layout(fields: tuple[_Field, ...], marker: bytes, *, barred: bool) -> _Layo
     in one of the fields' names. ``barred``: the line ends with a bar.
     """
     names = [field.name for field in fields]
-    time = SECONDS[MARKERS[marker]][0]
+    time = next(name for name in names if name in SECONDS)
     tflops, loss, grad_norm, _, _, rate, mtp_loss, _ = [
         next((name for name in figure if name in names), None) for figure in FIGURES
     ]
@@ -222,5 +223,6 @@ def _layout(fields: tuple[_Field, ...], marker: bytes, *, barred: bool) -> _Layo
         next((float(field.fixed) for field in fields if field.name == SCALE), None),
         re.compile(pattern),
         2 + captured.index(time),
+        SECONDS[time],
         tuple(None if name is None else 2 + captured.index(name) for name in wanted),
     )

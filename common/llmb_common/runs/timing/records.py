@@ -31,10 +31,12 @@ LogFormat: TypeAlias = Literal["mbridge", "nemo"]
 MARKERS: dict[bytes, LogFormat] = {b"elapsed time per iteration": "mbridge", b"train_step_timing in s": "nemo"}
 RECORD_HAS = {b"elapsed time per iteration": b"|/(", b"train_step_timing in s": b"|/"}
 """What every whole record has in its header or behind its marker. ``|`` and ``/`` stand in every progress bar, too."""
-SECONDS: dict[LogFormat, tuple[bytes, int]] = {
-    "mbridge": (b"elapsed time per iteration (ms)", 1000),
-    "nemo": (b"train_step_timing in s", 1),
+SECONDS = {
+    b"elapsed time per iteration (ms)": 1000,
+    b"elapsed time per iteration (s)": 1,
+    b"train_step_timing in s": 1,
 }
+"""The names of the step time, and how many of their unit are a second. Megatron-DeepSpeed of BigScience prints (s)."""
 _TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPS_per_GPU")
 _LOSS = (b"lm loss", b"reduced_train_loss")
 _GRAD_NORM = (b"grad norm", b"grad_norm")
@@ -48,7 +50,7 @@ _NEEDED = (_TFLOPS, _LOSS, _GRAD_NORM, (_SKIPPED,), (_LAST_FIELD,))
 _HELPFUL = (_RATE, (_MTP_LOSS,), (SCALE,))
 FIGURES = (*_NEEDED, *_HELPFUL)
 """The names of each figure, in the order of ``iteration``'s; the first that a record has counts."""
-WANTED = {name for name, _ in SECONDS.values()}.union(*_NEEDED)
+WANTED = {*SECONDS}.union(*_NEEDED)
 """Without a number for one of these that it has, a record is damaged."""
 _BY_VALUE = WANTED.union(*_HELPFUL)
 
@@ -168,7 +170,8 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     if not numbers.keys() >= WANTED & fields.keys():
         return None
     figures = (next((numbers[name] for name in names if name in numbers), None) for names in FIGURES)
-    found = (float(headers[-1][1]), float(headers[-1][2]), numbers.get(SECONDS[kind][0]), *figures)
+    seconds = next((numbers[name] / unit for name, unit in SECONDS.items() if name in numbers), None)
+    found = (float(headers[-1][1]), float(headers[-1][2]), seconds, *figures)
     return iteration(found, kind, tuple(map(readable, fields)), _not_finite(fields), _negative(fields))
 
 
@@ -179,17 +182,16 @@ def iteration(
     odd: tuple[str, ...] = (),
     negative: tuple[tuple[str, float], ...] = (),
 ) -> Iteration | None:
-    """Return the iteration that has these ``numbers`` as printed: index, total, step time, and those of ``FIGURES``.
+    """Return the iteration that has these ``numbers``: index, total, step time in seconds, and those of ``FIGURES``.
 
     The latter are, in this order, TFLOP/s, loss, gradient norm, skipped steps, steps with a NaN, learning rate, MTP
-    loss and loss scale. Any of the numbers may be None: not printed. ``kind`` is the engine, which decides the unit
-    of the step time. ``figures`` names everything in the record; ``odd`` what in it is not finite, except TFLOP/s,
-    loss and gradient norm; ``negative`` is that of ``Iteration``. None for an impossible step time (not above 0, or
-    not below ``LONGEST``, 10^7 s), or without index or total.
+    loss and loss scale. Any of the numbers may be None: not printed. ``kind`` is the engine, which decides whether
+    the first iteration is 0. ``figures`` names everything in the record; ``odd`` what in it is not finite, except
+    TFLOP/s, loss and gradient norm; ``negative`` is that of ``Iteration``. None for an impossible step time (not
+    above 0, or not below ``LONGEST``, 10^7 s), or without index or total.
     """
     index, total, seconds, tflops, loss, grad_norm, skipped, nan, rate, mtp_loss, scale = numbers
-    seconds = (seconds or math.nan) / SECONDS[kind][1]
-    if index is None or total is None or not 0 < seconds < LONGEST:
+    if index is None or total is None or seconds is None or not 0 < seconds < LONGEST:
         return None
     if not math.isfinite(tflops or 0.0):
         odd = ("TFLOPS", *odd)
