@@ -79,6 +79,15 @@ def test_megatron_deepspeed_prints_the_time_in_seconds(read):
     assert [item.seconds for item in read(text).iterations] == [105.22] * 50
 
 
+@pytest.mark.parametrize(("name", "mean"), [("throughput", "/573.6"), ("compute", " (avg 573.6)")])
+def test_primus_prints_the_running_mean_behind_a_steps_own_number(read, name, mean):
+    text = mbridge_log().replace("iteration (ms): 5741.5 |", "iteration (ms): 5741.5/6240.9 |")
+    text = text.replace("throughput per GPU (TFLOP/s/GPU): 1636.8", f"{name} per GPU (TFLOP/s/GPU): 579.4{mean}")
+    content = read(text.replace(" throughput", " hip mem usage/free: 153.8GB/102.2GB | throughput"))
+    assert [(item.seconds, item.tflops) for item in content.iterations] == [(5.7415, 579.4)] * 50
+    assert content.damaged == 0
+
+
 def test_crlf_ansi_prefixes_and_bytes_that_are_not_utf8(read):
     text = mbridge_log().replace(" [2026", "\x1b[32m127: [2026").replace(" |\n", " |\x1b[0m\r\n").encode()
     content = read(b"\xff\xfe\x00" + text.replace(b"done", b"\xc3\x28\x80"))

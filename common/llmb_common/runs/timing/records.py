@@ -37,7 +37,7 @@ SECONDS = {
     b"train_step_timing in s": 1,
 }
 """The names of the step time, and how many of their unit are a second. Megatron-DeepSpeed of BigScience prints (s)."""
-_TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPS_per_GPU")
+_TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"compute per GPU (TFLOP/s/GPU)", b"TFLOPS_per_GPU")
 _LOSS = (b"lm loss", b"reduced_train_loss")
 _GRAD_NORM = (b"grad norm", b"grad_norm")
 _RATE = (b"learning rate", b"lr")
@@ -64,6 +64,8 @@ STEP_TIME_BEGINS = b"Step Time : "
 STEP_TIME = re.compile(rb"Step Time : ([0-9.]+)s GPU utilization: ([0-9.]+)(?:MODEL_)?TFLOP/s/GPU(?:\r?\n)?")
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 NUMBER = re.compile(rb"[-+]?(?:\d{1,30}(?:\.\d{0,30})?(?:e[-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
+_BEHIND_IT = re.compile(rb"/[0-9.]{1,30}|\s?\(avg [0-9.]{1,30}\)")
+"""The running mean that Primus prints behind a step's own number: ``579.4/573.6``, since 26.5 ``579.4 (avg 573.6)``."""
 _ANY_MARKER = re.compile(b"|".join(map(re.escape, MARKERS)))
 RECORD_BYTES = 4096
 REACH = 1024
@@ -166,7 +168,12 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     ended_whole = newline and line.rstrip().endswith(b"|")
     if kind == "mbridge" and _LAST_FIELD not in fields and not ended_whole:
         return None
-    numbers = {name: float(value) for name, value in fields.items() if name in _BY_VALUE and NUMBER.fullmatch(value)}
+    numbers = {}
+    for name in _BY_VALUE & fields.keys():
+        value = fields[name]
+        number = NUMBER.match(value)
+        if number and (number.end() == len(value) or _BEHIND_IT.fullmatch(value, number.end())):
+            numbers[name] = float(number[0])
     if not numbers.keys() >= WANTED & fields.keys():
         return None
     figures = (next((numbers[name] for name in names if name in numbers), None) for names in FIGURES)
