@@ -96,6 +96,10 @@ LOGS: list[tuple[str, str, dict[str, Any], tuple[str, str, int | None]]] = [
         {},
         ("Failed", "nan_loss", 1),
     ),
+    *(
+        (f"the loss is called {name!r}", mbridge_log().replace("lm loss", name), {}, SUCCESS)
+        for name in ("lm_loss", "loss")
+    ),
     ("NeMo prints NaN", nemo_log().replace("12.81", "nan"), NEMO, ("Failed", "nan_loss", 0)),
     ("skipped in the window", replaced_line(40, skipped=1), {}, ("Failed", "skipped_iteration", 40)),
     ("skipped elsewhere", replaced_line(3, skipped=1), {}, SUCCESS),

@@ -38,7 +38,7 @@ SECONDS = {
 }
 """The names of the step time, and how many of their unit are a second. Megatron-DeepSpeed of BigScience prints (s)."""
 _TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"compute per GPU (TFLOP/s/GPU)", b"TFLOPS_per_GPU")
-_LOSS = (b"lm loss", b"reduced_train_loss")
+_LOSS = (b"lm loss", b"reduced_train_loss", b"lm_loss", b"loss")  # the last two: GPT-NeoX; Megatron's image models
 _GRAD_NORM = (b"grad norm", b"grad_norm")
 _RATE = (b"learning rate", b"lr")
 SCALE = b"loss scale"
