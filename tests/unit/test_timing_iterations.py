@@ -88,6 +88,17 @@ def test_primus_prints_the_running_mean_behind_a_steps_own_number(read, name, me
     assert content.damaged == 0
 
 
+@pytest.mark.parametrize("per_epoch", [1, 7, 20])
+def test_nemo_counts_iterations_from_0_again_in_each_epoch(read, per_epoch):
+    text = ""
+    for step in range(120):
+        again = f"epoch {step // per_epoch}, iteration {step % per_epoch}/"
+        text += nemo_line(step, per_epoch - 1).replace(f"epoch 0, iteration {step}/", again)
+    content = read(text)
+    assert content.iterations[-1].total == 119
+    assert (indices(content), content.restarts, content.damaged) == ([*range(120)], (), 0)
+
+
 def test_crlf_ansi_prefixes_and_bytes_that_are_not_utf8(read):
     text = mbridge_log().replace(" [2026", "\x1b[32m127: [2026").replace(" |\n", " |\x1b[0m\r\n").encode()
     content = read(b"\xff\xfe\x00" + text.replace(b"done", b"\xc3\x28\x80"))

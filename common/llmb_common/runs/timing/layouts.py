@@ -28,7 +28,8 @@ from llmb_common.runs.timing.records import (
     readable,
 )
 
-_PLAIN_HEADER = rb"iteration +(\d{1,12})/ *(\d{1,12}) *\|"
+_PLAIN_HEADER = rb"(?<![1-9], )(?<!\d\d, )iteration +(\d{1,12})/ *(\d{1,12}) *\|"
+"""Not that of a later epoch (``epoch 12, iteration``), where NeMo counts from 0 again."""
 _DIGITS = rb"\d{1,12}\.?\d{0,18}"
 _EXPONENT = rb"[eE][-+]\d\d"
 _PLAIN = re.compile(b"-?%s(%s)?" % (_DIGITS, _EXPONENT))

@@ -60,6 +60,8 @@ OF_SPEED = ("TFLOPS", "energy per GPU (J/iter/GPU)", "power per GPU (W/GPU)")
 LONGEST = 1e7  # seconds, four months: nobody has waited for a longer step
 
 _HEADER = re.compile(rb"iteration\s+(\d{1,12})/\s*(\d{1,12})\s*\|")
+_LATER_EPOCH = re.compile(rb"epoch (?!0,)\d{1,9}, \Z")
+"""What stands before NeMo's header in a later epoch, where it counts from 0 again: ``global_step`` goes on."""
 STEP_TIME_BEGINS = b"Step Time : "
 STEP_TIME = re.compile(rb"Step Time : ([0-9.]+)s GPU utilization: ([0-9.]+)(?:MODEL_)?TFLOP/s/GPU(?:\r?\n)?")
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -178,7 +180,12 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
         return None
     figures = (next((numbers[name] for name in names if name in numbers), None) for names in FIGURES)
     seconds = next((numbers[name] / unit for name, unit in SECONDS.items() if name in numbers), None)
-    found = (float(headers[-1][1]), float(headers[-1][2]), seconds, *figures)
+    index, total = map(float, headers[-1].groups())
+    global_step = fields.get(b"global_step", b"")
+    if _LATER_EPOCH.search(before, 0, headers[-1].start()) and global_step.isdigit():
+        index = float(global_step)
+        total = max(total, index)  # it may be the epoch's own
+    found = (index, total, seconds, *figures)
     return iteration(found, kind, tuple(map(readable, fields)), _not_finite(fields), _negative(fields))
 
 
