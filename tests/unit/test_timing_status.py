@@ -297,6 +297,13 @@ def test_who_knows_what_the_record_says_reads_the_same_without_it(tmp_path, chec
             {},
             "it begins at iteration 51, but iterations 35-44 are measured: --window measures others",
         ),
+        ("srun: Killed\n", {"record": ended("FAILED")}, "the run ended before its first iteration (FAILED)"),
+        ("step: 7 loss: 10\n", {}, "no iteration is in it, as Megatron-Bridge, Megatron-LM or NeMo 2 print them"),
+        (
+            "Epoch 0:  8%|| 4/50 [00:09<00:02, train_step_timing in s=2.0]\n" * 2,
+            {},
+            "no iteration can be read: 2 records are cut, garbled or laid out otherwise",
+        ),
         (mbridge_log(range(41, 51)), {}, "no usable record of iteration 35, 36, 37, 38, 39 and 1 more"),
         (
             mbridge_log(),

@@ -9,7 +9,7 @@ Trained    ended_badly             the same, but after its last step the run fai
 Failed     no_log                  the run folder has no log
 Failed     unreadable_log          the log is not a regular file, or reading it failed
 Failed     empty_log               the log has no byte
-Failed     no_iterations           the run died before its first iteration
+Failed     no_iterations           the run died before its first iteration, or no iteration in its log can be read
 Failed     nan_loss, inf_loss      the loss is not finite, or (what Megatron prints for NaN) not there
 Failed     nan_grad_norm,          the gradient norm is not finite
            inf_grad_norm
@@ -143,7 +143,7 @@ def judge(
     if content.nothing_left and not (planned.alive or planned.failure):
         return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
     if not iterations:
-        return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
+        return _unless_alive(planned, "no_iterations", None, _without_iterations(content, planned))
     if content.of_rank_0:
         return _judge_rank_0(iterations, planned)
     if unhealthy := _first_unhealthy(content, window):
@@ -179,6 +179,19 @@ def judge(
     if planned.failure:
         return Status("Trained", "ended_badly", last, f"every step was trained{_end_clause(planned)}")
     return Status("Success")
+
+
+def _without_iterations(content: LogContent, planned: Planned) -> str:
+    """Return why a log has no iteration, as a clause: none can be read, none as known engines print it, or none yet.
+
+    ``content`` is what the log tells, ``planned`` what is known of its run: of a log that LLMB did not make, nothing.
+    """
+    if content.damaged:
+        records = _count_with_verb(content.damaged, "record")
+        return f"no iteration can be read: {records} cut, garbled or laid out otherwise"
+    if planned == Planned():
+        return "no iteration is in it, as Megatron-Bridge, Megatron-LM or NeMo 2 print them"
+    return "the run ended before its first iteration"
 
 
 def _end_clause(planned: Planned) -> str:
