@@ -345,7 +345,11 @@ def test_a_step_of_no_time_is_counted_and_left_out(read):
 
 @pytest.mark.parametrize(
     ("numbers", "interval"),
-    [((10, 20, 30), 10), ((5, 10, 20, 25), 5), ((1, 2, 3), 1), ((5, 10), 1), ((3, 5, 7), 1), ((1, 3, 4), 1)],
+    [
+        *(((10, 20, 30), 10), ((5, 10, 20, 25), 5), ((1, 2, 3), 1), ((5, 10), 1), ((3, 5, 7), 1), ((1, 3, 4), 1)),
+        # Megatron-LM prints the first iteration, too.
+        *(((1, 10, 20, 30), 10), ((26, 30, 40, 50), 10), ((9, 10, 20, 30), 10), ((1, 10, 20), 1), ((1, 3, 5, 7), 1)),
+    ],
 )
 def test_records_of_several_steps_are_known_by_their_numbers(read, numbers, interval):
     assert read("".join(map(mbridge_line, numbers))).interval == interval

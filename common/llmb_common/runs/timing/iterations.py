@@ -282,12 +282,17 @@ def interval_of(iterations: Sequence[Iteration]) -> int:
     """Return how many steps each record of a log is the mean of (Megatron's ``log_interval``).
 
     ``iterations`` are all of the log, in order. Megatron prints where the number of the iteration is a multiple of
-    it. 1 for records of NeMo, for fewer than three records, and where it cannot be told.
+    it; Megatron-LM itself (0.19) also after the first iteration, whatever its number. 1 for records of NeMo, for
+    fewer than three records, and where it cannot be told.
     """
-    if len(iterations) < 3 or iterations[1].index - iterations[0].index == 1 or iterations[0].zero_based:
+    if len(iterations) < 3 or iterations[2].index - iterations[1].index == 1 or iterations[0].zero_based:
         return 1
-    interval = min(later.index - one.index for one, later in itertools.pairwise(iterations))
-    return interval if all(item.index % interval == 0 for item in iterations) else 1
+    indices = [item.index for item in iterations]
+    for regular in (indices, indices[1:]):
+        interval = min(later - one for one, later in itertools.pairwise(regular))
+        if len(regular) > 2 and interval > 1 and all(index % interval == 0 for index in regular):
+            return interval
+    return 1
 
 
 def _without_records(file: FileIO, damaged: int) -> LogContent:
