@@ -389,6 +389,20 @@ def test_where_the_end_of_a_log_says_nothing_it_is_not_read(judge, monkeypatch, 
                 "the job was restarted within the window 35-44; steps after a restart are slower",
             ),
         ),
+        (
+            "".join(mbridge_line(n, milliseconds=5000 + rank) for n in range(1, 51) for rank in range(8)),
+            (
+                "350 iterations are printed again, with other figures: several processes print them; the last print"
+                " counts",
+            ),
+        ),
+        (
+            up_to(5, *([up_to(5)] * 9), mbridge_log()),
+            (
+                "50 iterations are printed again (from iteration 1, 1, 1 and 7 more), after a restart; the last print"
+                " counts",
+            ),
+        ),
     ],
 )
 def test_what_a_reader_must_know(judge, log, notices):

@@ -577,13 +577,15 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
     measured iterations, ``events`` the content of the run's events.jsonl.
     """
     remarks = []
-    if content.replaced:
-        again = (
-            f"{_count_with_verb(len(content.replaced), 'iteration')} printed again "
-            f"(from iteration {first_few(content.restarts)})"
-        )
-        remarks.append(f"{again}, after a restart; the last print counts")
-    if any(index in window and index > window.first for index in content.restarts):
+    again = _count_with_verb(len(content.replaced), "iteration") + " printed again"
+    # No job restarts from half of all its steps.
+    by_several = len({*content.restarts}) > max(2, len(content.iterations) // 2)
+    if by_several:
+        remarks.append(f"{again}, with other figures: several processes print them; the last print counts")
+    elif content.replaced:
+        since = first_few(content.restarts)
+        remarks.append(f"{again} (from iteration {since}), after a restart; the last print counts")
+    if not by_several and any(index in window and index > window.first for index in content.restarts):
         remarks.append(f"the job was restarted within the window {window}; steps after a restart are slower")
     if content.doubled:
         remarks.append(
