@@ -304,6 +304,7 @@ def test_who_knows_what_the_record_says_reads_the_same_without_it(tmp_path, chec
             {},
             "no iteration can be read: 2 records are cut, garbled or laid out otherwise",
         ),
+        (nemo_log(range(9, 50, 10)), NEMO, "only 5 of the iterations 9-49 are printed, and 31 of 11-44 are not"),
         (mbridge_log(range(41, 51)), {}, "no usable record of iteration 35, 36, 37, 38, 39 and 1 more"),
         (
             mbridge_log(),

@@ -170,11 +170,7 @@ def judge(
         return Status("Incomplete", "window_not_reached", final, message + _end_clause(planned))
     missing = window.missing(iterations)
     if missing:
-        message = f"no usable record of iteration {first_few(missing, 5)}"
-        if content.interval > 1:
-            message = _averaged_clause(content, window)
-        elif window.last < (first := iterations[0].index):
-            message = f"it begins at iteration {first}, but iterations {window} are measured: --window measures others"
+        message = _missing_clause(content, window, missing)
         return Status("Incomplete", "missing_iteration", missing[0], message + _end_clause(planned))
     if planned.failure:
         return Status("Trained", "ended_badly", last, f"every step was trained{_end_clause(planned)}")
@@ -216,6 +212,22 @@ def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
     if planned.alive or planned.failure:
         return _unless_alive(planned, "rank_0_only", last, message)
     return Status("Incomplete", "rank_0_only", last, message)
+
+
+def _missing_clause(content: LogContent, window: Window, missing: Sequence[int]) -> str:
+    """Return why the iterations ``missing``, at least one, of ``window`` have no record, as a clause.
+
+    ``content`` is what the log tells; it has an iteration.
+    """
+    first, last = content.iterations[0].index, content.iterations[-1].index
+    if content.interval > 1:
+        return _averaged_clause(content, window)
+    if window.last < first:
+        return f"it begins at iteration {first}, but iterations {window} are measured: --window measures others"
+    if 2 * len(content.iterations) <= last - first + 1:
+        printed = f"only {len(content.iterations)} of the iterations {first}-{last} are printed"
+        return f"{printed}, and {len(missing)} of {window} are not"
+    return f"no usable record of iteration {first_few(missing, 5)}"
 
 
 def _averaged_clause(content: LogContent, window: Window) -> str:
