@@ -606,7 +606,7 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
     odd = [f"{', '.join(item.not_finite)} at iteration {item.index}" for item in content.iterations if item.not_finite]
     if odd:
         remarks.append(f"figures left out, as they are not finite: {first_few(odd, between='; ')}")
-    if content.damaged:
+    if content.damaged and content.iterations:  # without any, the status says it
         what = "cut, garbled, or with an impossible step time"
         remarks.append(f"{_count_with_verb(content.damaged, 'record')} left out: {what}")
     if content.interval > 1:
