@@ -53,8 +53,12 @@ def selected_runs(
     if not found:
         run_names = ", ".join(str(run.folder if isinstance(run, RunRow) else run) for run in wanted)
         raise RequestError(
-            f"{run_names}: no run and no log" if wanted else none_matches(filters),
-            remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
+            f"{run_names}: no run and no log-*.out" if wanted else none_matches(filters),
+            remedy=(
+                "name the log itself if it is called otherwise; llmb-run jobs lists the recorded runs"
+                if wanted
+                else "llmb-run jobs lists the recorded runs; llmb-run single starts one"
+            ),
             code="no-run" if wanted else "",
         )
     return found
