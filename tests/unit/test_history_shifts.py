@@ -241,6 +241,17 @@ def test_a_sentence_names_three_facts_and_shortens_their_values(texts: Texts) ->
     texts(text)
 
 
+def test_the_two_values_of_a_change_are_told_apart_however_long_their_paths(texts: Texts) -> None:
+    """An installation's images differ in the last part of a path that alone is longer than a sentence has room for."""
+    images = "/lustre/projects/benchmarks/llmb/images"
+    changed = (
+        Changed("image", f"{images}/nvidia+nemo+26.02.01.sqsh", f"{images}/nvidia+nemo+26.04.00.sqsh"),
+        Changed("tuning", f"{images}/a/of-all-nodes.xml", f"{images}/b/of-all-nodes.xml"),
+        Changed("flags", "x" * 50 + "1", "x" * 50 + "2"),
+    )
+    texts(shift_text(Shift("r", START, 1.05, 1.04, 1.06, START, START, stands=True, changed=changed)))
+
+
 def test_a_change_is_dated_by_the_first_runs_of_the_days_in_which_it_may_lie(record: RunRecord) -> None:
     """Two runs a day: it is the days' means that are searched, and the days' first runs that are named."""
     levels = [5.0] * 6 + [5.1, 5.13] + [5.2] * 7

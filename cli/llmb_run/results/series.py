@@ -13,7 +13,7 @@ from llmb_common.base.printable import counted, first_few, percent, printable
 from llmb_common.measured.run import MeasuredRun, recorded
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
-from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, History, Shift, histories, observed
+from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, Changed, DatedRun, History, Shift, histories, observed
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
@@ -79,18 +79,29 @@ def shift_text(shift: Shift) -> str:
     dates = [_utc_date(when) for when in (shift.since, shift.earliest, shift.latest)]
     since, first, last = (f"{date.day} {date:%B %Y}" for date in dates)
     between = f" (between {first} and {last})" if first != last else ""
-    changed = first_few(
-        [f"{item.name} {_short_value(item.before)} to {_short_value(item.after)}" for item in shift.changed]
-    )
+    changed = first_few([_changed_text(item) for item in shift.changed])
     return f"{way} by {size} since {since}{between}: {changed or 'nothing on record changed'}"
+
+
+def _changed_text(item: Changed) -> str:
+    """Return a changed fact as text: ``driver 580.82 to 580.95``, with values as ``_short_value`` makes them.
+
+    Two values that would then be the same are not shortened.
+    """
+    before, after = _short_value(item.before), _short_value(item.after)
+    if before == after:
+        before, after = printable(item.before), printable(item.after)
+    return f"{item.name} {before} to {after}"
 
 
 def _short_value(value: str) -> str:
     """Return ``value`` safe to print in a line, of at most ``_LONGEST_VALUE`` characters.
 
-    A longer one is cut, and then ends in ``...``.
+    Of a longer path only the last part is left. What is longer still is cut, and then ends in ``...``.
     """
     shown = printable(value)
+    if len(shown) > _LONGEST_VALUE:
+        shown = shown.rpartition("/")[2] or shown
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
 
 
