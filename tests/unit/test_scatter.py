@@ -280,6 +280,19 @@ def test_runs_that_the_record_does_not_know_so_wild_say_so(texts: Texts) -> None
     (text,) = remarks([judged(9.0), judged(10.0), judged(11.0)])
     texts(text)
     assert "this site" not in text
+    (text,) = remarks([judged(9.0), judged(10.0), judged(11.0)], quiet)
+    texts(text)
+
+
+def test_what_runs_are_said_to_differ_by_is_what_does_not_fit_the_record(texts: Texts) -> None:
+    """Their stalls, where steady steps agree; or repeats of a day, where all runs together scatter no more."""
+    quiet = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)
+    stalling = [replace(judged(10.0), stalls=stalls) for stalls in ((), (), (20.0,))]
+    (text,) = remarks(stalling, quiet)
+    texts(text)
+    days = Scatter(0.02, 15.0, 0.001, 60.0, learned=True)
+    repeats = [judged(10.0 + 0.1 * at, day=day) for at in (0, 1) for day in "1234"]
+    texts(remarks(repeats, days)[-1])
 
 
 def test_a_single_run_differs_from_none_however_wild_the_earlier_ones_were() -> None:

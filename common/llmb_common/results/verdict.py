@@ -63,11 +63,12 @@ def remarks_on(
             " repeat on other days (--spread)"
         )
     if len(runs) > 1 and (decision.scattered or decision.source == "runs"):
-        spread = statistics.stdev(run.log for run in runs)
+        spread = statistics.stdev(run.mean_log for run in runs)  # of what is judged: with stalls
         known = f"this site's past runs ({percent(scatter.total)})" if scatter.learned else "runs on one cluster should"
-        found.append(
-            f"these runs differ by {percent(spread)}, more than {known}, so the interval is computed from them alone"
-        )
+        # A day's runs may differ too much, or days, and all of them together not.
+        more = "more" if not scatter.learned or spread > scatter.total else "otherwise"
+        instead = "is computed from them alone" if decision.source == "runs" else "assumes the stated scatter"
+        found.append(f"these runs differ by {percent(spread)}, {more} than {known}, so the interval {instead}")
     every = [*runs, *waiting]
     if text := odd_runs_clause(every) or slow_node_clause(every):
         found.append(text)
