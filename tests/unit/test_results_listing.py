@@ -156,6 +156,16 @@ def test_remarks_are_those_of_the_runs_that_are_listed(cli: Cli) -> None:
     assert f"- {old.paths.run_id}: " not in cli("results", "--notes", "--last", "1").out
 
 
+def test_failures_are_counted_among_the_runs_that_were_looked_at(cli: Cli, texts: Texts) -> None:
+    """Two of four failed, and only the two newest are looked at: it is not one of all four."""
+    oom = f"{steady_log(5741.47)[:3000]}\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n"
+    for at in range(2):
+        make_run(cli.install, state="FAILED", log=oom, variables=PUBLISHED | OWN, job_id=f"10{at}")
+        run_of(cli, 5741.47, 200 + at)
+    texts(cli("results", "--last", "2").out, about=" failed (")
+    texts(cli("results").out, about=" failed (")
+
+
 def test_each_run_has_its_name_its_id_and_what_differs(cli: Cli) -> None:
     old = [run_of(cli, 5741.47, 101 + at, driver="580.82", hosts=["n1", "n2"]) for at in range(2)]
     odd = run_of(cli, 5900, 103, driver="580.95", hosts=["n1", "n7"])

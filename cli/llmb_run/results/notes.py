@@ -124,7 +124,8 @@ def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable
     Such as ``2 of 5 runs of NAME failed (ID, ID): out of memory``, or of several configurations
     ``3 runs of 2 configurations ...``; at most two ids are named, others counted. In the order in which the runs of
     ``lines`` first have that outcome and reason. Runs that are queued or run have no note. ``known``: the ``id()``
-    of the runs to look at; others are left out. Why a failed run failed is found out if that is not known yet.
+    of the runs to look at; others are left out, and where the configurations have some, it says ``newest runs``. Why
+    a failed run failed is found out if that is not known yet.
 
     Raises:
         RecordError: the record of a run cannot be read
@@ -138,11 +139,13 @@ def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable
     for (outcome, why), line_runs in together.items():
         ids = first_few([run.run_id for _, run in line_runs if run.run_id], 2)
         lines_by_name = {line.name: line for line, _ in line_runs}
+        members = list(chain.from_iterable(line.runs for line in lines_by_name.values()))
+        seen = sum(id(run) in known for run in members)
+        run_word = "run" if seen == len(members) else "newest run"
         if len(lines_by_name) == 1:
-            ((name, line),) = lines_by_name.items()
-            runs_text = f"{len(line_runs)} of {counted(len(line.runs), 'run')} of {name}"
+            runs_text = f"{len(line_runs)} of {counted(seen, run_word)} of {next(iter(lines_by_name))}"
         else:
-            runs_text = f"{counted(len(line_runs), 'run')} of {counted(len(lines_by_name), 'configuration')}"
+            runs_text = f"{counted(len(line_runs), run_word)} of {counted(len(lines_by_name), 'configuration')}"
         were = ("was", "were") if outcome in WITHOUT_RESULT else ("is", "are")
         verb = "failed" if outcome == "failed" else f"{were[len(line_runs) > 1]} {outcome}"
         named = f" ({ids})" if ids else ""
