@@ -247,6 +247,17 @@ def test_an_old_failure_of_what_passes_is_left_alone(cli: Cli) -> None:
     assert next_of(cli) == "llmb-run results --history"
 
 
+@pytest.mark.parametrize("state", ["CANCELLED", "PREEMPTED"])
+def test_what_was_stopped_is_started_again_unless_a_later_run_has_succeeded(cli: Cli, state: str) -> None:
+    variables = PUBLISHED | {"JOB_TOTAL_GPUS": "256"}
+    stopped = make_run(cli.install, state=state, log=steady_log(6000)[:3000], variables=variables)
+    assert next_of(cli) == f"llmb-run retry {stopped.paths.run_id}"
+    runs = {make_run(cli.install, log=steady_log(6000 + at), variables=variables).paths.run_id for at in range(3)}
+    command = next_of(cli)
+    assert command.startswith("llmb-run baseline set ")
+    assert set(command.split()[3:]) == runs
+
+
 def test_of_what_is_too_slow_the_slowest_run_is_shown(cli: Cli) -> None:
     runs = [run_of(cli, milliseconds, 101 + at) for at, milliseconds in enumerate((7000, 7100, 7050))]
     assert next_of(cli) == f"llmb-run show {runs[1].paths.run_id}"

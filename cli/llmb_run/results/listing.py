@@ -140,8 +140,9 @@ def _next_step_of(item: Group) -> Step:
         return Step(
             0, ("show", *_first_ids([slowest])), why, "Find out what slows down {}, beginning with the slowest run."
         )
-    # Short runs are tries: beside others that were measured, no trouble.
-    unfit = [run for run in item.members if run.unfit and run.outcome != "too short"]
+    # Short runs are tries: beside others that were measured, no trouble. What was stopped has been repeated since.
+    harmless = ("too short", "cancelled", "preempted") if item.members[0].good else ("too short",)
+    unfit = [run for run in item.members if run.unfit and run.outcome not in harmless]
     passed = verdict is not None and verdict.kind == "pass"
     short = [run for run in item.members if run.outcome == "too short"]
     if short and not unfit and not (item.runs or item.in_reference):
