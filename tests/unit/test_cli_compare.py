@@ -251,6 +251,19 @@ def test_what_is_odd_about_a_run_is_said(cli: Cli, texts: Texts) -> None:
     texts(cli("compare", one.paths.run_id, two.paths.run_id).err)
 
 
+def test_a_value_that_is_cut_ends_in_dots(cli: Cli) -> None:
+    """A bare slash or comma at the end looked like the last of them."""
+    ids = []
+    for number in (101, 102):
+        record = make_run(cli.install, log=steady_log(5000), job_id=str(number))
+        for at in range(16):
+            write_node(record.paths.folder, f"gpu{number + at:04}")
+        ids.append(record.paths.run_id)
+    (line,) = (line for line in cli("compare", *ids).out.splitlines() if line.startswith("hosts "))
+    cells = re.split("  +", line)[1:]
+    assert [(len(cell), cell[-3:]) for cell in cells] == [(60, "...")] * 2
+
+
 def test_what_nodes_were_is_compared(cli: Cli) -> None:
     ids = []
     for number, path in ((101, "/GDRDMA"), (102, "")):

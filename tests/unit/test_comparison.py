@@ -31,6 +31,7 @@ from llmb_common.results.comparison import (
 from llmb_common.results.level import ERROR_RATE, difference_of_bounds, level
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches, squares
 from llmb_common.results.steps import StepTime
+from llmb_common.runs.record import RunRecord
 from support.runs import PUBLISHED, losses, make_run, plan_for, took
 
 
@@ -289,6 +290,17 @@ def test_a_value_of_a_side_is_told_with_how_many_runs_have_it(tmp_path: Path) ->
     assert differences(first, [runs["b"]]) == [("llmb", "b (2) / a (1) / - (1)", "b")]
     assert differences([runs["a"], runs["b"]], [runs["b"], runs["a"]]) == [("llmb", "a (1) / b (1)", "b (1) / a (1)")]
     assert differences([runs["a"]] * 2, [runs["a"]]) == []
+
+
+def test_of_the_hosts_of_repeats_each_node_is_counted(tmp_path: Path) -> None:
+    """A node that all runs of one side had, and none of the other, is what two sets of nodes are compared for."""
+    record = make_run(tmp_path)
+
+    def on(*hosts: str) -> RunRecord:
+        return replace(record, manifest={"job": {"evidence": {"nodes": len(hosts), "hosts": hosts}}})
+
+    slow, others = [on("n1", "n7"), on("n2", "n7")], [on("n1", "n2")] * 2
+    assert differences(slow, others) == [("hosts", "n7 (2) / n1 (1) / n2 (1)", "n1, n2")]
 
 
 def test_the_variant_is_work_only_where_a_function_is_called(tmp_path: Path) -> None:

@@ -308,8 +308,13 @@ def compare(first: str, second: str) -> Result:
     if without and all(side.live for side in without):
         sentence, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
     text = f"{sentence}\n{_same_work_lines(loss, unequal)}\n{table(heads, [one.row('A'), other.row('B')], heads[2:])}\n"
-    text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
+    text += table(("differs", "A", "B"), [[name, _cut(a), _cut(b)] for name, a, b in differing])
     return Result(data, text if differing else f"{text}no recorded difference\n", status=status)
+
+
+def _cut(value: str) -> str:
+    """Return ``value`` for a cell of ``compare``: of one above 60 characters the first 57, and ``...``."""
+    return value if len(value) <= 60 else f"{value[:57]}..."
 
 
 def _change_answer(change: Change | None) -> str | None:

@@ -182,9 +182,9 @@ def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list
     """Return the facts that are not the same for all runs of two sides, as rows (name, first side's value, second's).
 
     Each side has at least one run. Names and values are those of ``facts``. The plan's facts come first, then software,
-    image and nodes. Where the runs of one side differ among themselves, its text has each value with the number of
-    runs, the most frequent first: ``a (2) / b (1)``; ``-``: not known. Empty: no fact differs. It may read the runs'
-    folders and logs; what cannot be read is not known.
+    image and nodes. Where the runs of one side differ among themselves, its text has each value, of the hosts each
+    node, with the number of runs, the most frequent first: ``a (2) / b (1)``; ``-``: not known. Empty: no fact
+    differs. It may read the runs' folders and logs; what cannot be read is not known.
     """
     one = [facts(record) for record in first]
     other = [facts(record) for record in second]
@@ -201,11 +201,13 @@ def _side_value(side: Sequence[dict[str, str]], name: str) -> str:
     """Return the value of the fact ``name`` for the runs of a side, at least one, as text; ``-`` where it is not known.
 
     ``side`` has the ``facts`` of each run. Several values are listed with their numbers of runs, the most frequent
-    first: ``a (2) / b (1)``.
+    first: ``a (2) / b (1)``; of the hosts each node is one.
     """
     counts = Counter(found.get(name, "-") for found in side)
     if len(counts) == 1:
         return next(iter(counts))
+    if name == "hosts":
+        counts = Counter(itertools.chain.from_iterable(found.get(name, "-").split(", ") for found in side))
     return " / ".join(f"{value} ({count})" for value, count in counts.most_common())
 
 
