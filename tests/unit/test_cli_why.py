@@ -221,6 +221,15 @@ def test_many_runs_are_counted_by_cause_and_node(cli: Cli, texts: Texts) -> None
     assert cli("why", "--since", "7d", "--json").data["nodes"] == {"gpu17": 2}
 
 
+def test_what_was_stopped_has_not_failed_in_any_command(cli: Cli, texts: Texts) -> None:
+    for state in ("FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "PREEMPTED"):
+        make_run(cli.install, state=state, log=mbridge_log(range(1, 9)))
+    make_run(cli.install, log=steady_log(50.0))
+    texts(cli("why", "--since", "7d").out.splitlines()[0])
+    texts(cli("results").out, about="runs failed")
+    texts(cli("report").out, about="mostly for")
+
+
 def test_the_node_of_the_first_rank_is_no_bad_one(cli: Cli) -> None:
     """All ranks refuse a wrong layout; the first says so first, and small clusters give a job the same nodes again."""
     for _ in range(3):

@@ -17,7 +17,7 @@ from llmb_common.causes.answer import Diagnosis, Symptom, count_causes
 from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.table import signatures
 from llmb_common.measured.measure import measure
-from llmb_common.measured.run import explain
+from llmb_common.measured.run import WITHOUT_RESULT, explain
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.runs import RunRow
 from llmb_common.runs.timing.log_files import is_log_name
@@ -220,14 +220,17 @@ def _detailed_result(found: Sequence[_Explained]) -> Result:
 def _summary_result(found: Sequence[_Explained]) -> Result:
     """Return what ``llmb-run why`` shows of many runs: how many failed, of which causes, where, and what to do.
 
-    A run that had trained every step before its job failed is listed, but not counted as failed. As JSON: ``runs``
-    as of ``_detailed_result``, and ``causes``, ``nodes`` and ``keep_out``, as ``Counts.as_dict`` returns them. The exit
+    Cancelled and preempted ones have not failed, and are counted for themselves, as in ``results``. A run that had
+    trained every step before its job failed is listed, but not counted as failed. As JSON: ``runs`` as of
+    ``_detailed_result``, and ``causes``, ``nodes`` and ``keep_out``, as ``Counts.as_dict`` returns them. The exit
     status is 0.
     """
     badly = {item.run: item.why for item in found if item.why is not None}
     counted = count_causes([*badly.values()])
-    failed = [why for why in badly.values() if not why.trained]
-    text = f"{len(failed)} of {len(found)} runs failed\n"
+    without = [item.outcome for item in found if item.why is not None and not item.why.trained]
+    others = {word: without.count(word) for word in WITHOUT_RESULT if word != "failed" and word in without}
+    text = f"{len(without) - sum(others.values())} of {len(found)} runs failed"
+    text += "".join(f", {number} {word}" for word, number in others.items()) + "\n"
     kinds = [[str(item.count), item.kind, item.what, ", ".join(item.nodes)] for item in counted.kinds]
     text += table(["runs", "cause", "", "nodes"], kinds, ("runs",))
     text += table(["run", "why"], [[run, why.summary] for run, why in badly.items()])

@@ -408,10 +408,10 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
 def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
     """Return further sentences for the first screen of a report, the weightiest first, at most ``_MOST_ALSO``.
 
-    Each has a full stop and no parentheses: ``2 of 9 runs failed, mostly for this reason: CAUSE.`` They are on slow
-    nodes (unless ``deciding`` tells of these), failures, runs without a step time or end, and stalls. ``counts``: how
-    all runs ended; ``slow`` are the slow nodes; ``deciding`` is None where no run was recorded. Empty: there are none
-    of these.
+    Each has a full stop and no parentheses: ``2 of 9 runs ended without a result, mostly for this reason: CAUSE.``
+    They are on slow nodes (unless ``deciding`` tells of these), failures, runs without a step time or end, and stalls.
+    ``counts``: how all runs ended; ``slow`` are the slow nodes; ``deciding`` is None where no run was recorded. Empty:
+    there are none of these.
     """
     sentences = []
     runs = counted(counts.runs, "run")
@@ -423,7 +423,7 @@ def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Decid
     if counts.failed:
         often = "" if counts.failed == 1 else "mostly "
         cause = f", {often}for this reason: {counts.causes[0]}" if counts.causes else ""
-        sentences.append(f"{counts.failed} of {runs} failed{cause}.")
+        sentences.append(f"{counts.failed} of {runs} ended without a result{cause}.")
     if counts.others:
         sentences.append(f"Not failed, but without a step time: {first_few(counts.others)}.")
     if counts.live:
