@@ -221,6 +221,15 @@ def test_many_runs_are_counted_by_cause_and_node(cli: Cli, texts: Texts) -> None
     assert cli("why", "--since", "7d", "--json").data["nodes"] == {"gpu17": 2}
 
 
+def test_a_bad_node_is_excluded_by_the_same_command_wherever_the_failure_is_shown(cli: Cli) -> None:
+    """What is next after ``results`` is to ``show`` a failed run: that is where the command is looked for."""
+    ecc = "gpu17: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    word = make_run(cli.install, state="FAILED", log=ecc).paths.run_id
+    (line,) = (line for line in cli("why", word).out.splitlines() if line.startswith("keep out"))
+    assert "llmb-run exclude add gpu17 " in line
+    assert line in cli("show", word).out.splitlines()
+
+
 def test_what_was_stopped_has_not_failed_in_any_command(cli: Cli, texts: Texts) -> None:
     for state in ("FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "PREEMPTED"):
         make_run(cli.install, state=state, log=mbridge_log(range(1, 9)))

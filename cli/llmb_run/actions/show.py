@@ -111,7 +111,7 @@ def _run_text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) 
         "remarks": [printable(text) for text in measured.remarks],
         "findings": [f"{item.severity}: {item.text}" for item in measured.findings],
         "slow": [slow.text if slow else ""],
-        "why": _why_lines(measured),
+        **_why_parts(measured),
     }
     return "".join(with_label(name, [line for line in lines if line]) for name, lines in parts.items())
 
@@ -125,17 +125,19 @@ def _attempt_line(attempt: Attempt) -> str:
     return f"{local_time_text(when)}  {attempt}" if when is not None else str(attempt)
 
 
-def _why_lines(measured: MeasuredRun) -> list[str]:
-    """Return lines on why the run failed, and on what to do, as ``cause_lines`` does; empty where it has not failed.
+def _why_parts(measured: MeasuredRun) -> dict[str, list[str]]:
+    """Return why the run failed and the command that excludes a bad node, as ``all_lines`` does, by their headings.
+
+    ``why`` and ``keep out``, without what else the logs complain about; empty where it has not failed.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
     """
     if not measured.why:
-        return []
-    from llmb_run.actions.why import cause_lines  # here: most runs have not failed, and these patterns take a while
+        return {}
+    from llmb_run.actions.why import all_lines  # here: most runs have not failed, and these patterns take a while
 
-    return cause_lines(measured.why)
+    return {heading: lines for heading, lines in all_lines(measured.why) if heading != "besides"}
 
 
 def _state_line(seen: Observation) -> str:
