@@ -175,7 +175,7 @@ def test_no_remedy_of_a_run_without_slurm_calls_slurm(cli: Cli) -> None:
     assert under_slurm is not None
     assert slurm.search(under_slurm.remedy)
     assert alone is not None
-    assert alone.remedy == "read the run's log: llmb-run logs RUN"
+    assert alone.remedy == f"read the run's log: llmb-run logs {record.paths.run_id}"
     local = local.with_state("FAILED")
     for known in signatures():
         if not slurm.search(known.remedy):
@@ -228,6 +228,23 @@ def test_a_bad_node_is_excluded_by_the_same_command_wherever_the_failure_is_show
     (line,) = (line for line in cli("why", word).out.splitlines() if line.startswith("keep out"))
     assert "llmb-run exclude add gpu17 " in line
     assert line in cli("show", word).out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("state", "batch", "command"),
+    [
+        ("CANCELLED", "", "sacct -j 4711 -o user,state,end"),
+        (
+            "FAILED",
+            "srun: error: Task launch for StepId=77.0 failed on node gpu3: Communication connection failure",
+            "scontrol show node gpu3, and slurmd's log there",
+        ),
+    ],
+)
+def test_a_remedy_names_the_runs_own_job_and_node(cli: Cli, state: str, batch: str, command: str) -> None:
+    record = make_run(cli.install, state=state, log=mbridge_log(range(1, 9)), job_id="4711")
+    record.paths.batch_log.write_text(batch)
+    assert f"-> {command}" in cli("why", record.paths.run_id).out
 
 
 def test_what_was_stopped_has_not_failed_in_any_command(cli: Cli, texts: Texts) -> None:

@@ -114,12 +114,19 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
         outcome = Outcome("disk-full", f"{events.problem}; it is on {disk}")
     outcome = Outcome("nan", not_finite) if not_finite else outcome
     found = _diagnose(readings, outcome, places, paths.folder, ranks, signalled=events.signalled, steps=plan.max_steps)
-    if found.cause is not None and not traits_of(plan.cluster_type).slurm_options:
-        remedy = next((item.without_slurm for item in signatures() if item.id == found.cause.kind), None)
-        if remedy is not None:
-            cause = msgspec.structs.replace(found.cause, remedy=remedy or "read the run's log: llmb-run logs RUN")
-            return msgspec.structs.replace(found, cause=cause)
-    return found
+    if found.cause is None:
+        return found
+    remedy = found.cause.remedy
+    if not traits_of(plan.cluster_type).slurm_options:
+        without = next((item.without_slurm for item in signatures() if item.id == found.cause.kind), None)
+        remedy = remedy if without is None else without or "read the run's log: llmb-run logs RUN"
+    known = {"RUN": paths.run_id, "JOB": record.job_id, "NODE": found.cause.node}
+    remedy = _PLACEHOLDER.sub(lambda word: known[word[0]] or word[0], remedy)
+    return msgspec.structs.replace(found, cause=msgspec.structs.replace(found.cause, remedy=remedy))
+
+
+_PLACEHOLDER = re.compile(r"\b(?:RUN|JOB|NODE)\b")
+"""In remedies, which are commands to paste: for the run's id, its job's, and the node where the cause lies."""
 
 
 def witnesses_of(record: RunRecord) -> tuple[Path, ...]:
