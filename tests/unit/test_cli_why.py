@@ -256,6 +256,14 @@ def test_what_was_stopped_has_not_failed_in_any_command(cli: Cli, texts: Texts) 
     texts(cli("report").out, about="mostly for")
 
 
+def test_a_node_on_which_one_job_did_not_fit_is_not_called_the_root(cli: Cli) -> None:
+    for host in ("gpu1", "gpu2", "gpu2"):
+        make_run(cli.install, state="FAILED", log=f"{host}: {RANK_OUT_OF_MEMORY.splitlines()[2]}\n")
+    make_run(cli.install, state="FAILED", log="gpu3: RuntimeError: CUDA error: uncorrectable ECC error encountered\n")
+    out = cli("why", "--since", "7d").out
+    assert re.findall(r"^(\w+) was the root in (\d)", out, re.MULTILINE) == [("gpu2", "2"), ("gpu3", "1")]
+
+
 def test_the_node_of_the_first_rank_is_no_bad_one(cli: Cli) -> None:
     """All ranks refuse a wrong layout; the first says so first, and small clusters give a job the same nodes again."""
     for _ in range(3):

@@ -196,7 +196,7 @@ class Counts(msgspec.Struct, frozen=True):
     """In how many of the failures each node was where the cause lay, the most frequent first."""
     keep_out: str
     advice: tuple[str, ...]
-    """Lines for people: how often each node was the root, and the command that keeps nodes out."""
+    """Lines for people: how often a node was the root, if it is bad or often was, and what keeps nodes out."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as plain values for JSON: ``causes`` (from ``kinds``), ``nodes`` and ``keep_out``.
@@ -231,9 +231,9 @@ def count_causes(found: Sequence[Diagnosis]) -> Counts:
     suspects = [cause for cause in believed if cause.fault == "node" or cause.kind in hardware]
     times = Counter(cause.node for cause in suspects if cause.node)
     frequent = {node for node, number in times.items() if number >= FEW and 2 * number > len(suspects)}
-    advice = [
-        f"{node} was the root in {number} of {counted(len(found), 'failure')}" for node, number in nodes.most_common()
-    ]
+    # Once is no more than the run's own line says, and sounds like a bad node where the job did not fit.
+    told = {node: number for node, number in nodes.most_common() if number >= FEW or node in bad}
+    advice = [f"{node} was the root in {number} of {counted(len(found), 'failure')}" for node, number in told.items()]
     keep_out = compress(sorted(bad | frequent))
     if keep_out:
         advice.append(f"llmb-run exclude add {keep_out} --days 7 --reason 'root of failed runs'")
