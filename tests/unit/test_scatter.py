@@ -273,6 +273,14 @@ def test_repeats_that_share_a_day_say_so(texts: Texts) -> None:
     texts(text)
 
 
+def test_runs_of_as_many_days_as_show_how_days_differ_need_no_others() -> None:
+    """Two of them on one of five days: repeating on other days is no advice any more."""
+    noise = (0.0, 0.03, 0.05, 0.09, 0.02, 0.06)
+    assert remarks([judged(10 + step, day=day) for step, day in zip(noise, "123455", strict=True)]) == ()
+    (text,) = remarks([judged(10 + step, day=day) for step, day in zip(noise, "123444", strict=True)])
+    assert "only 4 days" in text
+
+
 def test_runs_that_the_record_does_not_know_so_wild_say_so(texts: Texts) -> None:
     quiet = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)
     (text,) = remarks([judged(9.8), judged(10.0), judged(10.2)], quiet)

@@ -30,7 +30,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_second, training_days
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.decision import TOLERANCE, Decision, decide
-from llmb_common.results.level import ERROR_RATE
+from llmb_common.results.level import ERROR_RATE, SETTLED
 from llmb_common.results.odd_runs import odd_runs_clause, slow_node_clause
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
@@ -44,8 +44,9 @@ def remarks_on(
 ) -> tuple[str, ...]:
     """Return clauses about ``runs`` as a group, for readers of their verdict; empty where there is nothing to remark.
 
-    They tell when several runs share one day or set of nodes, scatter more than is known of this site, or are of
-    two kinds or slow with one node; at most one clause on each of these three, in this order, without full stops.
+    They tell when several runs share fewer than ``SETTLED`` days or sets of nodes, scatter more than is known of this
+    site, or are of two kinds or slow with one node; at most one clause on each of these three, in this order, without
+    full stops.
 
     Args:
         runs: the step times that the decision is over
@@ -55,7 +56,7 @@ def remarks_on(
             they count for the last of the three
     """
     found = []
-    if decision.days < len(runs):
+    if decision.days < min(len(runs), SETTLED):
         what = "one day or the same nodes" if decision.days == 1 else f"only {decision.days} days or sets of nodes"
         hit = "all" if decision.days == 1 else "several"
         found.append(
