@@ -64,6 +64,13 @@ def test_show_says_all_of_it(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     assert cli("show", "--json").data["evidence"]["network"] == "Socket"
 
 
+def test_show_names_the_nodes_of_a_run_that_has_ended(cli: Cli, tmp_path: Path) -> None:
+    """Of what is too slow ``results`` says that it shows the nodes of its slowest run; the scheduler forgets them."""
+    run = run_over_sockets(tmp_path)
+    (line,) = (line for line in cli("show", run.paths.run_id).out.splitlines() if line.startswith("job "))
+    assert line.endswith(" on n[1-2]")
+
+
 def test_a_run_without_evidence_says_so(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     make_run(tmp_path)
     texts(cli("show").out, about="ran on")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from llmb_common.base.errors import RecordError
+from llmb_common.base.hostlist import compress
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, percent, printable
@@ -91,7 +93,7 @@ def _run_text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) 
     parts = {
         "run": [f"{record.paths.run_id}  {record.paths.name}"],
         "state": [_state_line(seen)],
-        "job": [_job_line(seen)],
+        "job": [_job_line(seen, measured.account.hosts)],
         "plan": [
             f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {counted(plan.nodes, 'node')}",
             f"{function.name} of Megatron-Bridge {function.release}" if function else "",
@@ -152,10 +154,11 @@ def _state_line(seen: Observation) -> str:
     return f"{record.state} {since}" + (f", {seen.finding.waits_for}" if seen.finding.reason else "")
 
 
-def _job_line(seen: Observation) -> str:
-    """Return where the run is, as one line: its job id and nodes, or, without a scheduler, its host and process.
+def _job_line(seen: Observation, hosts: Sequence[str]) -> str:
+    """Return where the run is or was, as one line: its job id and nodes, or, without a scheduler, its host and process.
 
-    ``4711 on n[1-4]``; ``no job id yet`` where it has none. Without a scheduler ``on HOST, process 4711``, or ``on
+    ``4711 on n[1-4]``; ``no job id yet`` where it has none. The nodes are those that the scheduler names, else
+    ``hosts``, which left records (empty: none did). Without a scheduler ``on HOST, process 4711``, or ``on
     this machine`` where the process is not known.
     """
     record = seen.record
@@ -163,7 +166,8 @@ def _job_line(seen: Observation) -> str:
         return (
             "on this machine" if record.process is None else f"on {record.process.host}, process {record.process.pid}"
         )
-    where = f" on {seen.finding.nodes}" if seen.finding.nodes else ""
+    nodes = seen.finding.nodes or compress(hosts)
+    where = f" on {printable(nodes)}" if nodes else ""
     return f"{record.job_id or 'no job id yet'}{where}"
 
 
