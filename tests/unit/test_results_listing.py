@@ -225,6 +225,7 @@ def test_a_failed_run_is_looked_at_first(cli: Cli) -> None:
     run_of(cli, 5741.47)
     bad = make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000], variables=PUBLISHED | OWN)
     assert next_of(cli) == f"llmb-run show {bad.paths.run_id}"
+    assert f"run {bad.paths.run_id} has no result: it failed." in cli("report").out
 
 
 def test_a_short_try_beside_a_measured_run_is_no_trouble(cli: Cli) -> None:

@@ -153,7 +153,8 @@ def _next_step_of(item: Group) -> Step:
         if first.outcome in ("cancelled", "preempted"):
             again = f"Start run {first.run_id} again: it was {first.outcome}."
             return Step(1, ("retry", *_first_ids([first])), f"{item.title}: {first.unfit}", again)
-        todo = f"Find out why run {first.run_id} has no result: it is {first.outcome}."
+        what = "failed" if first.outcome == "failed" else f"is {first.outcome}"
+        todo = f"Find out why run {first.run_id} has no result: it {what}."
         return Step(1, ("show", *_first_ids([first])), f"{item.title}: {first.unfit}", todo)
     if verdict is None or verdict.kind == "not judged":
         return Step(
