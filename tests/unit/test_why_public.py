@@ -474,6 +474,8 @@ def test_a_cache_that_is_on_the_nodes_own_disk_is_to_be_split_by_rank(tmp_path: 
     assert cause is not None
     assert cause.kind == "jit-cache"
     assert "one for each rank" in cause.remedy
+
+
 SHARED = "No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 264192 Hardware limit:232448"
 
 
