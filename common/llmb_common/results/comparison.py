@@ -103,8 +103,12 @@ def compare_times(
     low, difference, high = difference_of_bounds(other.bounded, [one.bounded])
     if ranks and low <= 0 <= high:
         by_rank = _rank_interval(day_means(first), day_means(second))
-        if by_rank and by_rank[0] <= difference <= by_rank[1] and not by_rank[0] <= 0 <= by_rank[1]:
-            low, high = by_rank
+        if by_rank:
+            lowest, highest = by_rank
+            holds_difference = lowest <= difference <= highest
+            holds_none = lowest <= 0 <= highest
+            if holds_difference and not holds_none:
+                low, high = by_rank
     return Change(math.exp(difference), math.exp(low), math.exp(high))
 
 

@@ -123,12 +123,11 @@ def distinguishing_settings(plans: Iterable[JobPlan | None]) -> list[str]:
             kinds.setdefault(kind_of_job(plan), {})[at] = plan
     texts = [""] * len(listed)
     for together in kinds.values():
-        differing = {
-            name: values for name, values in differing_settings([*together.values()]).items() if name not in _SCALE
-        }
+        differing = differing_settings([*together.values()])
+        shown = {name: values for name, values in differing.items() if name not in _SCALE}
         for number, at in enumerate(together):
-            values = ((name, values[number]) for name, values in differing.items() if values[number] != "-")
-            texts[at] = ", ".join(_shorten(f"{name}={value}") for name, value in values)
+            own = {name: values[number] for name, values in shown.items()}
+            texts[at] = ", ".join(_shorten(f"{name}={value}") for name, value in own.items() if value != "-")
     return texts
 
 
@@ -258,7 +257,10 @@ def image_of(record: RunRecord) -> RunImage:
 
     image, receipt = record.plan.image or "", image_receipt(record.manifest)
     imported = container_release(image) and receipt.get("adopted") is False
-    return RunImage(image, f"sha256:{str(receipt['sha256'])[:12]}" if receipt.get("sha256") and not imported else "")
+    digest = receipt.get("sha256")
+    if not digest or imported:
+        return RunImage(image, "")
+    return RunImage(image, f"sha256:{str(digest)[:12]}")
 
 
 def image_marks(images: Sequence[RunImage]) -> list[str]:
@@ -271,7 +273,9 @@ def image_marks(images: Sequence[RunImage]) -> list[str]:
     """
     digests: dict[str, set[str]] = {}
     for image, content in set(images):
-        digests.setdefault(image, set()).update([content] if content else [])
+        known = digests.setdefault(image, set())
+        if content:
+            known.add(content)
     found = {item: item.content or _image_identity(item.image, digests[item.image]) for item in set(images)}
     names = {image: software_of_image(image) for image in digests}
     marked = {(names[item.image], mark) for item, mark in found.items() if mark}

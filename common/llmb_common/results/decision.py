@@ -215,7 +215,8 @@ def decide(
 
         looks = [size for size in LOOKS if size > len(all_runs)]
         more = next((size - len(all_runs) for size in looks if decides(size, reference_error)), None)
-        blurred = more is None and reference_error > 0 and decides(max(LOOKS[-1], len(all_runs)), 0.0)
+        if more is None and reference_error > 0:
+            blurred = decides(max(LOOKS[-1], len(all_runs)), 0.0)
         if more is not None and not scatter.one_day:
             elsewhere = stalls_held or not decides_here(len(all_runs) + more)
     return Decision(

@@ -71,7 +71,8 @@ def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
     ``runs`` has the number of runs of each day, at least 1 each, for at least one day. What is only stated counts for
     two days at most.
     """
-    day, run = scatter.day**2, scatter.run**2 * fmean(1 / count for count in runs)
+    day = scatter.day**2
+    run = scatter.run**2 * fmean(1 / count for count in runs)
     degrees = summed_degrees(day, scatter.day_degrees, run, scatter.run_degrees)
     return Prior(math.sqrt(day + run), degrees if scatter.learned else min(degrees, _STATED_DEGREES))
 
@@ -134,7 +135,10 @@ def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChan
     edges = [0, *(change.at for change in changes)]
     now = fmean(days[edges[-1] :]) if days else 0.0
     for before, change in reversed(list(zip(edges, changes, strict=False))):
-        if change.shift > 0 and now - fmean(days[before : change.at]) >= change.shift / 2:
+        if change.shift <= 0:
+            continue
+        earlier = fmean(days[before : change.at])
+        if now - earlier >= change.shift / 2:
             return change
     return None
 
@@ -192,8 +196,11 @@ def _searched_lengths(count: int) -> list[tuple[int, float]]:
     sizes = [count]
     while (shorter := int(sizes[-1] * _SHARE)) >= _SHORTEST:
         sizes.append(shorter)
-    others = len(sizes) - 1
-    return [(count, 0.5 if others else 1.0), *((size, 0.5 / others) for size in sizes[1:])]
+    shorter_sizes = sizes[1:]
+    if not shorter_sizes:
+        return [(count, 1.0)]
+    share = 0.5 / len(shorter_sizes)
+    return [(count, 0.5), *((size, share) for size in shorter_sizes)]
 
 
 def _splits(values: Sequence[float]) -> Iterator[_Split]:
@@ -232,7 +239,8 @@ def _shift_error(split: _Split, count: int, prior: Prior) -> float:
     It is a natural logarithm, as the shift is. ``prior`` is what is known beforehand of how days scatter: it is
     pooled with the squares of ``split`` (``_day_variance``).
     """
-    return math.sqrt(_day_variance(split, count, prior) * (1 / split.at + 1 / (count - split.at)))
+    variance = _day_variance(split, count, prior)
+    return math.sqrt(variance * (1 / split.at + 1 / (count - split.at)))
 
 
 def _day_variance(split: _Split, count: int, prior: Prior) -> float:
@@ -254,14 +262,16 @@ def _side_agrees(values: Sequence[float], split: _Split) -> bool:
     the shift or more. True without a look where the shorter side has more than four days.
     """
     early = 2 * split.at < len(values)
-    short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
+    before, after = values[: split.at], values[split.at :]
+    short, other = (before, after) if early else (after, before)
     if len(short) > _FEW:
         return True
     level = fmean(other)
     # The days after a rise lie above the others, those before it below.
     way = -1 if early else 1
     side = way if split.shift > 0 else -way
-    return min((value - level) * side for value in short) >= abs(split.shift) / 2
+    nearest = min((value - level) * side for value in short)
+    return nearest >= abs(split.shift) / 2
 
 
 def _needs_no_prior(at: int, count: int) -> bool:
@@ -283,7 +293,9 @@ def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
         return 1.0
     levels = fmean(values[:at]), fmean(values[at:])
     rest = [value - levels[day >= at] for day, value in enumerate(values)]
-    raw = math.fsum(a * b for a, b in itertools.pairwise(rest)) / max(math.fsum(x * x for x in rest), 1e-24)
+    products = math.fsum(a * b for a, b in itertools.pairwise(rest))
+    squares = math.fsum(x * x for x in rest)
+    raw = products / max(squares, 1e-24)
     # Kendall: around estimated means, raw falls short of the truth by (1 + 4 rho) / n. Its own error is 1 / sqrt(n).
     likely = raw + (1 + 4 * raw) / count + _DOUBT / math.sqrt(count)
     correlation = min(max(likely, 0.0), _STRONGEST_CORRELATION)
@@ -300,12 +312,15 @@ def _level_change(values: Sequence[float], at: int, offset: int, prior: Prior) -
     splits = {split.at: split for split in _splits(values)}
     split, count = splits[at], len(values)
     widening = _autocorrelation_factor(values, at)
-    reach = t_quantile(ERROR_RATE, prior.degrees + count - 2) * _shift_error(split, count, prior) * widening
+    error = _shift_error(split, count, prior)
+    reach = t_quantile(ERROR_RATE, prior.degrees + count - 2) * error * widening
     if reach >= abs(split.shift) and _needs_no_prior(at, count):
-        reach = t_quantile(ERROR_RATE, count - 2.0) * _shift_error(split, count, _NOTHING_KNOWN) * widening
+        error = _shift_error(split, count, _NOTHING_KNOWN)
+        reach = t_quantile(ERROR_RATE, count - 2.0) * error * widening
     limit = split.squares + _AS_GOOD * _day_variance(split, count, prior)
     # Other splits that fit about as well, and go the same way.
-    near = [other.at for other in splits.values() if other.squares <= limit and other.shift * split.shift > 0]
+    same_way = [other for other in splits.values() if other.shift * split.shift > 0]
+    near = [other.at for other in same_way if other.squares <= limit]
     return LevelChange(offset + at, split.shift, reach, offset + min(near), offset + max(near))
 
 
@@ -467,12 +482,19 @@ def _dated_runs(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Cha
     marks = image_marks([item.image for item in items])
     for item, mark in zip(items, marks, strict=True):
         now = item.facts
-        changes, seen = ((), ()) if before is None else (_changed_facts(before, now), _changed_facts(known, now))
+        changes: tuple[Changed, ...] = ()
+        seen: tuple[Changed, ...] = ()
+        if before is not None:
+            changes = _changed_facts(before, now)
+            seen = _changed_facts(known, now)
         software = item.configuration.partition(" ")[2] + mark
-        yield DatedRun(item.run_id, item.started, item.day, software, item.time.seconds, item.time.error, changes), seen
+        time = item.time
+        run = DatedRun(item.run_id, item.started, item.day, software, time.seconds, time.error, changes)
+        yield run, seen
         if before is not now:
             # What nodes tell is remembered across runs whose nodes did not tell it.
-            known = {name: value for name, value in known.items() if name in EVIDENCE} | dict(now)
+            evidence = {name: value for name, value in known.items() if name in EVIDENCE}
+            known = evidence | dict(now)
         before = now
 
 

@@ -209,9 +209,12 @@ def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
     The estimates are taken to be independent of each other; without ``parts`` it is ``total``. The bounds are those
     of MOVER: Zou and Donner, 2008.
     """
-    middle = total[1] - sum(part[1] for part in parts)
-    below = math.hypot(total[1] - total[0], *(part[2] - part[1] for part in parts))
-    above = math.hypot(total[2] - total[1], *(part[1] - part[0] for part in parts))
+    low, estimate, high = total
+    middle = estimate - sum(part[1] for part in parts)
+    parts_above = [part[2] - part[1] for part in parts]
+    parts_below = [part[1] - part[0] for part in parts]
+    below = math.hypot(estimate - low, *parts_above)
+    above = math.hypot(high - estimate, *parts_below)
     return middle - below, middle, middle + above
 
 

@@ -105,7 +105,8 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
         return None
     ordered = sorted(runs, key=lambda run: run.seconds)
     logs = [run.log for run in ordered]
-    gap, at = max((b - a, at) for at, (a, b) in enumerate(itertools.pairwise(logs), 1))
+    gaps = [(logs[at] - logs[at - 1], at) for at in range(1, len(logs))]
+    gap, at = max(gaps)
     fast, slow = ordered[:at], ordered[at:]
     ranges = [side[-1].log - side[0].log for side in (fast, slow)]
     if gap < _GAP * max(ranges) or gap < _SHIFT:
@@ -127,11 +128,14 @@ def odd_runs_clause(runs: Sequence[StepTime]) -> str:
     if parts is None:
         return ""
     fast, slow = parts
-    shift = statistics.fmean(run.log for run in slow) - statistics.fmean(run.log for run in fast)
+    slow_mean = statistics.fmean(run.log for run in slow)
+    fast_mean = statistics.fmean(run.log for run in fast)
+    shift = slow_mean - fast_mean
     few, word = (slow, "slower") if len(slow) <= len(fast) else (fast, "faster")
     many = fast if few is slow else slow
     share = math.expm1(shift) if few is slow else -math.expm1(-shift)
-    text = f"{len(few)} of {len(runs)} runs {'is' if len(few) == 1 else 'are'} {percent(share)} {word} than the rest"
+    verb = "is" if len(few) == 1 else "are"
+    text = f"{len(few)} of {len(runs)} runs {verb} {percent(share)} {word} than the rest"
     only = _nodes_only_in(few, many)
     if not only:
         return text
@@ -147,7 +151,10 @@ def odd_runs_clause(runs: Sequence[StepTime]) -> str:
 def _share_days(runs: Sequence[StepTime], others: Sequence[StepTime]) -> bool:
     """Return whether some of ``runs`` were on the same day, and none was on a day of one of the ``others``."""
     days = {run.day for run in runs}
-    return "" not in days and len(days) < len(runs) and days.isdisjoint(run.day for run in others)
+    other_days = {run.day for run in others}
+    all_known = "" not in days
+    several_a_day = len(days) < len(runs)
+    return all_known and several_a_day and days.isdisjoint(other_days)
 
 
 def _nodes_only_in(runs: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:
@@ -187,7 +194,8 @@ def slow_node_clause(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
     node, had = found
     inside = statistics.fmean(runs[at].log for at in had)
     rest = statistics.fmean(run.log for at, run in enumerate(runs) if at not in had)
-    with_it = f"{len(had)} of {counted(len(runs), 'run')} with {node} are {percent(math.expm1(inside - rest))} slower"
+    slower = percent(math.expm1(inside - rest))
+    with_it = f"{len(had)} of {counted(len(runs), 'run')} with {node} are {slower} slower"
     return f"the {with_it} than those without (chance alone: at most {percent(_ALARM, 0)})"
 
 
@@ -214,8 +222,10 @@ def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collect
     sets = [_nodes(run) for run in runs]
     counts = Counter(itertools.chain.from_iterable(sets))
     patterns: dict[tuple[int, ...], str] = {}
-    for node in sorted(node for node, count in counts.items() if 2 <= count <= len(runs) - 2):
-        patterns.setdefault(tuple(at for at, had in enumerate(sets) if node in had), node)
+    shared = sorted(node for node, count in counts.items() if 2 <= count <= len(runs) - 2)
+    for node in shared:
+        with_node = tuple(at for at, nodes in enumerate(sets) if node in nodes)
+        patterns.setdefault(with_node, node)
     trials = min(trials, _WORK // max(sum(map(len, patterns)), 1))
     if len(runs) < _FEWEST or not patterns or trials * _ALARM < 1:
         return None
@@ -230,8 +240,10 @@ def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collect
         enclosing function. Positive: those at ``had`` are slower.
         """
         total = math.fsum(values[at] for at in had)
-        between = total * total / len(had) + total * total / (len(values) - len(had))
-        return math.copysign(math.sqrt(between / max((squared - between) / (len(values) - 2), 1e-30)), total)
+        without = len(values) - len(had)
+        between = total * total / len(had) + total * total / without
+        variance = max((squared - between) / (len(values) - 2), 1e-30)
+        return math.copysign(math.sqrt(between / variance), total)
 
     def largest_t(values: Sequence[float]) -> tuple[float, tuple[int, ...]]:
         """Return (largest Student's t, positions of the runs that had that node) over the nodes in ``patterns``.

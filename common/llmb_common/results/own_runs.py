@@ -84,6 +84,9 @@ def _mean_and_range(seconds: Sequence[float]) -> OwnTime:
     logs = [math.log(value) for value in seconds]
     middle = math.fsum(logs) / len(logs)
     degrees = STATED.run_degrees + len(logs) - 1
-    squares = STATED.run_degrees * STATED.total**2 + math.fsum((log - middle) ** 2 for log in logs)
+    stated_squares = STATED.run_degrees * STATED.total**2
+    own_squares = math.fsum((log - middle) ** 2 for log in logs)
+    squares = stated_squares + own_squares
     half = t_quantile(0.05, degrees) * math.sqrt(2 * squares / degrees)
-    return OwnTime(math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(logs))
+    low, high = math.exp(middle - half), math.exp(middle + half)
+    return OwnTime(math.exp(middle), low, high, len(logs))

@@ -209,7 +209,9 @@ def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rat
     squared = math.fsum(value**2 for value in left)
     error = math.sqrt(squared / degrees * (1 / len(first) + 1 / len(second)))
     half = t_quantile(rate, degrees) * error
-    return (difference - half, difference, difference + half) if abs(difference) > half else (0.0, 0.0, 0.0)
+    if abs(difference) > half:
+        return difference - half, difference, difference + half
+    return 0.0, 0.0, 0.0
 
 
 class _Design:
@@ -276,7 +278,8 @@ class _Design:
         ``difference`` is B's value less A's. At least one block has two runs with a step time, else there is a
         ZeroDivisionError. A positive drift is a value that rises within blocks.
         """
-        left = [value - difference * side for value, side in zip(_join_centred(values), self._sides, strict=True)]
+        centred = _join_centred(values)
+        left = [value - difference * side for value, side in zip(centred, self._sides, strict=True)]
         turns = _join_centred(list(map(float, turns)) for turns in self._turns)
         drift = _dot_product(turns, left) / _dot_product(turns, turns)
         rest = self._residual(left)

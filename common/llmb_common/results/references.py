@@ -264,7 +264,8 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     if not runs:
         raise RequestError("no run to make a baseline from", remedy="name successful runs: llmb-run results lists them")
     together: dict[tuple[str, str], list[tuple[RunRecord, StepTime, str]]] = {}
-    for (record, measured), mark in zip(runs, image_marks([image_of(record) for record, _ in runs]), strict=True):
+    marks = image_marks([image_of(record) for record, _ in runs])
+    for (record, measured), mark in zip(runs, marks, strict=True):
         key = configuration_key(record.plan), software_of(record)
         together.setdefault(key, []).append((record, measured, mark))
     new = {key: _baseline(*key, repeats) for key, repeats in together.items()}
@@ -379,7 +380,8 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
     depends on the job, such as the clocks under load, is compared only where the baseline is of ``key``. What either
     does not know is not compared. Empty where nothing differs, or there is none.
     """
-    item = max(_with_same_gpus(account, known), key=lambda item: (item.key == key, item.added), default=None)
+    comparable = _with_same_gpus(account, known)
+    item = max(comparable, key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
         return []
     return setup_findings(account, item.setup, f"this site's baseline {item.key}", same_job=item.key == key)
@@ -490,7 +492,9 @@ def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]
         return None
     spread = release_spread(plan)
     changes = [spread.fastest, spread.median, spread.slowest]
-    low, median, high = sorted(1 / (1 + change) - 1 for change in changes) if other < one else changes
+    if other < one:
+        changes = sorted(1 / (1 + change) - 1 for change in changes)
+    low, median, high = changes
     of = "published rows of consecutive releases (5th to 95th percentile, all models of its kind)"
     return Worth(low, median, high, spread.pairs, of)
 
@@ -501,7 +505,8 @@ def _differing_facts(one: Facts, other: Facts) -> dict[str, tuple[object, object
     A name that one of them lacks has None there. Empty: none differs.
     """
     names = dict.fromkeys([*one, *other])
-    return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
+    differing = [name for name in names if one.get(name) != other.get(name)]
+    return {name: (one.get(name), other.get(name)) for name in differing}
 
 
 def _plan_facts(plan: JobPlan) -> Facts:

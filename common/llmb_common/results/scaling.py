@@ -181,7 +181,9 @@ def _scale_point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published
     smallest = base[0].plan
     work = plan.gbs / plan.gpus / (smallest.gbs / smallest.gpus)
     efficiency = work * fmean(run.seconds for run in base) / seconds
-    change = compare_times([run.steady for run in runs], [run.steady for run in base], runs[0].scatter)
+    steady = [run.steady for run in runs]
+    base_steady = [run.steady for run in base]
+    change = compare_times(steady, base_steady, runs[0].scatter)
     # How sure it is depends on the steady steps, and is laid around the efficiency of the means.
     bounds = (efficiency * bound / change.ratio for bound in (change.low, change.high))
     return ScalePoint(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, published, *bounds)

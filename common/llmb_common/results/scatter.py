@@ -239,7 +239,8 @@ def _variance_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, floa
     mean = _weighted_mean(logs, weights)
     degrees = 2 * trigamma_inverse(unlike + 1 / sum(weights))
     usual = math.exp(mean + _log_variance_bias(degrees))
-    kept = sorted(variances)[: max(len(variances) - math.ceil(len(variances) / _SET_ASIDE), 1)]
+    set_aside = math.ceil(len(variances) / _SET_ASIDE)
+    kept = sorted(variances)[: max(len(variances) - set_aside, 1)]
     plain = _weighted_mean([variance for variance, _ in kept], [degrees for _, degrees in kept])
     return (usual, degrees) if usual >= plain else (plain, max(degrees, _STATED_DEGREES))
 
@@ -255,8 +256,11 @@ def _excess_variance(logs: Sequence[float], chance: Sequence[float]) -> float:
         return stated
     weights = [1 / noise for noise in chance]
     mean = _weighted_mean(logs, weights)
-    beyond = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (count - 1)
-    found = max(0.0, beyond / (sum(weights) - sum(weight * weight for weight in weights) / sum(weights)))
+    total = sum(weights)
+    squares = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True))
+    beyond = squares - (count - 1)
+    scale = total - sum(weight * weight for weight in weights) / total
+    found = max(0.0, beyond / scale)
     drawn = (_STATED_WEIGHT * stated + (count - 1) * found) / (_STATED_WEIGHT + count - 1)
     return max(drawn, trigamma(_MOST_DEGREES / 2))
 

@@ -144,18 +144,21 @@ def next_decision(
         left = repeats + reruns - attempts
         missing = wanted - len(good)
         if missing and left:
-            for number, item in faults[len(faults) - missing :][:left]:
+            not_replaced = faults[len(faults) - missing :]
+            for number, item in not_replaced[:left]:
                 attempts += 1
                 added.append(Rerun(attempts, f"run {number}: {item.fault}", replaces=number))
             continue
         times = [time for time in good if time is not None]
         if missing and (judge is None or not times):
-            why = f"{len(faults)} of {attempts} runs gave no result; the last: {faults[-1][1].fault}"
+            _, last = faults[-1]
+            why = f"{len(faults)} of {attempts} runs gave no result; the last: {last.fault}"
             return SequentialDecision(attempts, tuple(added), OPEN, None, why)
         if judge is None:
             return SequentialDecision(attempts, tuple(added), "pass")
         decision = judge(times)
-        more = min(next(size for size in doubling(LOOKS) if size > len(good)) - len(good), left)
+        next_look = next(size for size in doubling(LOOKS) if size > len(good))
+        more = min(next_look - len(good), left)
         # Where the reference's own error leaves it open, no run of the campaign changes that.
         if decision.answer != OPEN or decision.reference_too_uncertain:
             return SequentialDecision(attempts, tuple(added), decision.answer, decision)
@@ -206,9 +209,13 @@ def may_decide(
     # Fewer runs do not show how much they differ.
     reach = STATED.run if len(times) < _TELLING else 0.0
     numbers = [size - len(times) for size in LOOKS if len(times) < size < len(times) + left]
-    for like in (_scaled_time(ordered[0], -reach), ordered[len(ordered) // 2], _scaled_time(ordered[-1], reach)):
+    faster = _scaled_time(ordered[0], -reach)
+    middle = ordered[len(ordered) // 2]
+    slower = _scaled_time(ordered[-1], reach)
+    for like in (faster, middle, slower):
         for count in [*numbers, left]:
-            if judge([*times, *_further_runs(times, like, count, further_days=further_days)]).answer != OPEN:
+            further = _further_runs(times, like, count, further_days=further_days)
+            if judge([*times, *further]).answer != OPEN:
                 return True
     return False
 

@@ -174,7 +174,9 @@ class NodeRuns:
         if not sure:
             return None
         # Each node that is looked at is another chance of a slow one by accident (Bonferroni).
-        needed = NormalDist().inv_cdf(1 - _ALARM / looked_at) / NormalDist().inv_cdf(1 - ERROR_RATE)
+        wanted = NormalDist().inv_cdf(1 - _ALARM / looked_at)
+        reported = NormalDist().inv_cdf(1 - ERROR_RATE)
+        needed = wanted / reported
         if sure[worst] <= needed:
             return None
         where = self.on_host[worst]

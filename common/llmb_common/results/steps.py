@@ -102,7 +102,8 @@ class StepTime:
     @property
     def stall_error(self) -> float:
         """Standard error that stalls add to ``mean_log``, as if each came by chance and could as well be missing."""
-        return math.hypot(*self.stalls) / (self.steps or self.count or 1) / (1 + self.stall_share)
+        error = math.hypot(*self.stalls) / (self.steps or self.count or 1)
+        return error / (1 + self.stall_share)
 
     @property
     def relative_error(self) -> float:
@@ -192,7 +193,8 @@ def _noise(values: Sequence[float]) -> tuple[float, float]:
     squares = math.fsum(value * value for value in centred)
     if squares <= (1e-12 * mean) ** 2 * count:
         return 0.0, 0.0
-    raw = math.fsum(a * b for a, b in itertools.pairwise(centred)) / squares
+    products = math.fsum(a * b for a, b in itertools.pairwise(centred))
+    raw = products / squares
     # Kendall: around an estimated mean, raw falls short of the truth by (1 + 4 rho) / n.
     correlation = min(raw + (1 + 4 * raw) / count, _STRONGEST_CORRELATION) if raw > 0 else 0.0
     # The mean of correlated values follows them, so that the squares around it are too small.
@@ -301,11 +303,13 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
     for start in (iterations[0].index, *timing.restarts):
         after = (item for item in iterations if item.index >= start)
         slow = list(itertools.takewhile(lambda item: item.seconds > high, after))
-        if len(slow) <= _TO_WARM_UP or statistics.median(item.seconds for item in slow) < _COMPILING * level:
+        if len(slow) <= _TO_WARM_UP:
+            continue
+        if statistics.median(item.seconds for item in slow) < _COMPILING * level:
             continue
         # A run that becomes faster all the time does not settle where its steps pass a limit.
-        following = [item.seconds for item in iterations if item.index > slow[-1].index][:_TO_WARM_UP]
-        if statistics.median(following) < (level + high) / 2:
+        later = [item.seconds for item in iterations if item.index > slow[-1].index]
+        if statistics.median(later[:_TO_WARM_UP]) < (level + high) / 2:
             found.append(slow)
     return found
 
@@ -334,10 +338,11 @@ def _long_warm_up_clause(timing: RunTiming, measured: StepTime) -> str:
             f"iterations {slow[0].index} to {end} are warm-up (compilation?) and not counted: they take {times:.2g}"
             " times as long as later ones"
         )
+    last = min(end + len(window), settled[-1].index)
     return (
         f"warm-up (compilation?) lasts to iteration {end}, past the start of the window {window}: settled steps take"
         f" {level:.4g} s, the window's mean is {measured.mean:.4g} s"
-        f" (--window={end + 1}-{min(end + len(window), settled[-1].index)} measures them)"
+        f" (--window={end + 1}-{last} measures them)"
     )
 
 
@@ -351,7 +356,8 @@ def _outlier_clause(inside: Sequence[Iteration], measured: StepTime) -> str:
     if not measured.spikes:
         return ""
     odd = [inside[at] for at in measured.spikes]
-    largest = max((item.seconds for item in odd), key=lambda seconds: abs(math.log(seconds / measured.seconds)))
+    seconds = [item.seconds for item in odd]
+    largest = max(seconds, key=lambda value: abs(math.log(value / measured.seconds)))
     one = len(odd) == 1
     most = "up to " if largest > measured.seconds else "as little as "
     if one:
@@ -375,7 +381,10 @@ def _warm_up_clause(inside: Sequence[Iteration]) -> str:
     if len(rest) < 4:
         return ""
     level = statistics.median(rest)
-    if head == sorted(head, reverse=True) and head[0] > (1 + WARM_UP) * level and head[1] > (1 + WARM_UP / 2) * level:
+    falling = head == sorted(head, reverse=True)
+    first_is_slow = head[0] > (1 + WARM_UP) * level
+    second_is_slow = head[1] > (1 + WARM_UP / 2) * level
+    if falling and first_is_slow and second_is_slow:
         longer = percent(head[0] / level - 1, 0)
         return f"warm-up reaches into the window: its first step takes {longer} longer than later ones"
     return ""
@@ -398,7 +407,8 @@ def _drift_clause(steady: Sequence[Iteration], aside: set[int]) -> str:
     before, after = statistics.median(first), statistics.median(last)
     # A step is like the one before it: without the trend, which is what is asked for.
     slope, _ = statistics.linear_regression(range(len(seconds)), seconds)
-    _, correlation = _noise([value - slope * at for at, value in enumerate(seconds)])
+    without_trend = [value - slope * at for at, value in enumerate(seconds)]
+    _, correlation = _noise(without_trend)
     # 1.2533 is the square root of pi / 2: a median's standard error over a mean's.
     error = 1.2533 * math.hypot(deviation(first), deviation(last)) / math.sqrt(third)
     error *= math.sqrt(_variance_inflation(third, correlation))

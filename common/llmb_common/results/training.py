@@ -223,7 +223,8 @@ def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
     if count < _ENOUGH:
         return None
     fifth = count // 5
-    levels = [statistics.median(losses[at : at + fifth]) for at in range(count - 5 * fifth, count, fifth)]
+    starts = range(count - 5 * fifth, count, fifth)
+    levels = [statistics.median(losses[at : at + fifth]) for at in starts]
     noise = _loss_noise(losses)
     start = statistics.median(losses[:3])
     end = levels[-1]
@@ -231,8 +232,9 @@ def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
     error = 1.2533 * noise * math.sqrt(1 / 3 + 1 / fifth)
     later = 1.2533 * noise * math.sqrt(1 / fifth + 1 / fifth)
     # A steep fall is over within the first fifth, a slow one shows from that on.
-    falls = start - end > min(FALLS * error, _FLAT * start) or levels[0] - end > min(FALLS * later, _FLAT * start)
-    return _LossCourse(start, min(levels), end, error, falls)
+    falls_steeply = start - end > min(FALLS * error, _FLAT * start)
+    falls_slowly = levels[0] - end > min(FALLS * later, _FLAT * start)
+    return _LossCourse(start, min(levels), end, error, falls_steeply or falls_slowly)
 
 
 def _loss_noise(losses: Sequence[float]) -> float:
@@ -289,7 +291,8 @@ def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
     if end - start > max(MATERIAL * start, CERTAIN * course.error):
         return (f"the {name} rises from {start:.4g} to {end:.4g}",)
     learned = start - lowest
-    if learned > MATERIAL * start and end - lowest > max(learned / 3, MATERIAL * lowest, CERTAIN * course.error):
+    risen = end - lowest
+    if learned > MATERIAL * start and risen > max(learned / 3, MATERIAL * lowest, CERTAIN * course.error):
         return (f"the {name} falls from {start:.4g} to {lowest:.4g}, then rises to {end:.4g}",)
     return ()
 
@@ -302,7 +305,8 @@ def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
     not count at a loss of 0.1 or less, where it may be too small to be printed.
     """
     found = []
-    flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
+    at_zero = [item for item in steps if item.grad_norm == 0]
+    flat = [item for item in at_zero if item.loss is None or item.loss > _PRINTED]
     if len(flat) > _allowed_outliers(steps):
         found.append(f"the gradient norm is 0 in {len(flat)} of {len(steps)} steps")
     idle = sum(item.learning_rate == 0 for item in steps)
@@ -321,8 +325,10 @@ def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     skipped = sum(item.skipped for item in iterations)
     if not skipped:
         return ()
-    first = next((at for at, item in enumerate(iterations) if not item.skipped), len(iterations))
-    fitting = sum(item.skipped for item in iterations[:first]) if iterations[0].loss_scale != 1 else 0
+    fitting = 0
+    if iterations[0].loss_scale != 1:
+        before_the_first_applied = itertools.takewhile(lambda item: item.skipped, iterations)
+        fitting = sum(item.skipped for item in before_the_first_applied)
     steps = len(iterations) * interval_of(iterations)
     if fitting <= _UNSCALING and skipped - fitting <= max(1.0, _ACCIDENTS * steps):
         return ()
@@ -389,7 +395,8 @@ def _gradient_growth_clause(steps: Sequence[Iteration]) -> str:
     fifth = len(norms) // 5
     if len(norms) < _ENOUGH:
         return ""
-    levels = [statistics.median(norms[at : at + fifth]) for at in range(0, 5 * fifth, fifth)]
+    starts = range(0, 5 * fifth, fifth)
+    levels = [statistics.median(norms[at : at + fifth]) for at in starts]
     end = max(levels[-1], statistics.median(norms[-5:]))
     lowest = min(levels)
     if end < _GROWTH * max(lowest, _LEAST_NORM):
@@ -415,7 +422,9 @@ def _loss_jump_clause(steps: Sequence[Iteration], window: Window) -> str:
         index, loss = known[at]
         if not window.first <= index <= window.last:
             continue
-        around = sorted([*losses[max(0, at - _AROUND) : at], *losses[at + 1 : at + 1 + _AROUND]])
+        before = losses[max(0, at - _AROUND) : at]
+        after = losses[at + 1 : at + 1 + _AROUND]
+        around = sorted([*before, *after])
         # Two leaps in a row are no measure of each other; between the others lies whatever falls or rises steadily.
         aside = len(around) // 4
         low, high = around[aside], around[-1 - aside]
@@ -426,7 +435,8 @@ def _loss_jump_clause(steps: Sequence[Iteration], window: Window) -> str:
     if not leaps:  # nearly always, and the noise takes as long to find as all the rest
         return ""
     far = _FAR * _loss_noise(losses)
-    share = max(_LEAP, _FAR * _loss_noise([math.log(max(loss, _SMALLEST)) for loss in losses]))
+    logs = [math.log(max(loss, _SMALLEST)) for loss in losses]
+    share = max(_LEAP, _FAR * _loss_noise(logs))
     odd = []
     for index, loss, usual, low, high in leaps:
         allowed = max(share * usual, far, least)
