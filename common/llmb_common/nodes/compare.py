@@ -75,8 +75,10 @@ def slow_clocks(fleet: Fleet) -> Iterator[Found]:
     known = [(run, mhz) for run, mhz in clocks if mhz]
     if not known:
         return
-    median = statistics.median(mhz for _, mhz in known)
-    limit = min(SLOW_CLOCK * median, median - OUTLIER * _deviation([mhz for _, mhz in known], median))
+    rates = [mhz for _, mhz in known]
+    median = statistics.median(rates)
+    outlier = median - OUTLIER * _deviation(rates, median)
+    limit = min(SLOW_CLOCK * median, outlier)
     for run, mhz in known:
         if mhz < limit:
             yield Found(run.host, f"{mhz:.0f} MHz on {run.where} (median {median:.0f})")
@@ -229,7 +231,8 @@ def _firmware(node: NodeFacts) -> str | None:
     ``TYPE FIRMWARE`` for each, with blanks between; what the kernel does not tell of an adapter is the word None.
     The result is None where no adapter is known.
     """
-    return " ".join(sorted({f"{port.type} {port.firmware}" for port in node.machine.adapters})) or None
+    kinds = {f"{port.type} {port.firmware}" for port in node.machine.adapters}
+    return " ".join(sorted(kinds)) or None
 
 
 def _board_ids(node: NodeFacts) -> str | None:
@@ -273,5 +276,7 @@ def drift(nodes: Sequence[NodeFacts]) -> dict[str, dict[str, list[str]]]:
             if known is not None:
                 hosts.setdefault(str(known)[:200], []).append(node.host)
         if len(hosts) > 1:
-            found[name] = dict(sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0])))
+            # The most frequent value first.
+            by_frequency = sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
+            found[name] = dict(by_frequency)
     return found

@@ -96,7 +96,8 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
         start = self.before.throttled_us
         # A reason without a counter at the start counts as never seen: its later value may be from before the run.
         grown = {reason: after - start.get(reason, after) for reason, after in self.end.throttled_us.items()}
-        return {reason: min(1.0, max(0.0, value / 1e6 / self.elapsed)) for reason, value in grown.items()}
+        shares = {reason: value / 1e6 / self.elapsed for reason, value in grown.items()}
+        return {reason: min(1.0, max(0.0, share)) for reason, share in shares.items()}
 
     @property
     def hot(self) -> bool:
@@ -135,9 +136,11 @@ def throttled(run: GpuRun) -> str:
     known = {name: text for name, text in _HARD.items() if name != _FOLLOWS or run.hot}
     seen = Counter(chain.from_iterable(look.throttle for look in run.samples))
     # One look may meet a clock that is just changing.
-    active = {reason for reason, times in seen.items() if reason in _AT_REST or times >= min(2, len(run.samples))}
+    least = min(2, len(run.samples))
+    active = {reason for reason, times in seen.items() if reason in _AT_REST or times >= least}
     for look in (run.before, run.end):
-        active |= {reason for reason in (look.throttle if look else ()) if reason in _AT_REST}
+        if look:
+            active |= {reason for reason in look.throttle if reason in _AT_REST}
     reasons = {
         name: f"{text}, {percent(run.shares[name], 0)} of the time"
         for name, text in known.items()

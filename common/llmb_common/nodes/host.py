@@ -362,7 +362,9 @@ def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> 
     Enroot unpacks them. Empty: it is not, it is not known, or jobs need no containers (``needs.containers``).
     """
     room = node.software.unpacked
-    if not needs.containers or room is None or room.free is None or not least <= room.free < most:
+    if not needs.containers or room is None or room.free is None:
+        return ""
+    if not least <= room.free < most:
         return ""
     return f"{_free_space_text(room)} for an image of {size(needs.image_bytes)}"
 

@@ -160,7 +160,10 @@ def _nearest_existing(path: str) -> str:
     Raises:
         OSError: a folder may not be looked at
     """
-    return next((str(folder) for folder in (Path(path), *Path(path).parents) if folder.is_dir()), path)
+    for folder in (Path(path), *Path(path).parents):
+        if folder.is_dir():
+            return str(folder)
+    return path
 
 
 def _dispatcher(plan: JobPlan) -> str:
@@ -170,7 +173,10 @@ def _dispatcher(plan: JobPlan) -> str:
     is today does not say. No error comes out.
     """
     known = GPUS.get(plan.gpu_type)
-    if plan.function is None or known is None or (plan.ep or 1) <= known.per_node * known.nvlink_nodes:
+    if plan.function is None or known is None:
+        return ""
+    nvlink_domain = known.per_node * known.nvlink_nodes
+    if (plan.ep or 1) <= nvlink_domain:
         return ""
     try:
         folders = {folder.name: folder for folder in recipe_folders(recipes_root())}

@@ -166,7 +166,8 @@ class _Port(NamedTuple):
         """
         if self.port.state in (ACTIVE, None):  # what does not tell its state may be up
             return ""
-        up, all_of_them = sum(other.state == ACTIVE for other in self.same), len(self.same)
+        up = sum(other.state == ACTIVE for other in self.same)
+        all_of_them = len(self.same)
         if all_of_them >= FEWEST:
             return "fail" if 2 * up > all_of_them else ""
         if up:
@@ -374,13 +375,11 @@ def unused_adapters(fleet: Fleet) -> Iterator[Found]:
     for node in fleet.nodes:
         used = {port.name: port for port in used_adapters(node).values() if port}
         kinds = {(port.type, port.layer, port.rate_gbps) for port in used.values()}
-        idle = [
-            port.name
-            for port in node.machine.adapters
-            if port.name not in used and port.state == ACTIVE and (port.type, port.layer, port.rate_gbps) in kinds
-        ]
-        if used and len(used) < len(node.gpus) <= len(used) + len(idle):
-            yield Found(node.host, f"{node.host} ({len(used)} of {len(used) + len(idle)})")
+        left = [port for port in node.machine.adapters if port.name not in used and port.state == ACTIVE]
+        idle = [port for port in left if (port.type, port.layer, port.rate_gbps) in kinds]
+        usable = len(used) + len(idle)
+        if used and len(used) < len(node.gpus) <= usable:
+            yield Found(node.host, f"{node.host} ({len(used)} of {usable})")
 
 
 def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:

@@ -49,7 +49,8 @@ def read_nodes(run_folder: Path) -> Nodes:
     # Not those that only an earlier start of the job had: a requeued job runs on others.
     last = max(nodes, key=lambda node: node.started, default=None)
     kept = (node for node in nodes if last and (node.job, node.restart) == (last.job, last.restart))
-    return Nodes(tuple(kept), tuple(name for name, node in read.items() if node is None))
+    unreadable = (name for name, node in read.items() if node is None)
+    return Nodes(tuple(kept), tuple(unreadable))
 
 
 def _read_node(file: Path) -> NodeFacts | None:

@@ -97,7 +97,8 @@ class NodeSummary(msgspec.Struct, frozen=True):
         power = f", {self.power_w:.0f} W each under load" if self.power_w else ""
         network = [f"network {self.network}"] if self.network else []
         joined = [("NVLink", self.nvlink), ("fabric", self.fabric), ("channels", self.channels)]
-        domains = ", ".join(f"{name} ({count})" for name, count in list(self.domains.items())[:_MOST_DOMAINS])
+        first_domains = list(self.domains.items())[:_MOST_DOMAINS]
+        domains = ", ".join(f"{name} ({count})" for name, count in first_domains)
         clock = f", {self.clock_mhz:.0f} MHz under load" if self.clock_mhz else ""
         clocks = self.clocks + clock if self.clocks else ""
         board = [("power limit", self.power_limit), ("clock", clocks), ("PCIe", self.pcie)]
@@ -143,10 +144,14 @@ def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
     agree on nothing, or left no record. At least one summary must be given, else there is an IndexError.
     """
     setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
-    kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
+    first = setups[0]
+    equal = [name for name in first if all(setup[name] == first[name] for setup in setups)]
+    kept = {name: first[name] for name in equal if first[name]}
     # Clocks never agree to the MHz.
     clocks = [account.clock_mhz for account in accounts if account.clock_mhz]
-    return kept | ({CLOCK: sum(clocks) / len(clocks)} if clocks else {})
+    if clocks:
+        kept[CLOCK] = sum(clocks) / len(clocks)
+    return kept
 
 
 def setup_findings(

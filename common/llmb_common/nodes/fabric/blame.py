@@ -232,7 +232,8 @@ class _Round:
 
         Hosts whose switch is not known count as on one switch.
         """
-        at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
+        home = self._topology.get(host)
+        at_home = [other for other in self._free if self._topology.get(other) == home]
         return len(at_home) < self._size - 1
 
     def _add_group(self, group: list[str]) -> None:
@@ -289,7 +290,8 @@ class _Round:
         for _ in range(CONTROLS - len(measured)):
             # ``_add_group`` takes nodes off the free ones, so that the fastest one left is another each time.
             first = self._free[0] if self._free else ""
-            rest = [host for host in self._free if self._topology.get(host) != self._topology.get(first)]
+            home = self._topology.get(first)
+            rest = [host for host in self._free if self._topology.get(host) != home]
             if len(rest) < self._size - 1:
                 return
             self._add_group([first, *rest[: self._size - 1]])

@@ -190,15 +190,15 @@ class _Search:
         # The pairs of one round are disjoint, so that they are measured at once; the crossed ones follow.
         for pairs in ([(first, third), (second, fourth)], [(first, fourth), (second, third)]):
             real = [(left, right) for left, right in pairs if left and right]
-            if not self._know([[*left, *right] for left, right in real]):
+            if not self._know([_both(pair) for pair in real]):
                 self.unfinished.append((*one, *other))
                 return
             asked += real
-            figures = sorted(self.of([*left, *right]) for left, right in asked)
+            figures = sorted(self.of(_both(pair)) for pair in asked)
             if len(figures) > 1 and self._is_step(figures[0], figures[1]):
-                slow = min(asked, key=lambda pair: self.of([*pair[0], *pair[1]]))
+                slow = min(asked, key=lambda pair: self.of(_both(pair)))
                 # The slow pair is sure only if it crosses no switch that the fast ones do not cross.
-                is_new = all(self._is_like([*pair[0], *pair[1]], [*slow[0], *slow[1]]) for pair in asked)
+                is_new = all(self._is_like(_both(pair), _both(slow)) for pair in asked)
                 self._across(*slow, is_sure=is_sure or is_new)
                 return
         self._found(one, other, is_sure=is_sure)
@@ -252,6 +252,12 @@ class _Search:
         nearest = min(borders, key=lambda at: abs(at - middle), default=middle)
         at = nearest if abs(nearest - middle) <= _NEAR * len(nodes) else middle
         return list(nodes[:at]), list(nodes[at:])
+
+
+def _both(pair: tuple[Sequence[str], Sequence[str]]) -> list[str]:
+    """Return the hosts of both parts of ``pair``, those of its first part first."""
+    left, right = pair
+    return [*left, *right]
 
 
 def _slow_path(crossing: Crossing, search: _Search) -> FabricFinding:

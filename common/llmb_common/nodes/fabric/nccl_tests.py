@@ -339,7 +339,8 @@ def _nccl_release(code: int) -> str:
 def _is_header(line: str) -> bool:
     """Return whether ``line`` has the column headings of a table of nccl-tests, of any release."""
     words = line.lstrip("# ").split()
-    return line.startswith("#") and (words[:2] == ["size", "count"] or words[:2] == ["bytes", "N"])
+    has_headings = words[:2] in (["size", "count"], ["bytes", "N"])
+    return line.startswith("#") and has_headings
 
 
 _DIGITS = 18
@@ -438,5 +439,6 @@ def _collective_by_bandwidth(sizes: Iterable[SizeResult], ranks: int) -> str:
     if ranks < 3 or not large:
         return ""
     expected = bus_factor("all_reduce", ranks)
-    fits = all(abs(column.busbw_gbps / column.algbw_gbps / expected - 1) < _TOLD_APART for column in large)
+    factors = [column.busbw_gbps / column.algbw_gbps for column in large]
+    fits = all(abs(factor / expected - 1) < _TOLD_APART for factor in factors)
     return "all_reduce" if fits else ""

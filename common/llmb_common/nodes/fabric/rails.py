@@ -39,7 +39,8 @@ def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list
     """
     weighty = [finding for finding in judged.findings if finding.level != "note"]
     blamed = set(chain.from_iterable(finding.hosts for finding in weighty))
-    slow = [group for group in judged.groups if group.slow and group.busbw_gbps and blamed.intersection(group.nodes)]
+    slow = [group for group in judged.groups if group.slow and group.busbw_gbps]
+    slow = [group for group in slow if blamed.intersection(group.nodes)]
     # Those of later rounds have one suspect each.
     slow.sort(key=lambda group: (-group.round, group.share or 0.0))
     wanted = [group.nodes for group in slow]
@@ -127,7 +128,8 @@ def _rails_of(finding: FabricFinding, slow: Mapping[tuple[str, ...], _Rails]) ->
     ``slow`` has the slow rails of each group, by its nodes. Empty: there is no such rail, or no such group was
     measured.
     """
-    return _rails_in_all([rails for nodes, rails in slow.items() if not set(nodes).isdisjoint(finding.hosts)])
+    groups = [rails for nodes, rails in slow.items() if not set(nodes).isdisjoint(finding.hosts)]
+    return _rails_in_all(groups)
 
 
 def _rails_in_all(groups: Sequence[_Rails]) -> _Rails:
@@ -138,7 +140,8 @@ def _rails_in_all(groups: Sequence[_Rails]) -> _Rails:
     if not groups:
         return {}
     first = groups[0]
-    return {number: rail for number, rail in first.items() if all(number in rails for rails in groups)}
+    in_all = [number for number in first if all(number in rails for rails in groups)]
+    return {number: first[number] for number in in_all}
 
 
 def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:

@@ -93,7 +93,9 @@ def _hung_nodes(group: GroupMeasurement) -> tuple[str, ...]:
     Where all hung it may be any of them.
     """
     hung = group.hung_nodes
-    return tuple(host for host in group.nodes if host in hung) if len(hung) < len(group.nodes) else ()
+    if len(hung) >= len(group.nodes):
+        return ()
+    return tuple(host for host in group.nodes if host in hung)
 
 
 class _References:
@@ -220,7 +222,9 @@ class _References:
         this kind has no such limit.
         """
         limit = self._asked_from[kind]
-        return [] if limit is None else [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]
+        if limit is None:
+            return []
+        return [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]
 
     def _usual_in_first_round(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> Usual | None:
         """Return what bus bandwidth is usual of a kind that the first round has; None: too few groups to say.
@@ -245,7 +249,8 @@ class _References:
         known = [own for own in self._usual.values() if own is not None]
         if len(values) < RATIO_FROM or not known:
             return None
-        median = statistics.median(_figures(self._clean[kind]) or values[: (len(values) + 1) // 2])
+        faster_half = values[: (len(values) + 1) // 2]
+        median = statistics.median(_figures(self._clean[kind]) or faster_half)
         # The kind with the most groups knows its spread best.
         widest = max(known, key=lambda own: own.count)
         limit = widest.limit / widest.median * median
