@@ -279,7 +279,8 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
         gpu_type = None
     here = row_types(gpu_type) if gpu_type is not None else None
     try:
-        recipe.model(request.model_size, among=(c.size for c in recipe.configurations if here is None or c.gpu in here))
+        sizes = [c.size for c in recipe.configurations if here is None or c.gpu in here]
+        recipe.model(request.model_size, among=sizes)
     except RequestError as error:
         is_model = in_library(request.model_size) is not None  # and no slip of the pen
         remedy = remedy_for(request.model_size, [recipe], **_requested_arguments(given, gpu_type))
@@ -325,7 +326,7 @@ def choose(given: PlanningInput) -> Case:
     here_documented = any(gpus in row.scales for row in rows)
     row = None if here_documented else _base_row(rows)
     if row is None:  # the row that documents so many GPUs, else the one whose range is nearest
-        row = min(rows, key=lambda row: (gpus not in row.scales, max(row.gpus_min - gpus, gpus - row.gpus_max, 0)))
+        row = min(rows, key=lambda row: _distance(row, gpus))
     # A proxy row trains fewer layers than the model that it stands for.
     if row.layers and model.architecture is not None:
         architecture = msgspec.structs.replace(model.architecture, layers=row.layers)
@@ -353,6 +354,12 @@ def choose(given: PlanningInput) -> Case:
         )
     case.note(*_choice_notices(case, rows))
     return case
+
+
+def _distance(row: Row, gpus: int) -> tuple[bool, int]:
+    """Return how far ``gpus`` is from a row's scales: (whether it is none of them, GPUs outside of their range)."""
+    outside = max(row.gpus_min - gpus, gpus - row.gpus_max, 0)
+    return gpus not in row.scales, outside
 
 
 def _with_so_many(case: Case) -> dict[str, str]:
@@ -446,8 +453,9 @@ def documented_scales(given: PlanningInput) -> list[int]:
         RecipeError: a file of the recipe, such as its catalogue, cannot be read
     """
     scaling = given.request.fp8_recipe
-    rows = [row for row in _matching_rows(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)]
-    return _scales_of(rows)
+    _, _, _, rows = _matching_rows(given)
+    of_scaling = [row for row in rows if scaling is None or row.fp8_recipe in (None, scaling)]
+    return _scales_of(of_scaling)
 
 
 def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:

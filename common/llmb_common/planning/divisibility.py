@@ -224,7 +224,11 @@ def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
     embedding and loss, which Megatron's ``account_for_embedding_in_pipeline_split`` and
     ``account_for_loss_in_pipeline_split`` count as layers; so 126, 62 and 30 layers divide.
     """
-    return next((slots for slots in (layers, layers + 2) if slots % (pp * (vp or 1)) == 0), None)
+    chunks = pp * (vp or 1)
+    for slots in (layers, layers + 2):
+        if slots % chunks == 0:
+            return slots
+    return None
 
 
 def _of_batches(c: Layout) -> Broken:
@@ -365,10 +369,13 @@ def _nearest_valid(layout: Layout, name: str, check: Callable[[Layout], None]) -
         "seq_len": 2 * layout.cp * layout.tp,
     }
     unit = divides.get(name, 1)
-    below = range(own - own % unit - unit * (own % unit == 0), least - 1, -unit)
-    above = range(own - own % unit + unit, own + unit * _FURTHEST, unit)
+    multiple = own - own % unit
+    first_below = multiple if multiple < own else own - unit
+    below = range(first_below, least - 1, -unit)
+    above = range(multiple + unit, own + unit * _FURTHEST, unit)
     for side in (below, above):
-        yield from islice((value for value in side[:_FURTHEST] if _is_valid(layout, name, value, check)), 1)
+        valid = (value for value in side[:_FURTHEST] if _is_valid(layout, name, value, check))
+        yield from islice(valid, 1)
 
 
 def _is_valid(layout: Layout, name: str, value: int, check: Callable[[Layout], None]) -> bool:

@@ -115,7 +115,8 @@ def _nearest_release(recipe: Recipe, in_image: str | None, patched: str | None) 
     Raises:
         RecipeError: the recipe's catalogue cannot be read
     """
-    alike = sorted((name for name in recipe.releases if minor(name) == minor(in_image or patched or "")), key=order)
+    wanted = minor(in_image or patched or "")
+    alike = sorted((name for name in recipe.releases if minor(name) == wanted), key=order)
     if in_image is None:
         return alike[-1] if alike else None
     before = [name for name in alike if order(name) <= order(in_image)]
@@ -183,8 +184,11 @@ def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
         return requested, own[name]  # two numbers are any release of them, and this is the one that is meant
     if name is not None:
         return name, own[name]
-    later = requested.count(".") == 2 and recipe.releases and order(requested) > max(map(order, recipe.releases))
-    return (requested, SiteRelease()) if is_newer(requested) or later else None
+    is_exact = requested.count(".") == 2
+    later = is_exact and recipe.releases and order(requested) > max(map(order, recipe.releases))
+    if is_newer(requested) or later:
+        return requested, SiteRelease()
+    return None
 
 
 def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:

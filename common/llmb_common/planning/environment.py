@@ -42,7 +42,8 @@ def variables(case: Case) -> dict[str, str]:
     if gpus.rows_of(case.gpu_type) == "gb200":
         values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
     types, dtypes, least = _QUEUE_PAIRS.get(case.model.size, ((), (), 0))
-    if case.gpu_type in types and case.dtype in (dtypes or (case.dtype,)) and case.gpus >= least:
+    of_dtype = not dtypes or case.dtype in dtypes
+    if case.gpu_type in types and of_dtype and case.gpus >= least:
         values["NCCL_IB_QPS_PER_CONNECTION"] = "4"
     return values
 

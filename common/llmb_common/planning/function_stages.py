@@ -16,7 +16,9 @@ def divides_stages(function: Function, c: Layout) -> bool:
 
     None as VP counts as 1. True, too, where the function itself assigns its layers to stages, whatever PP and VP.
     """
-    return function.stages or (function.architecture.layers + len(ends_of(function))) % (c.pp * (c.vp or 1)) == 0
+    layers = function.architecture.layers + len(ends_of(function))
+    chunks = c.pp * (c.vp or 1)
+    return function.stages or layers % chunks == 0
 
 
 def ends_of(function: Function) -> list[str]:
@@ -59,7 +61,8 @@ def check_stages(name: str | None, function: Function, layout: Layout) -> None:
     """
     own = function.columns
     # VP of None and of 1 mean the same.
-    if (layout.pp, layout.vp or 1) == (own.pp, own.vp or 1) or function.chunks(layout.pp, layout.vp):
+    is_own = (layout.pp, layout.vp or 1) == (own.pp, own.vp or 1)
+    if is_own or function.chunks(layout.pp, layout.vp):
         return
     changed = "PP" if layout.pp != own.pp else "VP"
     pairs = ", ".join(map(str, function.layouts))

@@ -144,9 +144,12 @@ def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[s
         word, unit = "MXFP8", 32
     else:
         word, unit = ("NVFP4" if "fp4" in precision else "FP8"), 16
-    sizes = [("MLP", a.ffn or 0, "TP", c.tp)] if any(kind.mlp == "dense" for kind in layers.kinds.values()) else []
+    sizes: list[tuple[str, int, str, int]] = []
+    if any(kind.mlp == "dense" for kind in layers.kinds.values()):
+        sizes.append(("MLP", a.ffn or 0, "TP", c.tp))
     if a.moe is not None:
-        sizes += [("experts", a.moe.ffn, "ETP", etp), ("shared expert", a.moe.shared_ffn or 0, "TP", c.tp)]
+        sizes.append(("experts", a.moe.ffn, "ETP", etp))
+        sizes.append(("shared expert", a.moe.shared_ffn or 0, "TP", c.tp))
     for mixer, both in layers.scans.items():
         sizes += [(f"{mixer} layers", size, "TP", c.tp) for size in both]
     for what, size, column, by in sizes:

@@ -131,7 +131,8 @@ def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
         return None
     logs = [math.log(ratio) for ratio in ratios]
     middle = math.fsum(logs) / len(logs)
-    spread = math.sqrt(math.fsum((log - middle) ** 2 for log in logs) / (len(logs) - 1))
+    squares = math.fsum((log - middle) ** 2 for log in logs)
+    spread = math.sqrt(squares / (len(logs) - 1))
     half = max(_T * spread * math.sqrt(1 + 1 / len(logs)), math.log(1.01))
     if half > math.log(_APART):
         return None
@@ -197,8 +198,10 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     if plan.device == "cpu" or (plan.function is not None and plan.function.reduced is not None):
         return None
     own = {name.removeprefix("model."): value for name, value in plan.megatron.items() if name.startswith("model.")}
-    settings = {**(case.function.settings if case.function is not None else {}), **own}
-    body = body_of(case.shape, case.function.layers if case.function is not None else layers_of(case.model.listed))
+    documented = case.function.settings if case.function is not None else {}
+    settings = {**documented, **own}
+    layers = case.function.layers if case.function is not None else layers_of(case.model.listed)
+    body = body_of(case.shape, layers)
     if body is None:
         return None
     aware = plan.dtype == "bf16" and not (plan.fsdp and plan.engine == "0.3")
@@ -247,7 +250,8 @@ def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measure
     Interleaved stages hold at least what they hold without interleaving. None, too, for a configuration as NVIDIA
     documents it, unless runs of this site say so: a prediction does not refuse what its publisher has run.
     """
-    documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or case.saves)
+    changed = plan.overridden or plan.megatron or case.saves
+    documented = case.gpus in case.row.scales and not changed
     if documented and measured.knowledge != "validated here":
         return None
     if measured.knowledge != "not validated":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import msgspec
@@ -57,7 +57,8 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
     if counts is not None and len(counts) == parts:
         sizes = list(counts)
     elif slots is None:  # where a function divides them in its own way
-        sizes = [layers * (part + 1) // parts - layers * part // parts for part in range(parts)]
+        edges = [layers * part // parts for part in range(parts + 1)]
+        sizes = [end - start for start, end in pairwise(edges)]
     else:
         sizes = [slots // parts] * parts
         if slots > layers:  # of 126 layers in 128 slots the first and the last chunk have one less
@@ -206,11 +207,14 @@ def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, f
     body = job.body
     layers = _layers(job, stage)
     products = sum(layer.weights.divided for layer in layers) / layout.tp
-    routed = sum(layer.weights.routed for layer in layers) / ((layout.ep or 1) * (layout.etp or layout.tp))
+    expert_ranks = (layout.ep or 1) * (layout.etp or layout.tp)
+    routed = sum(layer.weights.routed for layer in layers) / expert_ranks
     heads = len(body.heads) if stage.last else 0
     ends = (stage.first or heads > 0) + stage.last
-    others = sum(layer.weights.whole for layer in layers) + ends * body.vocabulary * body.hidden / layout.tp
-    others += stage.last * body.final_norm + heads * 2 * body.hidden * body.hidden / layout.tp
+    of_ends = ends * body.vocabulary * body.hidden / layout.tp
+    of_heads = heads * 2 * body.hidden * body.hidden / layout.tp
+    others = sum(layer.weights.whole for layer in layers) + of_ends
+    others += stage.last * body.final_norm + of_heads
     others += stage.first * body.encoder
     shards, expert_shards = layout.dp * layout.cp, (layout.expert_dp or 1)
     if layout.fsdp:
@@ -218,13 +222,10 @@ def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, f
         shards, expert_shards = shards // copies, max(expert_shards // copies, 1)
     parameter_shards, experts_held = (shards, expert_shards) if layout.fsdp else (1, 1)
     sharded = (products + others) / shards + routed / expert_shards
-    return (
-        (products * storage.weights + others * storage.others) / parameter_shards
-        + routed * storage.weights / experts_held,
-        storage.gradients * ((products + others) / parameter_shards + routed / experts_held),
-        storage.optimizer * sharded,
-        storage.copies * sharded,
-    )
+    weights = (products * storage.weights + others * storage.others) / parameter_shards
+    weights += routed * storage.weights / experts_held
+    gradients = storage.gradients * ((products + others) / parameter_shards + routed / experts_held)
+    return weights, gradients, storage.optimizer * sharded, storage.copies * sharded
 
 
 def _activation_bytes(job: MemoryInput, stage: Stage) -> float:
@@ -234,11 +235,11 @@ def _activation_bytes(job: MemoryInput, stage: Stage) -> float:
         kept = chunk[layout.recompute_layers :]
         inputs = (len(chunk) - len(kept)) * _hidden_bytes(job)
         # At the turn from forward to backward all that is offloaded has gone, and nothing has come back.
-        total += count * (inputs + sum(_saved_bytes(job, layer) for layer in kept[layout.offload_layers :]))
+        saved = sum(_saved_bytes(job, layer) for layer in kept[layout.offload_layers :])
+        total += count * (inputs + saved)
     if stage.last:
-        total += (2 + 4 * job.body.further) * _hidden_bytes(job) + sum(
-            _saved_bytes(job, layer) for layer in job.body.heads
-        )
+        of_heads = sum(_saved_bytes(job, layer) for layer in job.body.heads)
+        total += (2 + 4 * job.body.further) * _hidden_bytes(job) + of_heads
     return total
 
 
@@ -280,13 +281,15 @@ def _transient_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float]:
     """
     layout, body = job.layout, job.body
     gathered_hidden = 2 * body.hidden * job.tokens  # hidden states that TP's ranks have gathered
-    in_layer = max((_layer_transient_bytes(job, layer) for layer in set(_layers(job, stage))), default=0.0)
+    layers = set(_layers(job, stage))
+    in_layer = max((_layer_transient_bytes(job, layer) for layer in layers), default=0.0)
     in_layer += (layout.pp > 1) * _hidden_bytes(job) + _gathered_bytes(job, stage)
     if not stage.last:
         return 0.0, in_layer
     logits = job.storage.logits * (1 + body.further) * job.tokens * body.vocabulary / layout.tp
     buffer = gathered_hidden if layout.tp > 1 else 0.0  # megatron-core keeps it
-    at_end = gathered_hidden + buffer + (_hidden_bytes(job) if layout.tp > 1 else 0.0) + _gathered_bytes(job, stage)
+    own_hidden = _hidden_bytes(job) if layout.tp > 1 else 0.0
+    at_end = gathered_hidden + buffer + own_hidden + _gathered_bytes(job, stage)
     return logits, max(at_end, in_layer + buffer - logits)
 
 
@@ -297,7 +300,9 @@ def _layer_transient_bytes(job: MemoryInput, layer: Layer) -> float:
     """
     layout, tokens = job.layout, job.tokens / job.layout.tp
     gathered_hidden = 2 * job.body.hidden * job.tokens
-    moments = [2 * layer.wide * tokens, 2 * layer.copies * (layer.expert_wide + 4 * layer.expert_hidden) * tokens]
+    in_mlp = 2 * layer.wide * tokens
+    in_exchange = 2 * layer.copies * (layer.expert_wide + 4 * layer.expert_hidden) * tokens
+    moments = [in_mlp, in_exchange]
     if layout.tp > 1:
         moments += [gathered_hidden + layer.wide * tokens, 2 * gathered_hidden - layer.wide * tokens]
     again = _saved_bytes(job, layer) if layout.recompute_layers else 0.0
@@ -313,8 +318,9 @@ def _gathered_bytes(job: MemoryInput, stage: Stage) -> float:
         return 0.0
     layout, storage = job.layout, job.storage
     etp = (layout.ep or 1) * (layout.etp or layout.tp)
-    unit = max((layer.weights.divided / layout.tp + layer.weights.routed / etp for layer in stage.layers), default=0.0)
-    return _GATHERED_UNITS * unit * (storage.weights + storage.gradients)
+    sizes = [layer.weights.divided / layout.tp + layer.weights.routed / etp for layer in stage.layers]
+    largest = max(sizes, default=0.0)
+    return _GATHERED_UNITS * largest * (storage.weights + storage.gradients)
 
 
 def _dummy_gradient_bytes(job: MemoryInput, stage: Stage) -> float:
@@ -327,6 +333,9 @@ def _dummy_gradient_bytes(job: MemoryInput, stage: Stage) -> float:
     if layout.fsdp:
         return 0.0
     layers = set(_layers(job, stage))
-    dense = element_count(frozenset().union(*(layer.shapes for layer in layers))) / layout.tp
-    experts = element_count(frozenset().union(*(layer.expert_shapes for layer in layers))) / (layout.etp or layout.tp)
-    return 2 * (dense + experts + stage.last * body.vocabulary * body.hidden / layout.tp)
+    shapes = frozenset(chain.from_iterable(layer.shapes for layer in layers))
+    expert_shapes = frozenset(chain.from_iterable(layer.expert_shapes for layer in layers))
+    dense = element_count(shapes) / layout.tp
+    experts = element_count(expert_shapes) / (layout.etp or layout.tp)
+    output_layer = stage.last * body.vocabulary * body.hidden / layout.tp
+    return 2 * (dense + experts + output_layer)

@@ -178,7 +178,9 @@ def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     # Without compressed queries one product makes the whole ones.
     down = {(q, a.hidden), (query, q)} if q else {(query, a.hidden)}
     shapes = frozenset(down | {(kv + position, a.hidden), (up, kv), (a.hidden, a.heads * value)})
-    return (*_saved_around_mixer(a.hidden, a.heads * value), Saved(q + kv + position, q + kv), whole), shapes
+    around = _saved_around_mixer(a.hidden, a.heads * value)
+    latents = Saved(q + kv + position, q + kv)
+    return (*around, latents, whole), shapes
 
 
 def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:

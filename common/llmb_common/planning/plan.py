@@ -118,7 +118,10 @@ def _settings_suffix(settings: Mapping[str, object]) -> str:
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
     suffix = "".join(f"_{name}-{word}" for name, word in sorted(words.items()))
     kept = re.sub(r"[^A-Za-z0-9_.+-]+", "-", suffix)[:_LONGEST]
-    return kept if kept == suffix else f"{kept}-{hashlib.sha256(suffix.encode()).hexdigest()[:6]}"
+    if kept == suffix:
+        return kept
+    digest = hashlib.sha256(suffix.encode()).hexdigest()
+    return f"{kept}-{digest[:6]}"
 
 
 _TRIED = 8
@@ -284,11 +287,15 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
     unit = math.lcm(case.gpus_per_node, layout.tp * layout.pp * layout.cp)
     documented, below = documented_scales(case), requested // unit
     reach = _TRIED + len(documented)  # so many multiples on either side are enough
-    multiples = range(max(below - reach, 1) * unit, min(below + reach, 2 * below + 1) * unit + unit, unit)
+    first = max(below - reach, 1)
+    last = min(below + reach, 2 * below + 1)
+    multiples = range(first * unit, last * unit + unit, unit)
     others = [gpus for gpus in multiples if gpus not in documented]
-    for gpus in sorted(others, key=lambda gpus: abs(gpus - requested))[:_TRIED]:
+    nearest_first = sorted(others, key=lambda gpus: abs(gpus - requested))
+    for gpus in nearest_first[:_TRIED]:
+        trial = msgspec.structs.replace(forced, gpus=gpus)
         try:
-            memory = make_plan(recipe, cluster, msgspec.structs.replace(forced, gpus=gpus), machine).preflight.memory
+            memory = make_plan(recipe, cluster, trial, machine).preflight.memory
         except RequestError:
             continue
         found[gpus] = "" if memory is None else memory.verdict

@@ -95,7 +95,8 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
         return found
     own = own_settings(case.function, layout)
     anyway = [name for name, value in found.items() if name in own and _mean_the_same(value, own[name])]
-    case.note(*(f"{name}={requested[name]} is already the setting of {case.row.function}" for name in anyway))
+    for name in anyway:
+        case.note(f"{name}={requested[name]} is already the setting of {case.row.function}")
     found = {name: value for name, value in found.items() if name not in anyway}
     check_settings(case.row.function, case.function, layout, found, case.gpu_type)
     return found
@@ -260,8 +261,11 @@ def _possible_values(text: str) -> Iterator[Any]:
     with contextlib.suppress(ValueError):
         if math.isfinite(number := float(text)):
             yield number
-    if text[:1] + text[-1:] == "[]" and not text.startswith("[" * _MOST_NESTED):
-        yield [next(_possible_values(part.strip().strip("\"'"))) for part in text[1:-1].split(",") if part.strip()]
+    is_list = text.startswith("[") and text.endswith("]")
+    is_too_nested = text.startswith("[" * _MOST_NESTED)
+    if is_list and not is_too_nested:
+        parts = [part.strip() for part in text[1:-1].split(",")]
+        yield [next(_possible_values(part.strip("\"'"))) for part in parts if part]
     if text[:1] == "{":
         with contextlib.suppress(ValueError):
             yield json.loads(text)
@@ -279,4 +283,5 @@ def _is_of_kind(value: Any, kinds: list[str]) -> bool:
         return "str" in kinds or f'"{value}"' in kinds or bool(a_dtype)
     # By the exact type, as True is an int to ``isinstance``.
     names = {type(None): "none", bool: "bool", int: "int", float: "float", list: "list", dict: "dict"}
-    return names[type(value)] in kinds or (type(value) is int and "float" in kinds) or f'"{value}"' in kinds
+    is_whole_float = type(value) is int and "float" in kinds
+    return names[type(value)] in kinds or is_whole_float or f'"{value}"' in kinds

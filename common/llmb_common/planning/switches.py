@@ -192,7 +192,9 @@ def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
     beyond: list[str] = []
     for part in text.split(","):  # 0,2,8-15
         found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        first, last = 1, 0  # what is no range is refused like one that ends before it begins
+        if found:
+            first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
             raise RequestError(f"PROFILE_RANKS={text} is not a list of ranks", remedy="all, or for example 0,2,8-15")
         # A range may end anywhere, and listing a billion ranks would fill the memory.

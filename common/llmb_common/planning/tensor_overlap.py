@@ -61,13 +61,14 @@ def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
         return
     off = f"{case.request.say('MEGATRON_SETTINGS')} {_SWITCH}=false"
     gpu, node = GPUS[case.gpu_type], case.gpus_per_node
+    domain = node * gpu.nvlink_nodes
     # Where a node is a whole domain, a TP that does not divide its GPUs has groups that reach into the next node.
-    inside = c.tp <= node * gpu.nvlink_nodes and (gpu.nvlink_nodes > 1 or node % c.tp == 0 or c.gpus <= node)
-    if not inside:
-        here = f"{node * gpu.nvlink_nodes} GPUs"
+    is_split = gpu.nvlink_nodes == 1 and c.gpus > node and node % c.tp != 0
+    if c.tp > domain or is_split:
+        here = f"{domain} GPUs"
         yield (
             f"TP={c.tp}: the overlap of its exchange works inside one NVLink domain only, here {here}",
-            f"choose a TP that divides {node * gpu.nvlink_nodes}, or set {off}",
+            f"choose a TP that divides {domain}, or set {off}",
         )
     tokens = c.seq_len * c.mbs // (c.cp * c.tp)
     if case.precision == "mx" and tokens % 128:

@@ -131,7 +131,10 @@ def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> 
     found: dict[str, tuple[str, str]] = {}
     for name, (meant, values) in known.items():
         value = variables.get(name, "").strip()
-        if name not in documented and not variables.get(meant, "").strip() and re.fullmatch(values, value.lower()):
+        is_meant_set = variables.get(meant, "").strip() != ""
+        if name in documented or is_meant_set:
+            continue
+        if re.fullmatch(values, value.lower()):
             found.setdefault(meant, (name, value))
     return found
 
