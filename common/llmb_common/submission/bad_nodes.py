@@ -189,7 +189,8 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
         states = executor_for(plan.cluster_type).nodes_now(None, scheduler.queue)
     except LLMBError:
         return  # whoever submits the job will say
-    avoided = {item.node for item in exclusions(Path(plan.install))} | set(expand_known(scheduler.excluded or ""))
+    by_site = {item.node for item in exclusions(Path(plan.install))}
+    avoided = by_site | set(expand_known(scheduler.excluded or ""))
     in_service = [name for name, state in states.items() if not state.startswith(OUT_OF_SERVICE)]
     serving = [name for name in in_service if name not in avoided]
     out = [item for item in bad if item.node in serving]

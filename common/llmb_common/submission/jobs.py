@@ -164,7 +164,8 @@ class SubmissionContext:
         self._refused: list[tuple[JobToSubmit, SchedulerError]] = []
         self.folder = training_code()
         self.code = pack_code(self.folder)
-        keys, roots = {job.options.key for job in jobs if job.options.key}, experiments_of(jobs)
+        keys = {job.options.key for job in jobs if job.options.key}
+        roots = experiments_of(jobs)
         for install in {Path(job.plan.install) for job in jobs}:
             self._load_known_runs(install, keys, roots)
 
@@ -180,11 +181,13 @@ class SubmissionContext:
         """
         if keys:
             # A filter takes one key; for several, all runs are read.
-            rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None, roots=roots)
+            one_key = RunFilter(key=next(iter(keys))) if len(keys) == 1 else None
+            rows = find_runs(install, one_key, roots=roots)
             self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
         wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
         # The newest come first here, and the oldest is to be continued first.
-        for row in reversed([row for row in find_runs(install, wanted, roots=roots) if is_ours(row.folder)]):
+        ours = [row for row in find_runs(install, wanted, roots=roots) if is_ours(row.folder)]
+        for row in reversed(ours):
             record = load_record(row.folder)
             alive = record.submitter is None or is_alive(record.submitter) is not False
             if record.state == NOT_SUBMITTED or not alive:

@@ -130,9 +130,12 @@ def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
     submission = submission_of(jobs[0].plan, jobs[0].options)
     results: list[RunRecord | LLMBError | None] = []
     for job in jobs:
-        found = context.run_to_continue(job.plan, msgspec.structs.replace(submission, key=job.options.key))
-        # It must be certain whether that run has a job, or it would be started twice.
-        results.append(await_submission(found) if found is not None and found.state == SUBMITTING else found)
+        own = msgspec.structs.replace(submission, key=job.options.key)
+        found = context.run_to_continue(job.plan, own)
+        if found is not None and found.state == SUBMITTING:
+            # It must be certain whether that run has a job, or it would be started twice.
+            found = await_submission(found)
+        results.append(found)
     due = [n for n, found in enumerate(results) if not isinstance(found, RunRecord) or found.state == NOT_SUBMITTED]
     if due:
         plans = [jobs[number].plan for number in due]

@@ -171,7 +171,8 @@ def _check_experts(plan: JobPlan, path: Path) -> None:
         RequestError: code ``other-layout``: one of checkpoint and job has EP=1, the other does not
         OSError: the checkpoint's metadata cannot be read
     """
-    index = (path if _ITERATION.fullmatch(path.name) else path / f"iter_{_checkpoint_step(path):07d}") / ".metadata"
+    folder = path if _ITERATION.fullmatch(path.name) else path / f"iter_{_checkpoint_step(path):07d}"
+    index = folder / ".metadata"
     if plan.function is None or plan.ep is None or not index.is_file():
         return
     found = _RANDOM_STATE.search(index.read_bytes())

@@ -282,7 +282,11 @@ def submit_job(
             return recover(found, detach=job.options.detach)
         return found
     if job.options.after and not job.plan.traits.dependencies:
-        wait([load_record(find_run(Path(job.plan.install), word).folder) for word in job.options.after])
+        earlier = []
+        for word in job.options.after:
+            row = find_run(Path(job.plan.install), word)
+            earlier.append(load_record(row.folder))
+        wait(earlier)
     context.refuse_like(job)
     record = new_run(job, submission, context)
     on_record(record)
