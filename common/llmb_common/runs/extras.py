@@ -293,7 +293,11 @@ def _profile_line(item: ProfileFiles) -> str:
 
     ``profiled steps 46 to 50 of rank 0 with nsys, 1 file, 12 MB: /a/b.nsys-rep``: of several files it names the folder.
     """
-    of = "all ranks" if item.ranks is None else f"rank{'s' * (len(item.ranks) != 1)} {', '.join(map(str, item.ranks))}"
+    if item.ranks is None:
+        of = "all ranks"
+    else:
+        word = "rank" if len(item.ranks) == 1 else "ranks"
+        of = f"{word} {', '.join(map(str, item.ranks))}"
     files = f"{counted(len(item.files), 'file')}, {size(item.bytes)}"
     where = f"{item.folder}/{item.files[0]}" if len(item.files) == 1 else item.folder
     # For nsys, Megatron counts from 0 and stops before the last step; its log counts from 1.

@@ -77,9 +77,10 @@ class Straggler(msgspec.Struct, frozen=True):
 
         For example ``rank 5 on n2: the others waited for it, 12 % of a step (last 10 steps)``.
         """
+        first, last = self.ranks[0], self.ranks[-1]
         several = len(self.ranks) > 1
-        in_a_row = several and self.ranks[-1] - self.ranks[0] == len(self.ranks) - 1
-        numbers = f"{self.ranks[0]} to {self.ranks[-1]}" if in_a_row else first_few(self.ranks, 8)
+        in_a_row = several and last - first == len(self.ranks) - 1
+        numbers = f"{first} to {last}" if in_a_row else first_few(self.ranks, 8)
         who = f"{'ranks' if several else 'rank'} {numbers}"
         if self.what != "rank":
             who = f"the {self.what} of {who}"
@@ -99,7 +100,8 @@ def read_waits(run_folder: Path) -> Waits | None:
         found: Waits = from_json(read_plain(run_folder / FILE, _MOST_BYTES), Waits)
     except (OSError, msgspec.MsgspecError):
         return None
-    return found if {len(row) for row in (found.seconds, *found.waited)} == {len(found.steps)} else None
+    lengths = {len(row) for row in (found.seconds, *found.waited)}
+    return found if lengths == {len(found.steps)} else None
 
 
 def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
@@ -160,8 +162,10 @@ def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
 
     ``ranks`` are at least one; ``units`` are (name, number of ranks in one), the smallest first.
     """
+    first, last = ranks[0], ranks[-1]
+    in_a_row = last - first == len(ranks) - 1
     for name, size in reversed(units):
-        if len(ranks) == size and ranks[0] % size == 0 and ranks[-1] - ranks[0] == size - 1:
+        if in_a_row and len(ranks) == size and first % size == 0:
             return name
     return "rank"
 
@@ -181,7 +185,9 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
     usual = [statistics.median(row) for row in shares]
     order = sorted(range(len(groups)), key=usual.__getitem__)
     most = max(1, int(len(groups) * MOST))
-    count = max(range(1, most + 1), key=lambda number: usual[order[number]] - usual[order[number - 1]])
+    ascending = [usual[at] for at in order]
+    # They end where the step to the next group is the largest.
+    count = max(range(1, most + 1), key=lambda number: ascending[number] - ascending[number - 1])
     slow, others = order[:count], order[count:]
     differences = [
         min(shares[at][step] for at in others) - max(shares[at][step] for at in slow)

@@ -446,7 +446,8 @@ def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[
     try:
         # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.
         status = index_file(install).stat()
-        if status.st_uid not in (os.geteuid(), 0, install.stat().st_uid) or status.st_mode & stat.S_IWOTH:
+        trusted = (os.geteuid(), 0, install.stat().st_uid)
+        if status.st_uid not in trusted or status.st_mode & stat.S_IWOTH:
             return []
         with read_index(install) as connection:
             return [kind(*row) for row in connection.execute(query, values)]

@@ -182,7 +182,8 @@ def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> 
     """
     row, root = row_of(record), record.paths.experiments
     known = roots(install).get(real_path(root), str(root))
-    _put(connection, msgspec.structs.replace(row, path=str(Path(known) / row.folder.relative_to(root))), "")
+    path = Path(known) / row.folder.relative_to(root)
+    _put(connection, msgspec.structs.replace(row, path=str(path)), "")
 
 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:

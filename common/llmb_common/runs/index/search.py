@@ -79,12 +79,15 @@ def find_run(install: Path, word: str) -> RunRow:
     folder = Path(word).absolute()
     here = _rows_where(install, "name", folder.name) if word and os.path.isdir(folder) else []
     found = [row for row in here if real_path(row.folder) == real_path(folder)]
-    # An unreadable record has an empty run ID, which names nothing.
-    for column in ("name", "run_id", "job_id") if word else ():
-        found = found or _rows_where(install, column, word)
+    for name in ("name", "run_id", "job_id"):
+        # An unreadable record has an empty run ID, which names nothing.
+        if word and not found:
+            found = _rows_where(install, name, word)
+    if len(found) == 1:
+        return found[0]
     if found:
         # Another user's record may claim the id of ours.
-        return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
+        return next((row for row in found if is_ours(row.folder)), found[0])
     beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     query = f"{_SELECT} WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
     found = _query_index(install, query, [beginning]) if word and not word.isdecimal() else []
@@ -226,14 +229,19 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
         *((name, (value,)) for name, value in named if value is not None),
     ]
     if wanted.live is not None:
-        asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
+        ended = (*sorted(ENDED_STATES), UNREADABLE)
+        asked.append(("state NOT" if wanted.live else "state", ended))
     parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
     values = list(chain.from_iterable(choices for _, choices in asked))
     if wanted.round is not None:
-        parts, values = [*parts, "substr(key, 1, ?) = ?"], [*values, len(wanted.round) + 1, f"{wanted.round}:"]
+        beginning = f"{wanted.round}:"
+        parts.append("substr(key, 1, ?) = ?")
+        values += [len(beginning), beginning]
     if wanted.since is not None:
-        parts, values = [*parts, "created >= ?"], [*values, wanted.since]
-    return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
+        parts.append("created >= ?")
+        values.append(wanted.since)
+    clause = f" WHERE {' AND '.join(parts)}" if parts else ""
+    return clause, values
 
 
 def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:

@@ -334,7 +334,8 @@ def _may_vanish(content: LogContent) -> frozenset[str]:
     counts = Counter(chain.from_iterable(item.figures for item in content.iterations))
     # Counted twice, so that what the first record has counts even if no other has it.
     counts.update(content.iterations[0].figures)
-    return frozenset(name for name, count in counts.items() if count > 1 and _AVERAGE.search(name)) - {_SCALE}
+    repeated = [name for name, count in counts.items() if count > 1]
+    return frozenset(name for name in repeated if _AVERAGE.search(name)) - {_SCALE}
 
 
 def _final_index(content: LogContent, planned: Planned) -> int:

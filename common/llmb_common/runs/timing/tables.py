@@ -70,7 +70,8 @@ def shorten(name: str, width: int = _NAME_WIDTH) -> str:
     if len(name) <= width:
         return name
     head = (width - 3) // 2
-    return f"{name[:head]}...{name[len(name) - (width - 3 - head) :]}"
+    tail = width - 3 - head
+    return f"{name[:head]}...{name[len(name) - tail :]}"
 
 
 def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
@@ -104,7 +105,8 @@ def _table_line(name: str, cells: Sequence[str], width: int) -> str:
 
     Without a newline. What is too long is not cut. Another number of cells is a ValueError.
     """
-    return " ".join([f"{name:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, _WIDTHS, strict=True))])
+    aligned = [f"{cell:>{size}}" for cell, size in zip(cells, _WIDTHS, strict=True)]
+    return " ".join([f"{name:<{width}}", *aligned])
 
 
 def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
