@@ -130,7 +130,10 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         They are in the model's order, ``pp`` x ``vp`` in number. ``vp`` None or 1 is one chunk per stage. None
         where NVIDIA has no layout of its own for these numbers.
         """
-        return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)
+        for known in self.layouts:
+            if (known.pp, known.vp) == (pp, vp or 1):
+                return known.layers
+        return None
 
 
 class FlopsPerToken(NamedTuple):
@@ -261,8 +264,11 @@ class Catalogue:
 
         False also where a function of the index is missing or is not UTF-8. The file is not read again.
         """
+        lines = []
         try:
-            lines = [f"{json.dumps(entry.name)}:{bytes(self._functions[entry.name]).decode()}" for entry in self.index]
+            for entry in self.index:
+                function = bytes(self._functions[entry.name]).decode()
+                lines.append(f"{json.dumps(entry.name)}:{function}")
         except (KeyError, UnicodeDecodeError):
             return False
         # Joined just as ``llmb_train.catalogue`` joined them when it took the hash.

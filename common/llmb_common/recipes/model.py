@@ -190,7 +190,8 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
         found = {}
         if self.mamba is not None:
             heads, width, groups, state = self.mamba
-            found["mamba"] = (2 * heads * width + 2 * groups * state + heads, heads * width)
+            inner = heads * width
+            found["mamba"] = (2 * inner + 2 * groups * state + heads, inner)
         if self.delta is not None:
             key_heads, key, value_heads, value = self.delta
             found["delta"] = (2 * key_heads * key + 2 * value_heads * (value + 1), value_heads * value)

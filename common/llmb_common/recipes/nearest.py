@@ -224,7 +224,8 @@ def plan_command(
     known = [one for one in known if one.gpu in here]
     known = [one for one in known if one.dtype == (dtype or "bf16")] or known
     scales = sorted(set(chain.from_iterable(one.scales for one in known)))
-    scale = min(scales, key=lambda scale: abs(math.log(scale / (gpus or scales[0]))))
+    wanted = gpus or scales[0]
+    scale = min(scales, key=lambda scale: abs(math.log(scale / wanted)))
     one = next(one for one in known if scale in one.scales)
     words = ["llmb-run", "plan", "-w", recipe.workload, "-s", size, "--gpu-type", str(gpu_type), "--dtype", one.dtype]
     if recipe.variant(one.variant).by_name:
