@@ -68,7 +68,9 @@ def is_newer(release: str) -> bool:
     as its release. False of a text that is not a release.
     """
     # A later patch of the last known release (0.6.9) uses the same settings, so it is not newer.
-    return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
+    if re.fullmatch(RELEASE, release) is None:
+        return False
+    return order(minor(release)) > order(ENGINES[-1])
 
 
 def image_file_name(image: str) -> str:
@@ -112,7 +114,10 @@ def is_later_container(image: str | None) -> bool:
     26.08), of a site's own image and of None.
     """
     wanted = container_release(image)
-    return wanted is not None and release_order(wanted)[:2] > release_order(list(CONTAINERS)[-1])[:2]
+    if wanted is None:
+        return False
+    newest = list(CONTAINERS)[-1]
+    return release_order(wanted)[:2] > release_order(newest)[:2]
 
 
 def patched_release(image: str | None) -> str | None:
@@ -125,7 +130,8 @@ def patched_release(image: str | None) -> str | None:
     # The release in a known image is known exactly: nothing to infer.
     if wanted is None or bridge_release(image) is not None:
         return None
-    same = [release for tag, release in CONTAINERS.items() if release_order(tag)[:2] == release_order(wanted)[:2]]
+    month = release_order(wanted)[:2]
+    same = [release for tag, release in CONTAINERS.items() if release_order(tag)[:2] == month]
     return minor(same[-1]) if same else None
 
 

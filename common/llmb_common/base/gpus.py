@@ -64,7 +64,8 @@ class Gpu(NamedTuple):
 
 def _read() -> dict[str, Gpu]:
     """Read ``gpus.json`` beside this module and return what is known of each GPU type, by its name (``h100``)."""
-    table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+    table: dict[str, dict[str, Any]] = json.loads(text)
     for entry in table.values():
         entry.pop("note", None)
         entry.update({key: tuple(value) for key, value in entry.items() if isinstance(value, list)})

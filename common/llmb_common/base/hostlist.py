@@ -82,7 +82,8 @@ def compress(names: Iterable[str]) -> str:
     for (head, tail, width), numbers in sorted(groups.items()):
         ranges = list(_range_texts(sorted(numbers), width))
         single = len(ranges) == 1 and "-" not in ranges[0]
-        parts.append(f"{head}{ranges[0]}{tail}" if single else f"{head}[{','.join(ranges)}]{tail}")
+        middle = ranges[0] if single else f"[{','.join(ranges)}]"
+        parts.append(f"{head}{middle}{tail}")
     return ",".join(parts)
 
 

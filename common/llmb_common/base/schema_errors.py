@@ -100,7 +100,10 @@ def _found_in(path: str, data: Any, actual: str) -> str:
     values = _value_at(before, data)
     if not dots or after or not isinstance(values, dict):
         return path
-    return next((f"{before}.{key}" for key, value in values.items() if type(value) is _TYPES.get(actual)), path)
+    for key, value in values.items():
+        if type(value) is _TYPES.get(actual):
+            return f"{before}.{key}"
+    return path
 
 
 def _value_remedy(wanted: str, key: str, actual: str) -> str:
