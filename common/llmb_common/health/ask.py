@@ -250,7 +250,8 @@ def choose_nodes(
     left |= {name: f"excluded ({excluded[name]})" for name in now if name in excluded and name not in left}
     chosen = [name for name in now if name not in left]
     if not chosen:
-        reasons = ", ".join(f"{name}: {why}" for name, why in list(left.items())[:4])
+        first = list(left.items())[:4]
+        reasons = ", ".join(f"{name}: {why}" for name, why in first)
         raise RequestError(
             f"none of {len(now)} nodes can be checked now: {reasons}",
             remedy="try again when some are idle",
@@ -312,7 +313,9 @@ def check_held_nodes(held: Held, needs: Needs) -> Health:
         )
     facts = {node: None if value is None else read_facts(node, value) for node, value in node_answers.items()}
     known = {node: found for node, found in facts.items() if found is not None}
-    complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
+    complaint = ""
+    if len(facts) != len(held.nodes):
+        complaint = (answer.errors.strip() or answer.why)[:500]
     return Health(judge(held.nodes, facts, needs), known, complaint=complaint)
 
 

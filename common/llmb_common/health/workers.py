@@ -337,7 +337,8 @@ def _group_measurements(
         ]
     culprits = blocking_ranks(results)
     first = culprits[0] if culprits else next(at for at, of_rank in enumerate(times) if not of_rank)
-    error = f"{group[first // count]} rank {first}: {_rank_problem(results[first])}"[:300]
+    node = group[first // count]
+    error = f"{node} rank {first}: {_rank_problem(results[first])}"[:300]
     return [replace(nothing, bytes=size, error=error, hung_ranks=tuple(culprits)) for size in sizes]
 
 
