@@ -199,7 +199,8 @@ def _json_head(date: str, **more: Any) -> str:
         "date": date,
         **more,
     }
-    return "{" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    return "{" + ",\n".join(lines)
 
 
 def _json_line(value: Any) -> str:
@@ -432,8 +433,9 @@ def main(arguments: list[str]) -> int:
             from llmb_train import validation
 
             found = {name: validation.validate(name) for name in perf_recipes.names()}
-            lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items())
-            written = f'{_json_head(options.date)},\n"functions": {{\n{lines}\n}}}}\n'
+            lines = [f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items()]
+            body = ",\n".join(lines)
+            written = f'{_json_head(options.date)},\n"functions": {{\n{body}\n}}}}\n'
         else:
             found, missing = rows()
             written = catalogue_text(found, missing, options.date, base)

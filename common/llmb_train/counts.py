@@ -71,7 +71,8 @@ def layers(model: Any) -> dict[str, Any] | None:
     if parameters(model) is None:
         return None
     found, _ = _kinds(model)
-    letters = {kind: chr(ord("a") + index) for index, kind in enumerate(dict.fromkeys(found))}
+    kinds = dict.fromkeys(found)
+    letters = {kind: chr(ord("a") + index) for index, kind in enumerate(kinds)}
     runs = [(letters[kind], len(list(same))) for kind, same in itertools.groupby(found)]
     return {
         "order": "".join(f"{length}{letter}" if length > 1 else letter for letter, length in runs),
@@ -217,7 +218,10 @@ def _grouped_attention_weights(model: Any) -> int:
     """
     heads = model.num_attention_heads
     gate = getattr(model, "attention_output_gate", False)
-    return int(model.hidden_size * _head_dim(model) * (2 * (heads + _query_groups(model)) + (heads if gate else 0)))
+    projected = 2 * (heads + _query_groups(model))
+    if gate:
+        projected += heads
+    return int(model.hidden_size * _head_dim(model) * projected)
 
 
 def _head_dim(model: Any) -> int:
@@ -371,10 +375,13 @@ def flops_per_token(config: Any) -> float | None:
     if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
         return None
     main, heads = _layers(model)
-    products = sum(_multiplications(model, *layer, index) for index, layer in enumerate(itertools.chain(main, *heads)))
+    every = itertools.chain(main, *heads)
+    products = sum(_multiplications(model, *layer, index) for index, layer in enumerate(every))
     logits = model.hidden_size * model.vocab_size
-    # 2 operations forward and 4 backward; a head adds a projection of both inputs, and its own logits.
-    return float(6 * (products + logits + len(heads) * (2 * model.hidden_size**2 + logits)))
+    # A head adds a projection of both inputs, and its own logits.
+    of_heads = len(heads) * (2 * model.hidden_size**2 + logits)
+    # 2 operations forward and 4 backward.
+    return float(6 * (products + logits + of_heads))
 
 
 def _multiplications(model: Any, mixer: str, mlp: str, index: int) -> float:

@@ -163,7 +163,8 @@ def require_environment(job: FunctionJob, config: Any) -> None:
     wanted = dict(config.env_vars)
     if job.parallelism.pp != job.function.columns.pp:
         wanted.pop(_OF_STAGES, None)
-    missing = [(name, perf_recipes.word(value), "not set") for name, value in wanted.items() if name not in os.environ]
+    lacking = {name: value for name, value in wanted.items() if name not in os.environ}
+    missing = [(name, perf_recipes.word(value), "not set") for name, value in lacking.items()]
     require_same(missing, remedy="start the job by its script, which exports them, or set them before starting Python")
 
 

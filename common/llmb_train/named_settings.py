@@ -283,4 +283,6 @@ def takes(kinds: list[str], value: Any) -> bool:
     if "any" in kinds or f'"{value}"' in kinds:
         return True
     names = {type(None): ["none"], bool: ["bool"], int: ["int", "float"], float: ["float"], str: ["str", "dtype"]}
-    return bool({*names.get(type(value), ["list" if isinstance(value, list) else "dict"])} & {*kinds})
+    other = ["list" if isinstance(value, list) else "dict"]
+    own = names.get(type(value), other)
+    return not set(own).isdisjoint(kinds)

@@ -336,7 +336,8 @@ def sample_index(
     total = epochs * tokens - extra
     samples = total // length if drop_last else -(-total // length)
     ends = numpy.cumsum(sizes[documents].astype(numpy.int64))
-    starts = numpy.minimum(numpy.arange(samples + 1, dtype=numpy.int64) * length, ends[-1] - 1)
+    multiples = numpy.arange(samples + 1, dtype=numpy.int64) * length
+    starts = numpy.minimum(multiples, ends[-1] - 1)
     document = numpy.searchsorted(ends, starts, side="right")
     offset = starts - (ends[document] - sizes[documents[document]])
     return numpy.stack([document, offset], axis=1).astype(documents.dtype)

@@ -174,7 +174,13 @@ def _one_line(message: str) -> str:
     Python prints them in a different order each time.
     """
     line = " ".join(message.split())
-    return re.sub(r"\{([^{}:]*)\}", lambda members: "{" + ", ".join(sorted(members[1].split(", "))) + "}", line)
+
+    def in_order(printed: re.Match[str]) -> str:
+        """Return the printed set with its members sorted."""
+        members = sorted(printed[1].split(", "))
+        return "{" + ", ".join(members) + "}"
+
+    return re.sub(r"\{([^{}:]*)\}", in_order, line)
 
 
 def _configuration(name: str, saving: bool) -> Any:
@@ -190,7 +196,8 @@ def _configuration(name: str, saving: bool) -> Any:
     first = perf_recipes.find(name)()
     word = perf_recipes.NAME.match(name)
     assert word is not None  # perf_recipes.names has no other
-    os.environ.update({key: perf_recipes.word(value) for key, value in first.env_vars.items()}, WORLD_SIZE=word["gpus"])
+    variables = {key: perf_recipes.word(value) for key, value in first.env_vars.items()}
+    os.environ.update(variables, WORLD_SIZE=word["gpus"])
     return without_kernels(build_config(_job(name, first, saving), _GPU))
 
 

@@ -49,8 +49,9 @@ def require_same(rows: Iterable[Row], remedy: str) -> None:
     table = [("setting", "planned", "resolved"), *found]
     first = max(len(name) for name, _, _ in table)
     second = max(len(planned) for _, planned, _ in table)
-    lines = "\n".join(f"  {a:<{first}}  {b:<{second}}  {c}" for a, b, c in table)
-    raise Contradiction(f"the framework would train something else than was planned:\n{lines}", remedy=remedy)
+    lines = [f"  {name:<{first}}  {planned:<{second}}  {resolved}" for name, planned, resolved in table]
+    shown = "\n".join(lines)
+    raise Contradiction(f"the framework would train something else than was planned:\n{shown}", remedy=remedy)
 
 
 def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:

@@ -106,9 +106,11 @@ def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, A
             step = _Step()
             log = folder / f"{index}.log"
             if order.get("rails"):
-                rank, port = group.index(node), order["port"] + number * spec["gpus"] + index
+                rank = group.index(node)
+                port = order["port"] + number * spec["gpus"] + index
             else:
-                rank, port = first + index, order["port"] + number
+                rank = first + index
+                port = order["port"] + number
             member = _Member(spec, order, group, port, rank, index, step, log)
             calls[str(index)] = (partial(time_all_reduces, member), float(order["seconds"]))
             steps.append(step)
@@ -276,7 +278,8 @@ def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> 
     # All ranks must enter as many.
     name = f"blocks of {number}"
     if member.rank == 0:
-        store.set(name, str(min(_MOST, max(_FEWEST, int(_SECONDS[device] / warm)))))
+        fitting = int(_SECONDS[device] / warm)
+        store.set(name, str(min(_MOST, max(_FEWEST, fitting))))
     member.step.next()
     count = int(store.get(name))
     return usual([_block_seconds(member, data) for _ in range(count)], device) / _BLOCK[device]
