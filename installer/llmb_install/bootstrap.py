@@ -91,7 +91,8 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
                 environment.prune()
     missing = [] if usable else [environment]
     check = given.get("space_check", True) and not getattr(options, "no_space_check", False)
-    lacks = lacking([*missing, *artefact.missing(_large_parts(options, given, clone, install))], space_check=check)
+    large = artefact.missing(_large_parts(options, given, clone, install))
+    lacks = lacking([*missing, *large], space_check=check)
     if getattr(options, "quickstart", False) and (lack := loopback_problem()):
         lacks.append(lack)
     checks.raise_together([*wrong, *lacks], given if wrong and not options.play else {})

@@ -427,7 +427,8 @@ class SiteConfig(Artefact):
             load_cluster_config(self.install)
         except ConfigError:
             return False
-        return self._last_written_values() == leaves(self.values) and not _missing_keys(data, leaves(self.values))
+        wanted = leaves(self.values)
+        return self._last_written_values() == wanted and not _missing_keys(data, wanted)
 
     def make(self) -> None:
         """Write the answers' values into ``cluster_config.yaml``, and keep a record of what was written.
@@ -447,7 +448,8 @@ class SiteConfig(Artefact):
         # hand.
         if applied is not None and self.path.is_file():
             lacking = _missing_keys(_read_config(self.install), wanted)
-            wanted = {k: v for k, v in wanted.items() if k in lacking or k not in applied or applied[k] != v}
+            changed = {keys for keys, value in wanted.items() if keys not in applied or applied[keys] != value}
+            wanted = {keys: value for keys, value in wanted.items() if keys in lacking or keys in changed}
         write_site_config(self.install, wanted, dropped)
         record = self.install / _RECORD
         record.parent.mkdir(parents=True, exist_ok=True)
@@ -537,7 +539,11 @@ def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Leaves:
     """
     found: Leaves = {}
     for key, value in values.items():
-        found |= leaves(value, (*above, key)) if isinstance(value, Mapping) else {(*above, key): value}
+        keys = (*above, key)
+        if isinstance(value, Mapping):
+            found |= leaves(value, keys)
+        else:
+            found[keys] = value
     return found
 
 

@@ -151,7 +151,10 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
         )
     for question in QUESTIONS:
         field = question.field
-        if question.kind.is_path and (problem := text_problem(question, str(given.get(field) or ""), given)):
+        if not question.kind.is_path:
+            continue
+        problem = text_problem(question, str(given.get(field) or ""), given)
+        if problem:
             yield RequestError(f"{at(field)}{field}: {problem}", remedy="choose another path")
     try:
         expand_workloads(given["workloads"], workloads, at("workloads"))
@@ -382,7 +385,8 @@ def read_draft(name: str = _DRAFT) -> Given:
         return {}
     known = {question.field: question for question in QUESTIONS}
     found = draft.items() if isinstance(draft, dict) else ()
-    return {field: value for field, value in found if field in known and not value_problem(known[field], value)}
+    answers = {field: value for field, value in found if field in known}
+    return {field: value for field, value in answers.items() if not value_problem(known[field], value)}
 
 
 def _draft_path(name: str) -> Path:

@@ -299,6 +299,8 @@ def fitting_earlier_answers(last: Given, site: Site) -> Given:
         return {}
     if site.has_slurm:
         wanted = {last.get("gpu_partition"), last.get("cpu_partition") or last.get("gpu_partition")}
-        if wanted - {p.name for p in site.partitions} or (site.accounts and last.get("account") not in site.accounts):
+        lacking = wanted - {p.name for p in site.partitions}
+        is_foreign = bool(site.accounts) and last.get("account") not in site.accounts
+        if lacking or is_foreign:
             return {}
     return {field: value for field, value in last.items() if field != "install_path"}

@@ -130,7 +130,13 @@ class Question:
         """
         if found := self.offered(site):
             return {**found, OTHER: OTHER}
-        return {name: f"{name:8} {self.labels[name]}" if name in self.labels else name for name in self.choices}
+        lines = {}
+        for name in self.choices:
+            if name in self.labels:
+                lines[name] = f"{name:8} {self.labels[name]}"
+            else:
+                lines[name] = name
+        return lines
 
 
 OTHER = "another one"
@@ -512,7 +518,8 @@ def missing_questions(given: Given) -> list[Question]:
 
     ``given`` has the answers by field. None, an empty text and an empty list are no answer; an empty tuple is one.
     """
-    return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
+    needed = [q for q in QUESTIONS if q.required and q.matters(given)]
+    return [q for q in needed if given.get(q.field) in (None, "", [])]
 
 
 def with_defaults(given: Given) -> Given:

@@ -160,7 +160,8 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         lines.append(f"{counted(compared['functions'], 'function')}; against {compared['against']}:")
         for key, what in _DIFFERENCES.items():
             names = compared[key]
-            lines.append(f"  {len(names)} {what}{f': {first_few(names)}' if names else ''}")
+            listed = f": {first_few(names)}" if names else ""
+            lines.append(f"  {len(names)} {what}{listed}")
     remarks: list[str] = []
     if before not in (None, image):
         remarks.append(f"note: jobs with {release} ran in {before} until now; {FILE_NAME} has one image per release")
@@ -372,7 +373,8 @@ def _example_command(recipe: Recipe, file: Path, gpu_type: str | None, release: 
     Raises:
         RecipeError: the catalogue cannot be read
     """
-    entries = [one for one in Catalogue(file, recipe.variants[0]).index if one.task == "pretrain" and not one.suffix]
+    catalogue = Catalogue(file, recipe.variants[0])
+    entries = [one for one in catalogue.index if one.task == "pretrain" and not one.suffix]
     if not entries:
         return None
     here = next((one for one in entries if one.gpu == gpu_type), entries[0])

@@ -107,8 +107,10 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """
     folder = user_path(options.to, f"--to {options.to}")
     present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    foreign = present - {*_PARTS, bundles.SUMS}
     # What lies in wheels/ and is of no lock is removed: only where a bundle was begun.
-    if present - {*_PARTS, bundles.SUMS} or (present and not present & {".llmb", bundles.SUMS}):
+    begun = present & {".llmb", bundles.SUMS}
+    if foreign or (present and not begun):
         raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
     releases, images = _wanted_content(options, clone, path, folder)
     machines_and_pythons = itertools.product(_machines(options), _pythons(options, releases))
@@ -122,7 +124,8 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
             image.path.parent.mkdir(parents=True, exist_ok=True)
             image.ensure(reporter)
             receipt = image.receipt_path()
-            sums[str(image.path.relative_to(folder))] = str((read_receipt(receipt) or {})["sha256"])
+            recorded = read_receipt(receipt) or {}
+            sums[str(image.path.relative_to(folder))] = str(recorded["sha256"])
             sums[str(receipt.relative_to(folder))] = sha256_of(receipt)
         about: dict[str, Any] = {
             "schema": 1,
@@ -135,7 +138,8 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         }
         write_record(folder, folder / bundles.ABOUT, about)
         sums[bundles.ABOUT] = sha256_of(folder / bundles.ABOUT)
-        write(folder, folder / bundles.SUMS, "".join(f"{value}  {name}\n" for name, value in sorted(sums.items())))
+        lines = [f"{value}  {name}\n" for name, value in sorted(sums.items())]
+        write(folder, folder / bundles.SUMS, "".join(lines))
     total = size(sum((folder / name).stat().st_size for name in sums))
     purpose = f"for {', '.join(about['platforms'])} with Python {', '.join(about['pythons'])}"
     text = f"{folder}: {len(sums)} files, {total}, {purpose}"
@@ -328,7 +332,8 @@ def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -
             if name.endswith(".whl"):
                 package, version, _, tags = parse_wheel_filename(name)
                 if (package, version) == wanted:
-                    found[name] = min((ranks[tag] for tag in tags if tag in ranks), default=len(ranks))
+                    own_ranks = [ranks[tag] for tag in tags if tag in ranks]
+                    found[name] = min(own_ranks, default=len(ranks))
             elif parse_sdist_filename(name) == wanted:
                 sources.append(name)
         except (InvalidWheelFilename, InvalidSdistFilename):  # noqa: PERF203

@@ -90,7 +90,8 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
             raise RequestError(
                 f"--{field.replace('_', '-')} {value!r} is not a valid name in Slurm", remedy=SLURM_NAME_REMEDY
             )
-    slurm = msgspec.structs.replace(config.scheduler(SLURM), **{key: value for key, value in changes.items() if value})
+    given = {field: value for field, value in changes.items() if value}
+    slurm = msgspec.structs.replace(config.scheduler(SLURM), **given)
     return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
 
 

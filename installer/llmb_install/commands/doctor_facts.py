@@ -232,12 +232,13 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
         rows = recipe.rows_for(config.gpu_type) if config.gpu_type else recipe.rows
         if (config.workloads and name not in config.workloads) or not rows:
             continue
-        limits = [limit_seconds(row.time_limit or recipe.variant(row.variant).time_limit) // 60 for row in rows]
+        limits = [row.time_limit or recipe.variant(row.variant).time_limit for row in rows]
+        minutes = [limit_seconds(limit) // 60 for limit in limits]
         sizes = {row.size for row in rows}
         parameters = [recipe.model(size).parameters or 0 for size in sizes]
         saving = save_seconds(max(parameters), config.checkpoint_gb_per_second)
         images = tuple(image_file_name(image) for image in recipe.engines.values())
-        found.append(WorkloadNeeds(name, min(limits), max(limits), saving, images))
+        found.append(WorkloadNeeds(name, min(minutes), max(minutes), saving, images))
     return tuple(found)
 
 

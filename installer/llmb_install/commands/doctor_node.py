@@ -156,7 +156,8 @@ def _hung_checks(node: NodeReport) -> Iterator[DoctorCheck]:
     ``node`` is the report of a node that was asked. Each program is named once.
     """
     silent = ["nvidia-smi"] if "did not answer" in (node.facts.before.missing or "") else []
-    hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", ())])
+    in_container = node.inside.values.get("hung", ())
+    hung = dict.fromkeys([*silent, *node.facts.hung, *in_container])
     if hung:
         remedy = f"drain {node.facts.host} and look at its kernel log: a driver that hangs stops every job there"
         yield DoctorCheck("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
@@ -199,13 +200,15 @@ def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[D
     # Only Pyxis unpacks where Enroot says.
     room = node.facts.software.unpacked if facts.slurm.runtime == "pyxis" else None
     needed = image.stat().st_size if image.is_file() else 0
-    if room and room.free is not None and not {*inside.values.get("root", ())} & {*_NOT_UNPACKED}:
+    stays_packed = bool({*inside.values.get("root", ())} & {*_NOT_UNPACKED})
+    if room and room.free is not None and not stays_packed:
         found = f"{size(room.free)} free at {room.path} of the node, for about {size(needed)}"
         remedy = "Pyxis unpacks it there: set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
         yield check_line("room to unpack the image", room.free < needed and not started, found, remedy)
     if facts.slurm.runtime == "enroot":
         yield _unpack_folder_check(facts, node.facts.software.roots or Folder(), needed)
-    outside, shown = len(node.facts.before.gpus), len(inside.values.get("gpu", ()))
+    outside = len(node.facts.before.gpus)
+    shown = len(inside.values.get("gpu", ()))
     if started and outside:
         remedy = "Enroot needs its hook 98-nvidia.sh, and libnvidia-container on the node"
         yield check_line("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)

@@ -272,7 +272,8 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
     data: dict[str, Any] = {"install_path": str(installation.path)}
     if options.dry_run:
         rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
-        lines = [*(f"{part.id}\n    {part.show()}\n" for part in todo), f"{_estimate_line(todo)}\n"]
+        lines = [f"{part.id}\n    {part.show()}\n" for part in todo]
+        lines.append(f"{_estimate_line(todo)}\n")
         text = "".join(lines) if todo else _NOTHING.format(installation.path)
         return Result({**data, "dry_run": True, "todo": rows}, text)
     ran: list[str] = []

@@ -102,7 +102,8 @@ def _training_environment(clone: Path, install: Path) -> dict[str, str]:
     ``LLMB_PYTHON`` are set for this installation. PYTHONIOENCODING is left out, too: with ``ascii`` a rank fails to
     print a path such as /home/jürgen. ``clone`` is the repository's folder, ``install`` the installation's.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, "PYTHONIOENCODING"}}
+    left_out = {*VARIABLES, "PYTHONIOENCODING"}
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     tool = install / "venvs" / TOOL / "bin" / "python"
     return kept | {"LLMB_INSTALL": str(install), "LLMB_REPO": str(clone), "LLMB_PYTHON": str(tool)}
 

@@ -91,8 +91,10 @@ def _release_problem(folder: Path, name: str, own: SiteRelease, image: Path | No
         except BadImage as bad:
             return f"its image {image} is damaged: {bad}"
         receipt = read_receipt(receipt_path(folder, name))
-        if receipt is not None and {key: receipt.get(key) for key in ("size", "mtime_ns")} != _file_state(image):
-            return f"its image {image} is another one than the one that its functions were read in"
+        if receipt is not None:
+            recorded = {key: receipt.get(key) for key in ("size", "mtime_ns")}
+            if recorded != _file_state(image):
+                return f"its image {image} is another one than the one that its functions were read in"
     try:
         return _wrong_file(name, own, base)
     except LLMBError as error:

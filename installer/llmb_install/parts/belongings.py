@@ -92,7 +92,8 @@ def environment_paths(install: Path, name: str) -> list[Path]:
         if path.is_symlink():
             is_its = path.name == name and is_environment_link(path)
         else:
-            is_its = path.is_dir() and (build.match(path.name) is not None or path.name == cache_name(name))
+            has_its_name = build.match(path.name) is not None or path.name == cache_name(name)
+            is_its = path.is_dir() and has_its_name
         if is_its:
             found.append(path)
     return found

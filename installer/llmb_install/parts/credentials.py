@@ -127,8 +127,13 @@ def _expand_variables(value: str, env: Mapping[str, str]) -> str:
     """
     if "$(" in value or "`" in value:
         return ""
-    text = value.strip("\"'")
-    return _VARIABLE.sub(lambda found: env.get(found[1] or found[3]) or found[2] or "", text)
+
+    def expanded(found: re.Match[str]) -> str:
+        """Return the value of the variable that ``found`` names, else its default there, else nothing."""
+        name, default = found[1] or found[3], found[2] or ""
+        return env.get(name) or default
+
+    return _VARIABLE.sub(expanded, value.strip("\"'"))
 
 
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
@@ -229,7 +234,8 @@ def _without_own_lines(path: Path, digest: str) -> bool:
         RecordError: the file cannot be written
     """
     text = _read_text(path)
-    own_hosts = [e.host for e in parse_entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
+    entries = [entry for entry in parse_entries(text) if entry.host in NGC_HOSTS]
+    own_hosts = [entry.host for entry in entries if _digest(entry.password) == digest]
     if not own_hosts:
         return False
     rest = without_hosts(text, own_hosts)

@@ -238,7 +238,9 @@ def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
     Enroot's environment.
     """
     # Enroot and curl look for the name alone.
-    host, _, port = source.partition("#")[0].partition(":") if "#" in source else ("the registry", "", "")
+    host, port = "the registry", ""
+    if "#" in source:
+        host, _, port = source.partition("#")[0].partition(":")
     if host == "nvcr.io":
         return (
             "give a valid key with --ngc-api-key; without one, the lines of nvcr.io and authn.nvidia.com in "

@@ -132,12 +132,13 @@ class Environment(Content, Artefact):
         Raises:
             OSError: the lock file, or the folder of builds, cannot be read
         """
-        builds = _build_folders(self, self.inputs()[:8])
+        inputs = self.inputs()[:8]
+        builds = _build_folders(self, inputs)
         linked = self.link.parent / self.link.readlink() if self.link.is_symlink() else None
         if linked in builds:
             return linked
         finished = [folder for folder in builds if self._is_build_current(folder)]
-        return finished[-1] if finished else self.link.with_name(f"{self.name}-{self.inputs()[:8]}")
+        return finished[-1] if finished else self.link.with_name(f"{self.name}-{inputs}")
 
     def new_folder(self) -> Path:
         """Return an unused path for a new build beside the environment's link; nothing is made there.
@@ -148,7 +149,8 @@ class Environment(Content, Artefact):
         Raises:
             OSError: the lock file cannot be read
         """
-        return self.link.with_name(f"{self.name}-{self.inputs()[:8]}-{secrets.token_hex(3)}")
+        inputs = self.inputs()[:8]
+        return self.link.with_name(f"{self.name}-{inputs}-{secrets.token_hex(3)}")
 
     def inputs(self) -> str:
         """Return a SHA-256, as hexadecimal digits, of what decides the environment's content.

@@ -234,7 +234,8 @@ def child_environment() -> dict[str, str]:
     Left out are all that begin with PYTHON, VIRTUAL_ENV, and uv's own but those on where packages come from and how.
     The user's own site-packages are turned off in it.
     """
-    return {name: value for name, value in os.environ.items() if not _ELSEWHERE.match(name)} | {"PYTHONNOUSERSITE": "1"}
+    kept = {name: value for name, value in os.environ.items() if not _ELSEWHERE.match(name)}
+    return kept | {"PYTHONNOUSERSITE": "1"}
 
 
 def disk_is_full(done: command.Finished) -> bool:

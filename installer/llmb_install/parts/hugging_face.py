@@ -101,7 +101,9 @@ class ModelFiles(Artefact):
         The content is not looked at. False without a receipt for this commit, or with one that names no file.
         """
         receipt = read_receipt(self._receipt)
-        if receipt is None or (receipt.get("repository"), receipt.get("revision")) != (self.repository, self.revision):
+        if receipt is None:
+            return False
+        if (receipt.get("repository"), receipt.get("revision")) != (self.repository, self.revision):
             return False
         files: dict[str, int] = receipt.get("files", {})
         found = [(self.cache / name, bytes_) for name, bytes_ in files.items()]

@@ -165,7 +165,8 @@ class Image(Artefact):
         if self.path.is_file():
             return []
         if self.origin:
-            return [Room(self.path.parent, self.origin.stat().st_size if self.origin.is_file() else 0, self.id)]
+            needed = self.origin.stat().st_size if self.origin.is_file() else 0
+            return [Room(self.path.parent, needed, self.id)]
         if self.prefix:
             return [Room(self.path.parent, 0, self.id)]
         unpacked = Room(temporary_folder(self.env), UNPACKED_BYTES, f"unpacking {self.path.name}")
@@ -209,8 +210,9 @@ class Image(Artefact):
         if receipt is None or not self.path.is_file():
             return False
         status = self.path.stat()
-        same = (receipt.get("size"), receipt.get("mtime_ns")) == (status.st_size, status.st_mtime_ns)
-        if not same or (receipt.get("source"), receipt.get("architecture")) != (self.source, self.architecture):
+        same_file = (receipt.get("size"), receipt.get("mtime_ns")) == (status.st_size, status.st_mtime_ns)
+        same_source = (receipt.get("source"), receipt.get("architecture")) == (self.source, self.architecture)
+        if not same_file or not same_source:
             return False
         try:
             check_superblock(self.path)
@@ -281,7 +283,10 @@ class Image(Artefact):
         it is ``registry.site:5000#nvcr/nvidia/nemo:26.02.01``.
         """
         host, slash, folder = self.mirror.partition("/")
-        return f"{host}#{folder}{slash}{self.source.rpartition('#')[2]}" if host else self.source
+        if not host:
+            return self.source
+        name = self.source.rpartition("#")[2]
+        return f"{host}#{folder}{slash}{name}"
 
     def show(self) -> str:
         """Return what a dry run prints of the image: the command line that would import it, quoted for a shell.
@@ -547,7 +552,9 @@ def _open_as_folder(image: Image, file: Path) -> None:
     """
     if not image.is_private:
         with contextlib.suppress(PermissionError):  # a link to somebody else's file
-            file.chmod(file.stat().st_mode & 0o777 | image.path.parent.stat().st_mode & 0o044)
+            own = file.stat().st_mode & 0o777
+            readable = image.path.parent.stat().st_mode & 0o044
+            file.chmod(own | readable)
 
 
 def _require_open(image: Image) -> None:
@@ -643,5 +650,9 @@ def _free_on_node(folder: Path, prefix: Sequence[str]) -> int | None:
     also where the node does not see the folder.
     """
     answer = run_program([*prefix, "df", "-Pk", str(folder)], 600)
-    fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []
-    return int(fields[3]) * 1024 if len(fields) >= 4 and fields[3].isdigit() else None
+    if not answer.ok or not answer.output.strip():
+        return None
+    fields = answer.output.splitlines()[-1].split()
+    if len(fields) < 4 or not fields[3].isdigit():
+        return None
+    return int(fields[3]) * 1024

@@ -70,8 +70,9 @@ def with_lines(text: str, lines: str) -> str:
     ``lines``, whole entries, must end in a line break. One is put before them where the text has none there.
     """
     position = next((entry.start for entry in parse_entries(text) if not entry.host), len(text))
-    before = text[:position]
-    return f"{before}\n{lines}{text[position:]}" if before and before[-1] != "\n" else before + lines + text[position:]
+    before, after = text[:position], text[position:]
+    line_break = "\n" if before and not before.endswith("\n") else ""
+    return before + line_break + lines + after
 
 
 def without_hosts(text: str, hosts: Collection[str]) -> str:
@@ -85,11 +86,9 @@ def without_hosts(text: str, hosts: Collection[str]) -> str:
             inside = text[entry.start : entry.end].splitlines(keepends=True)
             comments = "".join(line for line in inside if line.lstrip().startswith("#"))
             before = text[: entry.start]
-            text = (
-                (before if not before or before.endswith("\n") else before.rstrip() + "\n")
-                + comments
-                + text[entry.end :]
-            )
+            if before and not before.endswith("\n"):
+                before = before.rstrip() + "\n"
+            text = before + comments + text[entry.end :]
     return text
 
 
@@ -101,6 +100,9 @@ def _words(text: str) -> list[tuple[int, str]]:
     """
     found: list[tuple[int, str]] = []
     for line in re.finditer(r"[^\n]+", text):
-        if not line[0].lstrip().startswith("#"):
-            found += [(line.start() + word.start(), word[0]) for word in re.finditer(r"\S+", line[0])]
+        if line[0].lstrip().startswith("#"):
+            continue
+        for word in re.finditer(r"\S+", line[0]):
+            position = line.start() + word.start()
+            found.append((position, word[0]))
     return found

@@ -69,7 +69,8 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
         return []
     present = {_requirement(metadata).partition("==")[0] for metadata in target_packages.glob(f"*{_METADATA}")}
     found = {_requirement(metadata): metadata for metadata in sorted(source_packages.glob(f"*{_METADATA}"))}
-    chosen = {name: found[name] for name in found if name in wanted and name.partition("==")[0] not in present}
+    lacking = [name for name in found if name.partition("==")[0] not in present]
+    chosen = {name: found[name] for name in lacking if name in wanted}
     # A damaged file would be shared by both environments, and repairing one would not mend the other.
     if not chosen or any(damaged_files(source)):
         return []
@@ -102,7 +103,8 @@ def _link_package(metadata: Path, there: Path) -> None:
     for folder in {PurePosixPath(name).parent for name in modules}:
         for compiled in (metadata.parent / folder / "__pycache__").glob("*.pyc"):
             target = there / folder / "__pycache__" / compiled.name
-            if f"{folder / compiled.name.partition('.')[0]}.py" in modules and not target.exists():
+            stem = compiled.name.partition(".")[0]
+            if f"{folder / stem}.py" in modules and not target.exists():
                 target.parent.mkdir(exist_ok=True)
                 target.hardlink_to(compiled)
     text = io.StringIO()

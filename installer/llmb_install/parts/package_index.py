@@ -101,7 +101,8 @@ class Sources:
         found: List[Link] = []
         refused: List[Unavailable] = []
         without: List[str] = []
-        pages = [*self._pages, *(f"{index.rstrip('/')}/{package}/" for index in (*self._indexes, *more))]
+        indexes = (*self._indexes, *more)
+        pages = [*self._pages, *(f"{index.rstrip('/')}/{package}/" for index in indexes)]
         for page in pages:
             try:
                 listed = [
@@ -219,7 +220,11 @@ class Sources:
             raise
         base = without_fragment(page)
         found = [_join_address(base, html.unescape(link)) for link in re.findall(r'href="([^"]+)"', text)]
-        links = [Link(urllib.parse.unquote(without_fragment(url).rpartition("/")[2]), url) for url in found if url]
+        links = []
+        for url in found:
+            if url:
+                name = without_fragment(url).rpartition("/")[2]
+                links.append(Link(urllib.parse.unquote(name), url))
         if _is_for_people(text) and not any(link.name.endswith(_PACKAGES) for link in links):
             raise refusals.web_page_error(without_password(page), text)
         return links
@@ -304,8 +309,12 @@ class Sources:
 
         The settings for packages count before the environment.
         """
-        proxies = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
-        return {**urllib.request.getproxies(), **proxies}
+        proxies = dict(urllib.request.getproxies())
+        for scheme in ("http", "https"):
+            variable = f"{scheme.upper()}_PROXY"
+            if variable in self._env:
+                proxies[scheme] = self._env[variable]
+        return proxies
 
     def _by_proxy(self, location: str) -> str:
         """Return `` (by the proxy ADDRESS)``, with the blank, for a message about ``location``; empty: none.

@@ -64,7 +64,8 @@ def read_index_settings(env: Mapping[str, str]) -> IndexSettings:
             variables.setdefault("SSL_CERT_FILE", env[name])
     known = {variable: variable for variable in chain.from_iterable(_VARIABLES.values())}
     former = {"UV_INDEX_URL": "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL": "UV_INDEX"}
-    variables.update({name: env[given] for given, name in {**former, **known}.items() if env.get(given)})
+    given = {variable: name for variable, name in {**former, **known}.items() if env.get(variable)}
+    variables.update({name: env[variable] for variable, name in given.items()})
     if "SSL_CERT_FILE" not in variables and has_certificates():
         # A site's own authority is known to its machines, and not to uv.
         variables["UV_SYSTEM_CERTS"] = "true"
@@ -87,10 +88,16 @@ def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
         except (configparser.Error, ValueError):
             continue
         for section in parser.sections():
-            found.update({(section, name.replace("_", "-")): value for name, value in parser.items(section)})
+            for name, value in parser.items(section):
+                setting = name.replace("_", "-")
+                found[section, setting] = value
     chosen = {name: value for (section, name), value in found.items() if section == "global"}
     chosen.update({name: value for (section, name), value in found.items() if section == "install"})
-    given = {name[4:].lower().replace("_", "-"): value for name, value in env.items() if name.startswith("PIP_")}
+    given = {}
+    for variable, value in env.items():
+        if variable.startswith("PIP_"):
+            setting = variable[len("PIP_") :].lower().replace("_", "-")
+            given[setting] = value
     chosen.update({name: value for name, value in given.items() if value})
     return chosen
 

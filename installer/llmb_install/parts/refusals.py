@@ -75,8 +75,9 @@ def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
     while isinstance(cause, urllib.error.URLError):
         cause = cause.reason
     if isinstance(cause, http.client.IncompleteRead):
-        missing = f"{len(cause.partial)} of {len(cause.partial) + (cause.expected or 0)} bytes"
-        return broken_off_error(shown, f"answer{by}", f", after {missing}")
+        received = len(cause.partial)
+        whole = received + (cause.expected or 0)
+        return broken_off_error(shown, f"answer{by}", f", after {received} of {whole} bytes")
     if isinstance(cause, ssl.SSLError):
         what = f"cannot be reached safely{by}: {_tls_problem(cause)}"
         remedy = (

@@ -15,6 +15,8 @@ _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 _PROGRAM_FOLDERS = ("bin", "usr/bin", "usr/sbin", "sbin", "usr/local/bin")
 _USUAL = ("bash", "dash", "sh", "env", "cat", "ls")
+_BLOCK_SIZES = frozenset(2**power for power in range(12, 21))
+"""In bytes, 4 KiB to 1 MiB: those that squashfs allows."""
 _TRIES = 20
 _HEAD = 20
 """Bytes of a program that say which machine it is for."""
@@ -55,7 +57,7 @@ def check_superblock(path: Path) -> int:
     magic, inodes, _, block_size, _, _, _, _, _, major, minor, _, used = _SUPERBLOCK.unpack(block)
     if magic != b"hsqs":
         raise BadImage("it does not begin with a squashfs superblock (an import that was killed leaves such a file)")
-    if (major, minor) != (4, 0) or inodes == 0 or block_size not in {1 << n for n in range(12, 21)}:
+    if (major, minor) != (4, 0) or inodes == 0 or block_size not in _BLOCK_SIZES:
         raise BadImage("its squashfs superblock is damaged")
     if used > size:
         raise BadImage(f"it is cut short: {size} of {used} bytes are there")

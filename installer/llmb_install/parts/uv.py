@@ -95,7 +95,8 @@ def is_for_here(name: str) -> bool:
     """
     version = re.search(r"^uv==([\d.]+)", LOCK.read_text("utf-8"), re.MULTILINE)
     libc = "manylinux" if platform.libc_ver()[0] == "glibc" else "musllinux"
-    tag = rf"uv-{re.escape(version[1]) if version else '0'}-.*{libc}_\d+_\d+_{platform.machine()}\b.*\.whl"
+    number = re.escape(version[1]) if version else "0"
+    tag = rf"uv-{number}-.*{libc}_\d+_\d+_{platform.machine()}\b.*\.whl"
     return re.fullmatch(tag, name) is not None
 
 

@@ -385,7 +385,11 @@ def _read_owner(path: Path) -> Owner | None:
     except (OSError, ValueError, RecursionError):
         return None
     # Whatever else lies there: an owner that cannot be asked for, whose lease ends when it stands still.
-    return owner if isinstance(owner, dict) and type(owner.get("pid")) is int and 0 < owner["pid"] < 2**31 else None
+    if not isinstance(owner, dict):
+        return None
+    pid = owner.get("pid")
+    is_process_id = type(pid) is int and 0 < pid < 2**31
+    return owner if is_process_id else None
 
 
 _IMPORT = "llmb-import"
@@ -482,7 +486,8 @@ def _end_import(link: Path) -> None:
         return
     folder = link.readlink()
     # Only what import_folder has made: a link of another kind may lead anywhere.
-    if folder.name == link.name.partition("@")[0] and (_is_own(folder, stat.S_ISDIR) or not os.path.lexists(folder)):
+    has_its_name = folder.name == link.name.partition("@")[0]
+    if has_its_name and (_is_own(folder, stat.S_ISDIR) or not os.path.lexists(folder)):
 
         def members() -> list[ProcessId]:
             """Return the processes of this machine that belong to the import of the enclosing function.
