@@ -77,7 +77,8 @@ def _finding_of(record: RunRecord) -> Finding:
     if process is None and submitter is not None and events.pid is not None:
         # By its own account. The submitter started it, so it is on the same machine.
         found = identify(events.pid)
-        process = found if found and (found.boot, found.host) == (submitter.boot, submitter.host) else None
+        same_boot = found is not None and (found.boot, found.host) == (submitter.boot, submitter.host)
+        process = found if same_boot else None
     if process is None and events.started is None:
         return _not_started(record)
     alive = False if process is None else is_alive(process)

@@ -42,7 +42,8 @@ def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
     for record in records:
         assert record.job_id is not None
         assert record.shared is not None
-        wanted.setdefault((record.job_id, record.shared.folder), set()).add(record.paths.folder.resolve())
+        key = (record.job_id, record.shared.folder)
+        wanted.setdefault(key, set()).add(record.paths.folder.resolve())
     found = set()
     for (job, series), these in wanted.items():
         with contextlib.suppress(OSError):
@@ -61,7 +62,8 @@ def _live_folders(series: Path, job: str) -> set[Path]:
         OSError: the folder cannot be read
     """
     runs = [link.resolve() for link in series.iterdir() if link.is_symlink() and link.exists()]
-    return {run for run in runs if _claiming_job(run) in ("", job) and not read_events(run / "events.jsonl").over}
+    not_given_up = [run for run in runs if _claiming_job(run) in ("", job)]
+    return {run for run in not_given_up if not read_events(run / "events.jsonl").over}
 
 
 def _claiming_job(run: Path) -> str:

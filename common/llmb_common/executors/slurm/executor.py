@@ -144,7 +144,8 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
         nodes = nodes_of_jobs(slurm.effective_partition, slurm.nodelist)
     except (OSError, SchedulerError, RequestError):
         return []  # whoever writes there, or reads a file with nodes, will say so
-    other = next((name for name, address in nodes if not _is_this_machine(name) and not _is_this_machine(address)), "")
+    others = (name for name, address in nodes if not _is_this_machine(name) and not _is_this_machine(address))
+    other = next(others, "")
     if not other:
         return []
     return [

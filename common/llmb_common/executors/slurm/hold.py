@@ -202,7 +202,8 @@ def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
     if slurm.gres:
         argv += [f"--gres={slurm.gpus(wanted.gpus)}"]
     further = dict(slurm.additional)
-    return argv + [f"--{key}={further[key]}" for key in ("qos", "reservation", "constraint") if further.get(key)]
+    kept = [key for key in ("qos", "reservation", "constraint") if further.get(key)]
+    return argv + [f"--{key}={further[key]}" for key in kept]
 
 
 def _wait_for_allocation(process: subprocess.Popen[bytes], seconds: float) -> str:

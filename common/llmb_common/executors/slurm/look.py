@@ -62,16 +62,19 @@ def _add_attempts(
             restarted.append((record, starts))
     if not restarted:
         return found
+    unasked = [record for record, _ in restarted if record.paths.run_id not in accounting]
     try:
-        rows = {**accounting, **jobs_in_accounting([one for one, _ in restarted if one.paths.run_id not in accounting])}
+        rows = {**accounting, **jobs_in_accounting(unasked)}
     except SchedulerError:
         rows = dict(accounting)
     for record, starts in restarted:
         finding = found[record.paths.run_id]
         attempts = _attempts(finding, starts, rows.get(record.paths.run_id, []))
         attempts = _add_failed_nodes(attempts, attempts_of(record))
-        waits = is_waiting(finding.state or "") and bool(attempts)
-        detail = "; ".join(filter(None, (finding.detail, str(attempts[-1])))) if waits else finding.detail
+        detail = finding.detail
+        if is_waiting(finding.state or "") and attempts:
+            last = str(attempts[-1])
+            detail = f"{detail}; {last}" if detail else last
         found[record.paths.run_id] = replace(finding, detail=detail, attempts=tuple(attempts))
     return found
 
@@ -84,14 +87,17 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
     Accounting knows how each ended, and the events on which nodes it was: a row may lack those that failed. A start
     that accounting lacks has no end time, and mostly an empty state.
     """
-    last = finding.start if finding.start is not None and not is_waiting(finding.state or "") else float("inf")
+    last = float("inf")
+    if finding.start is not None and not is_waiting(finding.state or ""):
+        last = finding.start
     left = list(starts)
     attempts = []
     for row in rows:
         if row.started is None or row.ended is None or row.started >= last:
             continue
         begin, end = row.started - _START_SECONDS, row.ended + _START_SECONDS
-        own = next((start for start in left if start.time is not None and begin <= start.time <= end), None)
+        fitting = (start for start in left if start.time is not None and begin <= start.time <= end)
+        own = next(fitting, None)
         state, nodes, failed = row.state, row.nodes, row.failed
         if own is not None:
             left.remove(own)
@@ -233,7 +239,9 @@ def _finding_of(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_com
     if events.started is not None and _still_writes(record):
         detail = f"Slurm does not know job {record.job_id}, but its log grows"
         return Finding(RUNNING, detail, since=events.started, job_id=record.job_id, nodes=events.nodes)
-    if record.state == LOST or time.time() - (record.missing_since or time.time()) > LOST_SECONDS:
+    now = time.time()
+    missing_seconds = now - (record.missing_since or now)
+    if record.state == LOST or missing_seconds > LOST_SECONDS:
         return Finding(LOST, _lost_job_text(record, events, shadows), missing=True)
     return Finding(missing=True)
 
@@ -320,8 +328,12 @@ def _ended_unfit(job: JobInfo, events: JobEvents) -> bool:
     ``job`` is what Slurm shows of the run, ``events`` what the job recorded of its last start that did. A later start
     may have left no events.
     """
-    later = job.started is not None and events.started is not None and job.started > events.started + _START_SECONDS
-    return events.unfit is not None and not later
+    if events.unfit is None:
+        return False
+    if job.started is None or events.started is None:
+        return True
+    started_later = job.started > events.started + _START_SECONDS
+    return not started_later
 
 
 _STUCK = (

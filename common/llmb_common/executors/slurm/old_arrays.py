@@ -33,4 +33,5 @@ def jobs_of_task(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
         return own
     # Of tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
     array_jobs = [job for job in jobs if "_" not in job.job_id and not is_live(job.state)]
-    return [msgspec.structs.replace(job, job_id=f"{job.job_id}_{index}") for job in array_jobs] or own
+    copies = [msgspec.structs.replace(job, job_id=f"{job.job_id}_{index}") for job in array_jobs]
+    return copies or own

@@ -132,7 +132,12 @@ def _separate_options(where: str, *options: str) -> str:
     if not where.startswith("-"):
         return ";".join(options)
     own = f"{where.lstrip('-')}="
-    given = [f"{where} {text.removeprefix(own)}" if text.startswith(own) else f"--slurm-arg {text}" for text in options]
+    given = []
+    for text in options:
+        if text.startswith(own):
+            given.append(f"{where} {text.removeprefix(own)}")
+        else:
+            given.append(f"--slurm-arg {text}")
     return " ".join(given)
 
 
@@ -168,7 +173,8 @@ def override_additional(given: str, *parts: str) -> str:
     neither checked nor compared with each other. Empty where there is no option at all.
     """
     replaced = set(map(option_name, parts))
-    return ";".join([*(part for part in _split_options(given) if option_name(part) not in replaced), *parts])
+    kept = [part for part in _split_options(given) if option_name(part) not in replaced]
+    return ";".join([*kept, *parts])
 
 
 def _split_options(text: str) -> list[str]:
@@ -208,7 +214,8 @@ def limit_in_seconds(text: str) -> int | None:
     found = re.fullmatch(r"(?:([0-9]{1,4})-)?([0-9]{1,6}(?::[0-9]{1,6}){0,2})", text.strip())
     if found is None:
         return None
-    days, parts = found[1], [int(part) for part in found[2].split(":")]
+    days = found[1]
+    parts = [int(part) for part in found[2].split(":")]
     if days is not None or len(parts) == 3:
         hours, minutes, seconds = [*parts, 0, 0][:3]
     else:

@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 
 import msgspec
 
@@ -185,7 +184,8 @@ def query_accounting(selector: str, since: float) -> list[JobInfo]:
             # An older Slurm does not have it, and refuses the whole command.
             optional.remove(unknown[0])
     rows = _split_rows(answer, "sacct", len(_ACCOUNTED) + len(optional))
-    found = [_job_of_sacct(dict(zip([*_ACCOUNTED, *optional], row, strict=True))) for row in rows]
+    fields = [*_ACCOUNTED, *optional]
+    found = [_job_of_sacct(dict(zip(fields, row, strict=True))) for row in rows]
     return sorted(found, key=lambda job: job.submitted or 0.0)
 
 
@@ -329,10 +329,17 @@ def limits_of(partition: str | None) -> tuple[int | None, int | None]:
     Raises:
         SchedulerError: the scheduler does not answer
     """
-    rows = [row for row in _sinfo("%P|%l|%s|%D", *_sinfo_filter(partition)) if partition or row[0].endswith("*")]
-    spans = [limit_in_seconds(limit) for _, limit, _, _ in rows]
-    # 1-4, or 1-infinite: then it is the number of nodes that there are.
-    sizes = [min(map(int, [*re.findall(r"[0-9]+$", size), there])) for _, _, size, there in rows if there.isdigit()]
+    rows = _sinfo("%P|%l|%s|%D", *_sinfo_filter(partition))
+    if not partition:
+        rows = [row for row in rows if row[0].endswith("*")]
+    spans = []
+    sizes = []
+    for _, limit, size, there in rows:
+        spans.append(limit_in_seconds(limit))
+        if there.isdigit():
+            # 1-4, or 1-infinite: then it is the number of nodes that there are.
+            most = re.search(r"[0-9]+$", size)
+            sizes.append(min(int(most[0]), int(there)) if most else int(there))
     return _largest_limit(spans), _largest_limit(sizes)
 
 
@@ -500,9 +507,12 @@ def _task_ids(job_id: str) -> list[str]:
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:
         return [job_id]
-    spans = re.findall(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", tasks.rstrip("]").partition("%")[0])
-    ranges = [range(int(low), int(high or low) + 1, int(step or 1)) for low, high, step in spans]
-    return [f"{base}_{number}" for number in chain.from_iterable(ranges)]
+    numbers, _, _ = tasks.rstrip("]").partition("%")
+    ids = []
+    for low, high, step in re.findall(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", numbers):
+        last = int(high or low)
+        ids += [f"{base}_{number}" for number in range(int(low), last + 1, int(step or 1))]
+    return ids
 
 
 WRITTEN_OFF = "accounting shows the job as ended, but nobody cancelled it: Slurm's controller has lost its jobs"

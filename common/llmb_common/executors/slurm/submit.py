@@ -116,7 +116,8 @@ def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, s
         # 124 and 137: timeout has ended it.
         if answer.status in (0, 124, 137) or _AMBIGUOUS.search(complaint):
             raise _submission_unknown_error(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
-        remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE)), "")
+        fitting = (advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE))
+        remedy = next(fitting, "")
         if remedy == _OTHER_NODES and any(option.startswith(_EXCLUDE) for option in options):
             remedy += ", or fewer excluded nodes (llmb-run exclude list)"
         said = re.sub(r"(?m)^(?:sbatch: )?(?:error: )?(?:sbatch: )?", "", complaint)
@@ -207,8 +208,8 @@ def series_conflict(plans: Sequence[JobPlan]) -> str:
     trains or has its time limit among the options of sbatch; or where together they take longer than the partition
     allows. Where Slurm does not tell that limit, sbatch will. At least one plan is needed, and all must be for Slurm.
     """
-    allocations = [_shared_by_allocation(plan) for plan in plans]
-    differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
+    first, *others = [_shared_by_allocation(plan) for plan in plans]
+    differing = [name for name, value in first.items() if any(other[name] != value for other in others)]
     if differing:
         return f"they differ in {', '.join(differing)}"
     if any(plan.check_fabric for plan in plans):
@@ -241,13 +242,14 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     # Pinning is srun's affair here: each run says its own. The longest save decides when the job is told to end.
     longest = max(plans, key=lambda plan: plan.checkpoint.save_seconds if plan.checkpoint.enabled else -1)
     series_plan = msgspec.structs.replace(longest, time_limit=clock_text(sum(limits)), cpu_pinning=None)
-    graces = [plan.checkpoint.save_seconds if plan.checkpoint.enabled else 0 for plan in plans]
-    warned = [max(limit - grace, 1) for limit, grace in zip(limits, graces, strict=True)]
+    saves = [plan.checkpoint.save_seconds if plan.checkpoint.enabled else 0 for plan in plans]
+    warned = [max(limit - save, 1) for limit, save in zip(limits, saves, strict=True)]
+    graces = [max(save, _GRACE_SECONDS) for save in saves]
     lines = ["#!/bin/bash", *directives(series_plan, series.job_name, output_pattern(str(series.log))), ""]
     lines += ["set -euo pipefail", "", f"folder={quote(str(series.folder))}"]
     lines += [f"names=({' '.join(quote(plan.experiment_name) for plan in plans)})"]
     lines += [f"limits=({' '.join(map(str, warned))})"]
-    lines += [f"graces=({' '.join(str(max(grace, _GRACE_SECONDS)) for grace in graces)})", ""]
+    lines += [f"graces=({' '.join(map(str, graces))})", ""]
     lines += [*_reset_function(plans), "", WAIT, "", APPEND, "", shell_part(__file__, "series.sh")]
     return "\n".join(lines) + "\n"
 

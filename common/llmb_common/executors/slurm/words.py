@@ -86,7 +86,8 @@ def choose_segment(
     # more GPUs than one segment has for certain.
     if segment >= min(nodes, rack // 2):
         return Segment(segment)
-    better = next(count for count in range(nodes + 1, 2 * nodes + 1) if best_segment(count, rack) >= rack // 2)
+    larger = range(nodes + 1, 2 * nodes + 1)
+    better = next(count for count in larger if best_segment(count, rack) >= rack // 2)
     return Segment(
         segment,
         f"{nodes} nodes divide only into segments of {segment}, so NVLink joins no more than "
