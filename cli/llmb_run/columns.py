@@ -225,14 +225,17 @@ def fitting(
     shown = [column for column in columns if any(column.cell(row) for row in rows)]
     for key in ("", *dispensable):
         shown = [column for column in shown if column.key != key]
+        counting = shown if least is None else shown[:-1]
         # A table folds itself for a terminal, and then nothing would be too wide.
-        whole = table(shown if least is None else shown[:-1], rows, sys.maxsize).splitlines()
-        if max(map(len, whole), default=0) + (2 + least if least else 0) <= width:
+        lines = table(counting, rows, sys.maxsize).splitlines()
+        room_for_last = 2 + least if least else 0
+        if max(map(len, lines), default=0) + room_for_last <= width:
             break
     if least is None:
         return table(shown, rows)
     lines = table(shown, rows, sys.maxsize).splitlines()
-    return "".join(f"{line if len(line) <= width else f'{line[: width - 3]}...'}\n" for line in lines)
+    cut = [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
+    return "".join(f"{line}\n" for line in cut)
 
 
 def of_json(

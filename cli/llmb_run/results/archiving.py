@@ -344,10 +344,11 @@ class Mask:
 
         Values of fewer than 8 characters are left alone: they would mask ordinary words.
         """
-        # A short value would mask ordinary words.
         around = [value for name, value in os.environ.items() if is_secret_name(name)]
+        # A short value would mask ordinary words.
+        masked = {os.fsencode(value) for value in (*around, *secrets) if len(value) >= 8}
         # The longest first: a shorter one may be a part of it.
-        self._known = sorted({os.fsencode(value) for value in (*around, *secrets) if len(value) >= 8}, key=len)[::-1]
+        self._known = sorted(masked, key=len, reverse=True)
 
     def text(self, content: bytes) -> bytes:
         """Return ``content`` with every secret in it replaced by ``****``, line by line; line ends stay.

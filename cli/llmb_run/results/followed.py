@@ -47,7 +47,8 @@ def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) 
     records: dict[Path | None, RunRecord] = {folder: load_record(folder) for folder in folders}
     found = [run for run in measure(folders, workspace, known=records) if run.record is not None]
     found = over_common_steps(found, workspace)
-    ended = started._replace(status=started.status or int(any(run.status.not_finite for run in found)))
+    met_nan = any(run.status.not_finite for run in found)
+    ended = started._replace(status=started.status or int(met_nan))
     width = columns_of_terminal()
     if ranked:
         text = ranking_text(rank_runs(found, workspace), width)

@@ -163,7 +163,8 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
     live = sum(item.status.state == "Running" for item in members)
     odd = [item.not_training for item in members if item.not_training]
     if verdict and odd and len(odd) < len(members):  # no run may have ended without having trained, or met NaN
-        verdict = with_training(verdict, (f"{len(odd)} of {counted(len(members), 'run')}: {'; '.join(odd[0])}",))
+        reasons = "; ".join(odd[0])
+        verdict = with_training(verdict, (f"{len(odd)} of {counted(len(members), 'run')}: {reasons}",))
     return Group(
         key=configuration_key(plan),
         title=title_of(plan),
@@ -247,15 +248,27 @@ GROUP: tuple[Column[Group], ...] = (
         attribute_at("mean"),
         ALL & ~Form.TABLE,
         "mean of the steady step times",
-        *("steady step", "s", ".3f"),
+        head="steady step",
+        unit="s",
+        spec=".3f",
     ),
-    Column("shown_seconds", attribute_at("shown_seconds"), Form.TABLE, "as compared", *("step", "s", ".3f")),
+    Column(
+        "shown_seconds",
+        attribute_at("shown_seconds"),
+        Form.TABLE,
+        "as compared",
+        head="step",
+        unit="s",
+        spec=".3f",
+    ),
     Column(
         "interval",
         attribute_at("interval"),
         ALL,
         f"half the {percent(CONFIDENCE)} interval of `step_seconds`, as a share of it",
-        *("±", f"% ({percent(CONFIDENCE)})", ".1%"),
+        head="±",
+        unit=f"% ({percent(CONFIDENCE)})",
+        spec=".1%",
         text=lambda group: half_interval(group.interval),
     ),
     Column(
@@ -263,7 +276,9 @@ GROUP: tuple[Column[Group], ...] = (
         attribute_at("spread"),
         ALL,
         "standard deviation between the runs, as a share",
-        *("spread", "%", ".1%"),
+        head="spread",
+        unit="%",
+        spec=".1%",
     ),
     replace(REFERENCE, forms=ALL),
     *(
@@ -627,9 +642,10 @@ def ranking_text(found: Sequence[Board], width: int) -> str:
     parts = []
     for board in found:
         lines = wrapped(f"{board.title}: {_ranking_sentence(board)}", width)
+        sentence = "".join(f"{line}\n" for line in lines)
         table = fitting(board.columns, board.configurations, _DISPENSABLE, width, least=_LEAST_OUTCOME)
-        command = [f"its command: {board.command}"] if board.command else []
-        parts.append("".join(f"{line}\n" for line in lines) + table + "".join(f"{line}\n" for line in command))
+        command = f"its command: {board.command}\n" if board.command else ""
+        parts.append(sentence + table + command)
     rule = "".join(f"{line}\n" for line in wrapped(RULE, width))
     return "\n".join([*parts, rule]) if parts else "none of these runs has a known configuration\n"
 
@@ -652,7 +668,8 @@ def _ranking_sentence(board: Board) -> str:
     if not placed:
         return f"{many}, none has a time"
     first = placed[0]
-    values = " ".join(f"{name}={value}" for name, value in zip(board.names, first.values, strict=True) if value != "-")
+    settings = zip(board.names, first.values, strict=True)
+    values = " ".join(f"{name}={value}" for name, value in settings if value != "-")
     sentence = f"{many}, fastest: {values or 'as documented'}, {seconds_of(first.seconds)} s a step"
     ties = sum(item.place == 1 for item in placed)
     if ties > 1:

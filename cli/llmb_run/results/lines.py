@@ -116,7 +116,9 @@ class Line:
         These are counted by their outcome; one that ``word`` names already is left out. The number of judged ones is
         there where further runs have a step time, as do those of a baseline, and those that wait for the next look.
         """
-        judged = len(self.group.runs) if self.group and (self.group.waiting or self.group.in_reference) else 0
+        judged = 0
+        if self.group and (self.group.waiting or self.group.in_reference):
+            judged = len(self.group.runs)
         judged_text = f", {judged} judged" if judged else ""
         others = [(self.outcomes[outcome], outcome) for outcome in WITHOUT_A_TIME if outcome.upper() != self.word]
         others_text = "".join(f", {number} {what}" for number, what in others if number)
@@ -199,8 +201,11 @@ def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[st
     of_name: dict[str, set[str]] = {}
     for name, word in zip(names, words, strict=True):
         of_name.setdefault(name, set()).add(word)
-    pairs = zip(names, words, strict=True)
-    return [f"{name}, {word}" if len(of_name[name]) > 1 else name for name, word in pairs]
+    told_apart = []
+    for name, word in zip(names, words, strict=True):
+        is_shared = len(of_name[name]) > 1
+        told_apart.append(f"{name}, {word}" if is_shared else name)
+    return told_apart
 
 
 def shared_by(names: Sequence[str]) -> str:

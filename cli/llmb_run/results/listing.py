@@ -114,7 +114,8 @@ def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
     Sweeps are named, sorted and each once, if each run is of one, else the first ``_MOST_IDS`` ids. A log without a
     record has no sweep. Empty without runs.
     """
-    beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
+    keys = {run.row.key if run.row else "" for run in runs}
+    beginnings = {":".join(key.split(":")[:2]) for key in keys}
     names = sorted(map(name_of_round, beginnings))
     return names if all(map(round_named, names)) else _first_ids(runs)
 
@@ -286,7 +287,10 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
         sections.append(_timing_tables(shown, parts))
     if sections and len(shown) < len(found):
         sections[-1] += f"{counted(len(found) - len(shown), 'run')} not listed: --all lists everything\n"
-    return "\n".join([text, *sections]) + "\n" * bool(sections) + "".join(f"{line}\n" for line in last)
+    text = "\n".join([text, *sections])
+    if sections:
+        text += "\n"
+    return text + "".join(f"{line}\n" for line in last)
 
 
 def _with_reason(step: Step, width: int) -> str:
@@ -380,7 +384,8 @@ def _runs_table(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) ->
             reason = item.why_not_training if item.outcome == "not training" else item.unfit
             trouble = [f"{item.outcome}: {why or reason}"]
         note = "in the baseline" if item.record and item.record.paths.run_id in in_baseline else ""
-        marks[id(item)] = "; ".join(filter(None, (*trouble, chosen, differing.get(id(item)), note)))
+        said = (*trouble, chosen, differing.get(id(item)), note)
+        marks[id(item)] = "; ".join(mark for mark in said if mark)
     beside = (
         Column[MeasuredRun]("name", lambda item: names[id(item)], Form.TABLE, head="name"),
         Column[MeasuredRun]("marks", lambda item: marks[id(item)], Form.TABLE, head="what differs"),
@@ -425,7 +430,8 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
     wanted = {id(item) for item in listed}
     found: dict[int, str] = {}
     for item in groups:
-        known = {id(run): facts(run.record) for run in item.members if id(run) in wanted and run.record}
+        members = [run for run in item.members if id(run) in wanted]
+        known = {id(run): facts(run.record) for run in members if run.record}
         if len(known) > 1:
             found |= _unusual_facts(known)
     return found
@@ -443,7 +449,10 @@ def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
     names = dict.fromkeys(chain.from_iterable(known.values()))
     names.pop("hosts", None)
     usual = {name: _usual_value(name, list(known.values())) for name in names}
-    hosts = {run: set(filter(None, of_run.get("hosts", "").split(", "))) for run, of_run in known.items()}
+    hosts: dict[int, set[str]] = {}
+    for run, of_run in known.items():
+        listed = of_run.get("hosts", "").split(", ")
+        hosts[run] = {host for host in listed if host}
     counts = Counter(chain.from_iterable(hosts.values()))
     told_hosts = sum("hosts" in of_run for of_run in known.values())
     common_hosts = {host for host, count in counts.items() if 2 * count > told_hosts}
@@ -471,5 +480,7 @@ def _usual_value(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
     ``-``, but not at all for a fact that nodes record (one of ``EVIDENCE``).
     """
     recorded = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
-    (value, count), *others = Counter(of_run.get(name, "-") for of_run in recorded).most_common(2)
-    return None if others and others[0][1] == count else value
+    counts = Counter(of_run.get(name, "-") for of_run in recorded)
+    (value, count), *next_ones = counts.most_common(2)
+    is_tied = any(other == count for _, other in next_ones)
+    return None if is_tied else value

@@ -177,8 +177,10 @@ def _test_text(word: str, test: NcclTest) -> str:
         [_size_text(item.bytes), *_column_cells(item.out_of_place), *_column_cells(item.in_place)]
         for item in test.sizes
     ]
-    text = "".join(f"{line.rstrip()}\n" for line in lines if line.strip()) + table(heads, rows, heads)
-    return text + "".join(f"{line}\n" for line in _published_lines(test))
+    text = "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
+    text += table(heads, rows, heads)
+    text += "".join(f"{line}\n" for line in _published_lines(test))
+    return text
 
 
 def _column_cells(column: Column | None) -> list[str]:

@@ -134,7 +134,8 @@ def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable
     for line in lines:
         for run in line.runs:
             if id(run) in known and run.outcome in _WITH_A_REASON:
-                together.setdefault((run.outcome, _unusable_reason(run)), []).append((line, run))
+                key = (run.outcome, _unusable_reason(run))
+                together.setdefault(key, []).append((line, run))
     weights = {**dict.fromkeys(WITHOUT_RESULT, _FAILURE), "not training": _NOT_TRAINING}
     for (outcome, why), line_runs in together.items():
         ids = first_few([run.run_id for _, run in line_runs if run.run_id], 2)

@@ -75,7 +75,9 @@ def shift_text(shift: Shift) -> str:
     how many more, else ``nothing on record changed``. Dates are in UTC.
     """
     way = "slower" if shift.ratio > 1 else "faster"
-    size = f"{100 * abs(shift.ratio - 1):.1f} ± {percent((shift.high - shift.low) / 2)}"
+    change = 100 * abs(shift.ratio - 1)
+    half_interval = (shift.high - shift.low) / 2
+    size = f"{change:.1f} ± {percent(half_interval)}"
     dates = [_utc_date(when) for when in (shift.since, shift.earliest, shift.latest)]
     since, first, last = (f"{date.day} {date:%B %Y}" for date in dates)
     between = f" (between {first} and {last})" if first != last else ""
@@ -134,20 +136,24 @@ SCALING: tuple[Column[Scale], ...] = (
     Column("gpus", attribute_at("point.gpus"), ALL, "", "GPUs", spec="d"),
     Column("gbs", attribute_at("point.gbs"), ALL, "global batch size in sequences", "GBS", spec="d"),
     Column("runs", attribute_at("point.runs"), ALL, "successful runs", "runs", spec="d"),
-    Column("step_seconds", attribute_at("point.seconds"), ALL, "mean of the runs", *("step", "s", ".3f")),
+    Column("step_seconds", attribute_at("point.seconds"), ALL, "mean of the runs", "step", "s", ".3f"),
     Column("tokens_per_second", attribute_at("point.tokens_per_second"), ALL, "of all GPUs", "tokens/s", spec=".0f"),
     Column(
         "tokens_per_second_per_gpu",
         lambda row: row.point.tokens_per_second / row.point.gpus,
         ALL,
-        *("of one GPU", "tokens/s/GPU", "", ".0f"),
+        "of one GPU",
+        head="tokens/s/GPU",
+        spec=".0f",
     ),
     Column(
         "efficiency",
         attribute_at("point.efficiency"),
         ALL,
         "tokens/s/GPU over that of the smallest number of GPUs",
-        *("efficiency", "%", ".1%"),
+        head="efficiency",
+        unit="%",
+        spec=".1%",
     ),
     Column("efficiency_low", attribute_at("point.efficiency_low"), DATA, "lower bound of `efficiency`"),
     Column("efficiency_high", attribute_at("point.efficiency_high"), DATA, "upper bound of `efficiency`"),
@@ -166,13 +172,17 @@ SCALING: tuple[Column[Scale], ...] = (
         attribute_at("point.published.efficiency"),
         ALL,
         "the same of the published results",
-        *("published", "%", ".1%"),
+        head="published",
+        unit="%",
+        spec=".1%",
     ),
     Column(
         "published_tokens_per_second",
         attribute_at("point.published.tokens_per_second"),
         ALL,
-        *("of all GPUs", "published tokens/s", "", ".0f"),
+        "of all GPUs",
+        head="published tokens/s",
+        spec=".0f",
     ),
     Column("published_source", attribute_at("point.published.source"), DATA, "where it is published"),
 )
@@ -219,13 +229,21 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
     Column(
         "date",
         lambda row: _utc_date(row.moment.started).isoformat(timespec="seconds"),
-        *(TEXT | Form.CSV, "UTC", "date (UTC)"),
+        TEXT | Form.CSV,
+        "UTC",
+        head="date (UTC)",
         text=lambda row: f"{_utc_date(row.moment.started):%Y-%m-%d %H:%M}",
     ),
     Column("run_id", attribute_at("moment.run_id"), TEXT | Form.CSV, "", "run"),
     Column("software", attribute_at("moment.software"), TEXT | Form.CSV, "container and engine", "software"),
     Column(
-        "step_seconds", attribute_at("moment.seconds"), TEXT | Form.CSV, "of the steady steps", *("step", "s", ".3f")
+        "step_seconds",
+        attribute_at("moment.seconds"),
+        TEXT | Form.CSV,
+        "of the steady steps",
+        head="step",
+        unit="s",
+        spec=".3f",
     ),
     Column("step_error_seconds", attribute_at("moment.error"), Form.CSV, "standard error of `step_seconds`"),
     Column("ratio_to_oldest", attribute_at("ratio"), Form.CSV, "step time over that of the oldest run"),
@@ -240,7 +258,9 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
     Column(
         "changed",
         lambda row: "; ".join(f"{item.name}: {item.before} -> {item.after}" for item in row.moment.changes),
-        *(TEXT | Form.CSV, "what is not as it was in the run before", "changed since"),
+        TEXT | Form.CSV,
+        "what is not as it was in the run before",
+        head="changed since",
         text=lambda row: ", ".join(item.name for item in row.moment.changes),
     ),
     Column("level_change", attribute_at("shift.ratio", minus_one), Form.CSV, "change of level that begins here"),

@@ -68,12 +68,7 @@ ROW: tuple[Column[Line], ...] = (
     Column("name", lambda line: line.name, Form.TABLE, head="configuration"),
     Column("software", lambda line: software_said(line.group) if line.group else "", Form.TABLE, head="software"),
     Column("seconds", lambda line: seconds_of(line.seconds), Form.TABLE, head="step s", spec="s"),
-    Column(
-        "interval",
-        _interval_cell,
-        *(Form.TABLE, "", "±"),
-        spec="s",
-    ),
+    Column("interval", _interval_cell, Form.TABLE, head="±", spec="s"),
     Column("reference", _reference_cell, Form.TABLE, head="ref. s", spec="s"),
     Column("difference", _difference_cell, Form.TABLE, head="vs. ref.", spec="s"),
     Column("word", lambda line: f"{line.word}{'*' * line.indication}", Form.TABLE, head="verdict"),
