@@ -387,8 +387,9 @@ def _install_completion(context: click.Context) -> None:
         loader = home / settings
         text = loader.read_text(encoding="utf-8", errors="replace") if loader.exists() else ""
         if line not in text.splitlines():
+            line_break = "\n" if text and not text.endswith("\n") else ""
             with loader.open("a", encoding="utf-8") as stream:
-                stream.write(f"{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n")
+                stream.write(f"{line_break}{line}\n")
     print(f"{shell} completion installed in {file}; it works in the next shell")
 
 

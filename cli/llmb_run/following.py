@@ -173,7 +173,8 @@ class Changes:
             record = item.record
             if self._states.get(record.paths.run_id) != record.state:
                 self._states[record.paths.run_id] = record.state
-                self._say(f"{record.paths.run_id}  {record.state}  {item.finding.waits_for or record.detail}".rstrip())
+                detail = item.finding.waits_for or record.detail
+                self._say(f"{record.paths.run_id}  {record.state}  {detail}".rstrip())
 
 
 def observed_runs(records: Sequence[RunRecord]) -> list[LiveRun]:

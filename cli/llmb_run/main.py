@@ -221,7 +221,10 @@ def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str,
     if kind.max is not None:
         bounds = f"from {kind.min} to {kind.max}"
     value = error.message.partition(" is not ")[0].strip("'")
-    return f"{option.opts[-1]} {value} is not {noun} {bounds}", f"for example {option.opts[-1]} {_within(kind)}"
+    name = option.opts[-1]
+    message = f"{name} {value} is not {noun} {bounds}"
+    remedy = f"for example {name} {_within(kind)}"
+    return message, remedy
 
 
 def _within(kind: click.IntRange | click.FloatRange) -> str:

@@ -59,8 +59,9 @@ def corrected_command(arguments: Sequence[str]) -> str:
         words = _corrected(_with_command(words, workspace), workspace)
     except LLMBError:
         return ""
-    same = words[:1] == list(arguments[:1]) and sorted(words) == sorted(arguments)
-    if not words or same or not _is_accepted(words):
+    same_command = words[:1] == list(arguments[:1])
+    same_words = sorted(words) == sorted(arguments)
+    if not words or (same_command and same_words) or not _is_accepted(words):
         return ""
     return shlex.join(["llmb-run", *words])
 
@@ -414,18 +415,22 @@ def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
         RecipeError: a recipe's catalogue cannot be read
         RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
-    at = next((at for at, word in enumerate(done[:-1]) if word in ("-w", "--workload")), None)
-    if at is None or "," in done[at + 1]:
+    options = [at for at, word in enumerate(done[:-1]) if word in ("-w", "--workload")]
+    if not options:
+        return done
+    at = options[0] + 1
+    value = done[at]
+    if "," in value:
         return done
     recipes = _recipes(workspace)
-    name = done[at + 1].lower()
-    if any(name in (recipe.workload, recipe.name) for recipe in recipes):
+    if any(value.lower() in (recipe.workload, recipe.name) for recipe in recipes):
         return done
-    found = workload_named(done[at + 1], recipes)
+    found = workload_named(value, recipes)
     if found is None:
         return done
-    size = ["-s", found[1]] if found[1] and not {"-s", "--size"} & {*done} else []
-    return [*done[: at + 1], found[0], *size, *done[at + 2 :]]
+    workload, size = found
+    size_option = ["-s", size] if size and not {"-s", "--size"} & {*done} else []
+    return [*done[:at], workload, *size_option, *done[at + 1 :]]
 
 
 def _as_option(
@@ -481,7 +486,8 @@ def _option_of_word(
         found = workload_named(word, recipes)
         if found is None:
             return None
-        return ["-w", found[0] if found[1] else word, *(["-s", found[1]] if found[1] else [])]
+        workload, size = found
+        return ["-w", workload, "-s", size] if size else ["-w", word]
     chosen = [recipe for recipe in recipes if {recipe.workload, recipe.name} & {*done}]
     configurations = chain.from_iterable(recipe.configurations for recipe in chosen)
     option_words = {
@@ -490,7 +496,10 @@ def _option_of_word(
         "--gpu-type": lower in gpus.GPUS,
         "--scale": word.isdecimal(),
     }
-    return next(([option, word] for option, fits in option_words.items() if fits and option in options), None)
+    for option, fits in option_words.items():
+        if fits and option in options:
+            return [option, word]
+    return None
 
 
 def _recipes(workspace: Workspace) -> list[Recipe]:

@@ -225,8 +225,10 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
         """
         install = Workspace().install
         rows = newest_runs(install, _MOST_RUNS) or _found_runs(install)
+        ids = [run_id for run_id, _ in rows]
+        names = [name for _, name in rows]
         # Names are long and begin alike: offered at once, they would hide the ids.
-        return [run_id for run_id, _ in rows] + ([name for _, name in rows] if len(incomplete) > 3 else [])
+        return [*ids, *names] if len(incomplete) > 3 else ids
 
     return _completion(known)(context, parameter, incomplete)
 
@@ -321,7 +323,8 @@ def complete_settings(context: click.Context, parameter: click.Parameter, incomp
     with contextlib.suppress(LLMBError):
         found = dict.fromkeys(_values_of_setting(context, name))
         given = before.split(",")
-        return [f"{name}={before}{comma}{value}" for value in found if value.startswith(last) and value not in given]
+        left = [value for value in found if value not in given]
+        return [f"{name}={before}{comma}{value}" for value in left if value.startswith(last)]
     return []
 
 
@@ -399,7 +402,8 @@ size = setting(*_SIZE, more=", such as 405b", shell_complete=complete_sizes)
 dtype = setting("DTYPE", "-d", shell_complete=complete_dtypes)
 scale = setting("JOB_TOTAL_GPUS", shell_complete=complete_scales)
 workloads = several(
-    *("-w", "--workload"),
+    "-w",
+    "--workload",
     metavar="NAME",
     help=f"Workload{_LIST}.",
     shell_complete=complete_workloads,

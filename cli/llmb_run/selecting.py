@@ -104,10 +104,15 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
         record = result_or_error(load_record, row.folder)
         if isinstance(record, LLMBError):
             return False
-        known = values_of(record.plan) | {name: item.value for name, item in record.plan.env.items()}
-        # An image is also known by its file's name, as tables have it.
-        pairs = ((known.get(name, "-"), values) for name, values in wanted.items())
-        return all(value in values or value.rpartition("/")[2] in values for value, values in pairs)
+        environment = {name: item.value for name, item in record.plan.env.items()}
+        known = values_of(record.plan) | environment
+        for name, values in wanted.items():
+            value = known.get(name, "-")
+            # An image is also known by its file's name, as tables have it.
+            file_name = value.rpartition("/")[2]
+            if value not in values and file_name not in values:
+                return False
+        return True
 
     return fits
 
@@ -119,8 +124,12 @@ def filters_text(filters: Mapping[str, Any]) -> str:
     text has them in the order of this mapping, and begins with a blank. Several values are joined with commas.
     Options that are None, empty or False are left out; empty: there are no others.
     """
-    chosen = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
-    return "".join(f" {name} {','.join(map(str, values))}," for name, values in chosen).rstrip(",")
+    text = ""
+    for name, value in filters.items():
+        if value:
+            values = value if isinstance(value, tuple) else (value,)
+            text += f" {name} {','.join(map(str, values))},"
+    return text.rstrip(",")
 
 
 def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
@@ -245,8 +254,9 @@ def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, 
     Raises nothing. The problems, in order too, are pairs of run id (or, without one, name) and error.
     """
     loaded = [(row, result_or_error(load_record, row.folder)) for row in rows]
+    records = [item for _, item in loaded if not isinstance(item, LLMBError)]
     problems = [(row.run_id or row.name, item) for row, item in loaded if isinstance(item, LLMBError)]
-    return [item for _, item in loaded if not isinstance(item, LLMBError)], problems
+    return records, problems
 
 
 def readable_records(rows: Sequence[RunRow]) -> list[RunRecord]:

@@ -211,8 +211,10 @@ def _health_text(found: Health) -> str:
     more = f"and {len(rows) - _MOST_LINES} more: --json has all\n" if len(rows) > _MOST_LINES else ""
     shared = [["all nodes", level, check, text] for check, level, text in sorted(common)]
     drifting: list[list[str]] = []
-    for name, of in found.drift.items():
-        drifting += [[name, f"{len(nodes)}", value, compress(nodes)] for value, nodes in of.items()]
+    for name, nodes_by_value in found.drift.items():
+        for value, nodes in nodes_by_value.items():
+            row = [name, str(len(nodes)), value, compress(nodes)]
+            drifting.append(row)
     parts = [
         fabric_text(found.fabric) if found.fabric else "",
         table(["node", "", "check", "what"], rows[:_MOST_LINES]) + more,

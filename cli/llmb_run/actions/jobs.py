@@ -131,7 +131,8 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
     read. ``rows`` are those of the same runs in the index, matched by folder, and maybe of more; an ended run without
     one has no step time. ``workspace``: in whose index the figures of logs are kept.
     """
-    asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
+    not_live = [line for line in lines[:MOST_LOGS] if not line["live"]]
+    asked = {line["folder"] for line in not_live if line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]
     known = step_times(ended, workspace.install_or_none)
     shown = [
@@ -165,7 +166,8 @@ def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
     """
     alive = readable_records([row for row in rows if _is_alive(row)])
     asked = {run.record.paths.folder: run for run in observed_runs(alive)} if alive else {}
-    badly = [row for row in rows[:MOST_LOGS] if row.folder not in asked and row.state != COMPLETED and row.run_id]
+    ended = [row for row in rows[:MOST_LOGS] if row.folder not in asked]
+    badly = [row for row in ended if row.state != COMPLETED and row.run_id]
     why = diagnoses(Workspace().install_or_none, load_rows(badly)[0])
     return [_job_json(row, asked.get(row.folder), why) for row in rows]
 
@@ -211,7 +213,8 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
     if not rows:
         notice("no run to wait for")
     records = [load_record(row.folder) for row in rows]
-    ended = wait(records, timeout=seconds, seen=Changes(partial(print, file=sys.stderr)).tell) if rows else []
+    changes = Changes(partial(print, file=sys.stderr))
+    ended = wait(records, timeout=seconds, seen=changes.tell) if rows else []
     runs_now = [LiveRun(Observation(record)) for record in ended]
     still = [run for run in runs_now if run.live]
     failed = [run for run in runs_now if not (run.live or run.well)]
@@ -263,7 +266,10 @@ def cancel(runs: tuple[str, ...], everything: bool) -> Result:
     ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]
     if not results and not problems:
         notice("no run to cancel")
-    lines = [f"{new.paths.run_id}  {new.state}  {new.paths.name}{_cancel_note(old, new)}\n" for old, new in ended]
+    lines = []
+    for old, new in ended:
+        note = _cancel_note(old, new)
+        lines.append(f"{new.paths.run_id}  {new.state}  {new.paths.name}{note}\n")
     return Result(
         data={
             "runs": [LiveRun(Observation(record)).as_dict() for _, record in ended],

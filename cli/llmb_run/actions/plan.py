@@ -81,8 +81,10 @@ class Outlook:
             parts["from"] = self._source_lines
         if ranks:
             parts["ranks"] = self._rank_lines
-        first = "".join(f"{line}\n" for line in wrapped(answer_line(self.plan), width_of(sys.stdout)))
-        text = first + "".join(with_label(name, [*lines()]) for name, lines in parts.items())
+        answer = wrapped(answer_line(self.plan), width_of(sys.stdout))
+        text = "".join(f"{line}\n" for line in answer)
+        for name, lines in parts.items():
+            text += with_label(name, list(lines()))
         if memory or origin or ranks:
             return text
         return f"{text}more: --memory --sources --ranks --json\n"
@@ -129,8 +131,13 @@ class Outlook:
         yield f"GiB of one rank, of {memory.limit:.0f}"
         for stage in memory.stages:
             yield _memory_bar(stage, memory)
-        parts = [f"{name[0].upper()} {name.replace('_', ' ')} {gib:.1f}" for name, gib in memory.fullest.parts.items()]
-        yield ", ".join([*(part for part in parts if not part.endswith(" 0.0")), f". reserve {memory.reserve:.0f}"])
+        parts = []
+        for name, gib in memory.fullest.parts.items():
+            number = f"{gib:.1f}"
+            if number != "0.0":
+                parts.append(f"{name[0].upper()} {name.replace('_', ' ')} {number}")
+        parts.append(f". reserve {memory.reserve:.0f}")
+        yield ", ".join(parts)
 
     def _time_lines(self) -> Iterator[str]:
         """Yield lines, at least one, on how long a step and the whole job take, and on what that is known from.
@@ -164,13 +171,16 @@ class Outlook:
         for node in shown:
             if node == plan.nodes - 1 > _NODES:
                 yield "..."
-            coordinates_texts = [
-                coordinates(plan, rank) for rank in range(node * plan.gpus_per_node, (node + 1) * plan.gpus_per_node)
-            ]
-            names = [group.name for group in known if group.name.lower() in coordinates_texts[0]]
-            spans = [f"{name} {_range_text([rank[name.lower()] for rank in coordinates_texts])}" for name in names]
-            ranks = _range_text([rank["rank"] for rank in coordinates_texts])
-            yield ", ".join([f"node {node}: {'rank' if ranks.isdecimal() else 'ranks'} {ranks}", *spans])
+            first = node * plan.gpus_per_node
+            of_ranks = [coordinates(plan, rank) for rank in range(first, first + plan.gpus_per_node)]
+            ranks = _range_text([rank["rank"] for rank in of_ranks])
+            noun = "rank" if ranks.isdecimal() else "ranks"
+            parts = [f"node {node}: {noun} {ranks}"]
+            for group in known:
+                key = group.name.lower()
+                if key in of_ranks[0]:
+                    parts.append(f"{group.name} {_range_text([rank[key] for rank in of_ranks])}")
+            yield ", ".join(parts)
 
 
 def _memory_bar(stage: StageMemory, memory: MemoryEstimate) -> str:
@@ -181,7 +191,8 @@ def _memory_bar(stage: StageMemory, memory: MemoryEstimate) -> str:
     """
     scale = _BAR / max(memory.limit, memory.peak + memory.reserve)
     drawn, end = "", 0.0
-    for letter, gib in [*((name[0].upper(), gib) for name, gib in stage.parts.items()), (".", memory.reserve)]:
+    parts = [(name[0].upper(), gib) for name, gib in stage.parts.items()]
+    for letter, gib in [*parts, (".", memory.reserve)]:
         end += gib * scale
         drawn += letter * (round(end) - len(drawn))
     limit = round(memory.limit * scale)

@@ -74,7 +74,8 @@ def report(
             text = written
         else:
             write_output(Path(file), written)
-            remarks.append(f"wrote {file}: {counted(report.counts.runs, 'run')}, {size(len(written.encode()))}")
+            bytes_ = len(written.encode())
+            remarks.append(f"wrote {file}: {counted(report.counts.runs, 'run')}, {size(bytes_)}")
     files = {form: file for form, file in wanted.items() if file != "-"}
     chosen = runs or any(filters.values())
     return Result(

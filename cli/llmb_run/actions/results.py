@@ -285,7 +285,9 @@ def compare(first: str, second: str) -> Result:
         )
     change = None
     if one.times and other.times:
-        change = compare_times(one.times, other.times, one.runs[0].past.scatter(one.runs[0].configuration))
+        run = one.runs[0]
+        scatter = run.past.scatter(run.configuration)
+        change = compare_times(one.times, other.times, scatter)
     loss = loss_difference(*(item.timing.iterations for item in (*one.runs, *other.runs)))
     differing = differences(one.records, other.records)
     unequal = unequal_work(one.records[0].plan, other.records[0].plan)
@@ -307,9 +309,13 @@ def compare(first: str, second: str) -> Result:
     status = 0 if change else 1
     if without and all(side.live for side in without):
         sentence, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
-    text = f"{sentence}\n{_same_work_lines(loss, unequal)}\n{table(heads, [one.row('A'), other.row('B')], heads[2:])}\n"
-    text += table(("differs", "A", "B"), [[name, _cut(a), _cut(b)] for name, a, b in differing])
-    return Result(data, text if differing else f"{text}no recorded difference\n", status=status)
+    text = f"{sentence}\n{_same_work_lines(loss, unequal)}\n"
+    text += table(heads, [one.row("A"), other.row("B")], heads[2:]) + "\n"
+    if differing:
+        text += table(("differs", "A", "B"), [[name, _cut(a), _cut(b)] for name, a, b in differing])
+    else:
+        text += "no recorded difference\n"
+    return Result(data, text, status=status)
 
 
 def _cut(value: str) -> str:
@@ -411,7 +417,9 @@ def _stalls_line(one: _Side, other: _Side) -> str:
     """
     if not (one.seconds and one.steady and other.seconds and other.steady):
         return ""
-    if max(abs(one.seconds / one.steady - 1), abs(other.seconds / other.steady - 1)) < _STALLS_SHOWN:
+    own_stalls = abs(one.seconds / one.steady - 1)
+    other_stalls = abs(other.seconds / other.steady - 1)
+    if max(own_stalls, other_stalls) < _STALLS_SHOWN:
         return ""
     apart = other.steady / one.steady - 1
     return f"\nstalls are included; without them, a step of B against one of A is {signed_percent(apart)}"

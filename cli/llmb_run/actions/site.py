@@ -84,7 +84,8 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
         OSError: the list cannot be locked
     """
     gone = remove_baselines(Workspace().require_install(), keys)
-    return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
+    lines = [f"removed: {item.title}\n" for item in gone]
+    return Result({"removed": [item.key for item in gone]}, "".join(lines))
 
 
 def _baselines_result(found: list[Baseline], install: Path) -> Result:

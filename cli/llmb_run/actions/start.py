@@ -143,7 +143,8 @@ def _sweep_table(planned: Sequence[PlannedJob]) -> str:
     filled = [at for at in range(len(heads)) if any(row[at] for row in rows)]
     shown = [at for at in filled if heads[at] not in hidden]
     right = [heads[at] for at in shown if all(row[at][:1].isdigit() for row in rows)]
-    return table([heads[at] for at in shown], [[row[at] for at in shown] for row in rows], right)
+    shown_rows = [[row[at] for at in shown] for row in rows]
+    return table([heads[at] for at in shown], shown_rows, right)
 
 
 def _outlook_cells(plan: JobPlan) -> list[str]:

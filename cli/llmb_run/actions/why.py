@@ -149,10 +149,13 @@ def _explain_logs(path: Path) -> _Explained:
     Raises:
         RequestError: the folder holds no log, or there is no such path
     """
-    logs = [path] if path.is_file() else sorted(path.glob("*.out*")) or sorted(path.glob("*.log*"))
+    logs = [path]
+    if not path.is_file():
+        logs = sorted(path.glob("*.out*")) or sorted(path.glob("*.log*"))
     if not logs:
         raise RequestError(f"{path} holds no log", remedy="name a log, or a folder with NAME.out or NAME.log")
-    return _Explained(str(path), "", diagnose_logs(sorted(logs, key=lambda log: not is_log_name(log.name))))
+    logs.sort(key=lambda log: not is_log_name(log.name))
+    return _Explained(str(path), "", diagnose_logs(logs))
 
 
 def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
@@ -211,9 +214,11 @@ def _detailed_result(found: Sequence[_Explained]) -> Result:
     for item in found:
         state, _, message = item.status.partition(": ")
         word = state if item.outcome == "measured" else item.outcome.upper() or state
-        text_lines = [f"{printable(item.run)}  {printable(': '.join(filter(None, (word, message))))}".rstrip()]
+        status = ": ".join(part for part in (word, message) if part)
+        first = f"{printable(item.run)}  {printable(status)}".rstrip()
         lines = all_lines(item.why) if item.why else [("why", [_SOUND.get(item.outcome, "it has not failed")])]
-        text += "".join(with_label(name, part) for name, part in [("run", text_lines), *lines])
+        text += with_label("run", [first])
+        text += "".join(with_label(name, part) for name, part in lines)
     return Result({"runs": msgspec.to_builtins(found)}, text)
 
 

@@ -166,7 +166,8 @@ class Listing:
         Raises:
             RecipeError: the recipe's catalogue cannot be read
         """
-        return list(dict.fromkeys([*self.recipe.sizes, *(known.size for known, _ in self.rows)]))
+        listed = [known.size for known, _ in self.rows]
+        return list(dict.fromkeys([*self.recipe.sizes, *listed]))
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
@@ -252,13 +253,16 @@ def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence
     together: dict[Configuration, list[dict[str, Any]]] = {}
     seconds = _published_seconds(listing.recipe)
     for known, row in listing.rows:
-        if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
+        is_on_gpu = wanted is None or known.gpu in wanted
+        is_of_size = not words or any(word in known.size for word in words)
+        if is_on_gpu and is_of_size:
             published_at = [(*known[:5], scale) for scale in known.scales]
             steps = [seconds[scaled] for scaled in published_at if scaled in seconds]
             published = (min(steps), max(steps)) if steps else None
             layout = {"scales": known.scales, "layout": row.parallelism, "published_step_seconds": published}
             together.setdefault(known._replace(scales=()), []).append(layout)
-    sizes, types = {size: at for at, size in enumerate(listing.sizes)}, [*gpus.gpu_types(), "any"]
+    sizes = {size: at for at, size in enumerate(listing.sizes)}
+    types = [*gpus.gpu_types(), "any"]
     keys = sorted(
         together,
         key=lambda key: (
@@ -298,9 +302,12 @@ def _published_seconds(recipe: Recipe) -> dict[tuple[object, ...], float]:
     own = release_order(container_release(recipe.image) or "0")
     found: dict[tuple[object, ...], float] = {}
     # A release is named where its function has other columns than the one that is listed.
-    results = [(release_order(recipe.document(r).container or "0"), r) for r in recipe.results if r.release is None]
+    unnamed = [result for result in recipe.results if result.release is None]
+    results = [(release_order(recipe.document(result).container or "0"), result) for result in unnamed]
     for _, result in sorted(results, key=lambda item: (item[0] == own, item[0]), reverse=True):
-        fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe if result.dtype == "fp8" else None
+        fp8 = None
+        if result.dtype == "fp8":
+            fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
         key = (result.size, result.gpu, result.dtype, fp8, result.variant, result.gpus)
         found.setdefault(key, result.step_seconds)
     return found
@@ -327,7 +334,8 @@ def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
         return [[item["workload"], state, f"{sizes} sizes", "", ",".join(dtypes), more, "", "", ""]]
     rows: list[list[str]] = []
     # FP8 of several scalings, of one size on one type of GPU in one variant, is told apart.
-    fp8 = {(c["size"], c["gpu_type"], c["variant"], c["fp8_recipe"]) for c in configurations if c["fp8_recipe"]}
+    scaled = [one for one in configurations if one["fp8_recipe"]]
+    fp8 = {(one["size"], one["gpu_type"], one["variant"], one["fp8_recipe"]) for one in scaled}
     several = len(fp8) > len({key[:3] for key in fp8})
     for number, configuration in enumerate(configurations):
         first = number == 0
@@ -357,4 +365,7 @@ def _seconds_range(layouts: Sequence[dict[str, Any]]) -> str:
     layout has any.
     """
     known = list(chain.from_iterable(layout["published_step_seconds"] or () for layout in layouts))
-    return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""
+    if not known:
+        return ""
+    ends = [f"{seconds:.3g}" for seconds in (min(known), max(known))]
+    return "-".join(dict.fromkeys(ends))

@@ -24,7 +24,8 @@ _FILE = click.Path()
 )
 @click.option("--junit", metavar="FILE", type=_FILE, help="Write JUnit XML for a continuous-integration server.")
 @click.option(
-    *("--fabric", "fabric"),
+    "--fabric",
+    "fabric",
     metavar="FILE",
     type=_FILE,
     multiple=True,
@@ -48,7 +49,8 @@ def report_command(**settings: Any) -> Result:
 @click.command(cls=Command)
 @options.runs
 @click.option(
-    *("-o", "--output"),
+    "-o",
+    "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Default: llmb-<date>.tar.zst in the current folder.",

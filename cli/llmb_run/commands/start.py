@@ -36,7 +36,8 @@ def single_command(**settings: Any) -> Result:
 @options.planned_jobs
 @options.skip_unsupported
 @click.option(
-    *("--resume-chain", "chain"),
+    "--resume-chain",
+    "chain",
     metavar="N",
     type=click.IntRange(1, 1000),
     default=1,
