@@ -207,7 +207,8 @@ def _command_words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
     yield from ("--gpu-type", plan.gpu_type, "--variant", plan.variant)
     if plan.engine != recipe.engine:
         yield from ("--engine", plan.engine)
-    if plan.image is not None and Path(plan.image).name != image_file_name(recipe.engines.get(plan.engine, "")):
+    own_image = image_file_name(recipe.engines.get(plan.engine, ""))
+    if plan.image is not None and Path(plan.image).name != own_image:
         yield from ("--image", plan.image)
     for column in plan.overridden:
         yield from ("--set", f"{column}={option_text(getattr(plan, column))}")
@@ -234,7 +235,10 @@ def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
     their own, and are not as the recipe has them. Empty: there are none.
     """
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
-    found |= {name: option_text(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
+    for field, name in SWITCHES.items():
+        value = getattr(plan, field)
+        if value:
+            found[name] = option_text(value)
     if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.measured_as(plan.variant).fp8_recipe:
         found[VARIABLE_OF["fp8_recipe"]] = plan.fp8_recipe
     if plan.nodes > 1 and plan.gpus_per_node != per_node(plan.gpu_type):

@@ -95,7 +95,8 @@ def plan_options(
         repeats=repeats,
         spread=spread,
     )
-    planned, refused = without_equal_plans(plan_each([replace(spec, dry_run=how.dry_run) for spec in specs], workspace))
+    to_plan = [replace(spec, dry_run=how.dry_run) for spec in specs]
+    planned, refused = without_equal_plans(plan_each(to_plan, workspace))
     return RequestedJobs(specs, planned, refused)
 
 
@@ -148,7 +149,8 @@ def combined_specs(
         )
     # Each combination has documented scales of its own.
     given.pop("scale", None)
-    base = replace(changed_spec(base, {name: values[0] for name, values in given.items()}), varied={})
+    first_values = {name: values[0] for name, values in given.items()}
+    base = replace(changed_spec(base, first_values), varied={})
     several = {name: values for name, values in given.items() if len(values) > 1}
     scale_varies = bounded or len(scales) > 1 or _means_all_scales(scales)
     specs: list[JobSpec] = []
@@ -273,7 +275,8 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
         dtypes = sorted({configuration.dtype for configuration in configurations})
         if wanted.lower() not in dtypes:
             raise RequestError(f"--dtype {wanted}: no configuration has it", remedy=f"it is one of {', '.join(dtypes)}")
-    return {"workload": [recipe.workload for recipe in recipes]} | {k: v for k, v in given.items() if k != "workload"}
+    others = {name: values for name, values in given.items() if name != "workload"}
+    return {"workload": [recipe.workload for recipe in recipes], **others}
 
 
 def _requested_scales(
@@ -298,7 +301,9 @@ def _requested_scales(
             found = documented_scales(_planning_input(spec, workspace))
     if not found:
         return [spec.settings.get("scale")]
-    return [str(n) for n in found if (min_scale or 1) <= n and (max_scale is None or n <= max_scale)]
+    least = min_scale or 1
+    most = max(found) if max_scale is None else max_scale
+    return [str(scale) for scale in found if least <= scale <= most]
 
 
 def _planning_input(spec: JobSpec, workspace: Workspace) -> PlanningInput:

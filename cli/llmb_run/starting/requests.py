@@ -106,8 +106,13 @@ class JobSpec:
         """
         scale = self.settings.get("scale")
         named = ("workload", "size", "dtype")
-        words = [self.where and f"{self.where}:", *map(self.settings.get, named), scale and f"{scale} GPUs"]
-        words += [f"{name}={value}" for name, value in self.varied.items() if name not in (*named, "scale")]
+        others = {name: value for name, value in self.varied.items() if name not in (*named, "scale")}
+        words = [
+            f"{self.where}:" if self.where else "",
+            *(self.settings.get(name) for name in named),
+            f"{scale} GPUs" if scale else "",
+            *(f"{name}={value}" for name, value in others.items()),
+        ]
         return " ".join(word for word in words if word)
 
     @property
@@ -292,7 +297,10 @@ def _options_by_variable(spec: JobSpec) -> dict[str, str]:
     found = {}
     for name, value in spec.options.items():
         option = VARIABLES[name].option
-        found[name] = FieldNames({name: option})(name, value) if option else f"--set {name.lower()}={value}"
+        if option:
+            found[name] = FieldNames({name: option})(name, value)
+        else:
+            found[name] = f"--set {name.lower()}={value}"
     for part, option in spec.slurm.items():
         variable = _SLURM_VARIABLES.get(option_name(part))
         if variable is not None:

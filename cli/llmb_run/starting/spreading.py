@@ -32,10 +32,12 @@ def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
         repeats.setdefault((job.plan.workload, job.plan.experiment_name), []).append(number)
     found = list(jobs)
     for numbers in repeats.values():
-        shares = shares_of(_usable_nodes(jobs[numbers[0]]), len(numbers), jobs[numbers[0]].plan.nodes)
+        first = jobs[numbers[0]]
+        shares = shares_of(_usable_nodes(first), len(numbers), first.plan.nodes)
         for number, avoided in zip(numbers, shares, strict=True):
-            listed = ",".join(filter(None, (jobs[number].options.exclude, compress(avoided))))
-            found[number] = replace(jobs[number], options=replace(jobs[number].options, exclude=listed))
+            options = jobs[number].options
+            listed = ",".join(filter(None, (options.exclude, compress(avoided))))
+            found[number] = replace(jobs[number], options=replace(options, exclude=listed))
     return found
 
 
@@ -56,7 +58,11 @@ def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]
         notice(f"--spread-nodes: a job needs {needed} of {len(nodes)} usable nodes, so all repeats have the same")
         return [[]] * repeats
     notice(f"--spread-nodes: {repeats} repeats of {needed} nodes share some of {len(nodes)} usable nodes")
-    return [[nodes[(number * spare + at) % len(nodes)] for at in range(spare)] for number in range(repeats)]
+    shares = []
+    for number in range(repeats):
+        first = number * spare
+        shares.append([nodes[(first + at) % len(nodes)] for at in range(spare)])
+    return shares
 
 
 def _usable_nodes(job: JobToSubmit) -> list[str]:
@@ -75,7 +81,9 @@ def _usable_nodes(job: JobToSubmit) -> list[str]:
         raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
     states = executor_for(job.plan.cluster_type).nodes_now(scheduler.nodelist, scheduler.queue)
     excluded = {item.node for item in exclusions(Path(job.plan.install))}
-    excluded.update(expand(job.options.exclude), expand(scheduler.excluded or ""), dict(job.options.left_out))
+    excluded.update(expand(job.options.exclude))
+    excluded.update(expand(scheduler.excluded or ""))
+    excluded.update(node for node, _ in job.options.left_out)
     left = [name for name in states if name not in excluded]
     if len(left) < job.plan.nodes:
         count = counted(len(states), "node")

@@ -74,7 +74,8 @@ class StartOptions:
 
         Options that are missing there have their defaults.
         """
-        return cls(**{known.name: settings.pop(known.name) for known in fields(cls) if known.name in settings})
+        given = [known.name for known in fields(cls) if known.name in settings]
+        return cls(**{name: settings.pop(name) for name in given})
 
 
 _TOLD = ("workload", "size", "dtype", "scale", "tp", "pp", "cp", "ep", "vp", "mbs", "gbs")
@@ -411,7 +412,8 @@ def start_round(
             notice(f"continuing the interrupted submission that began at {local_time_text(this.begun)}")
         begin = lasting or f"{command}:{this.name}"
         keys = [f"{begin}:{name}" for name in _numbered_names(names or ["job"] * len(jobs))]
-        jobs = [replace(job, options=replace(job.options, key=key)) for key, job in zip(keys, jobs, strict=True)]
+        keyed = zip(keys, jobs, strict=True)
+        jobs = [replace(job, options=replace(job.options, key=key)) for key, job in keyed]
         jobs = _without_bad_nodes(jobs, [row.folder for row in rows if row.key in keys], workspace)
         if options.apart:  # only now: another state of the nodes is no other round
             jobs = on_different_nodes(jobs)
@@ -486,7 +488,8 @@ def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tupl
         OSError: a file of the training code or of a run cannot be read
     """
     if options.chain == 1:
-        what = dict(zip(map(id, jobs), distinguishing_settings(job.plan for job in jobs), strict=True))
+        settings = distinguishing_settings(job.plan for job in jobs)
+        what = {id(job): text for job, text in zip(jobs, settings, strict=True)}
         started = submit_many(jobs, lambda job, record: announce(record, what[id(job)]))
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
@@ -527,7 +530,8 @@ def require_health(
     groups: dict[tuple[str | None, str | None, str | None], list[JobPlan]] = {}
     for plan in plans:
         scheduler = plan.scheduler or SchedulerPart()
-        groups.setdefault((scheduler.nodelist, scheduler.queue, scheduler.excluded), []).append(plan)
+        nodes = (scheduler.nodelist, scheduler.queue, scheduler.excluded)
+        groups.setdefault(nodes, []).append(plan)
     looked: list[Health] = []
     for (listed, partition, avoided), alike in groups.items():
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
@@ -537,7 +541,8 @@ def require_health(
         )
         found = (under_load or check_nodes)(executor, needs, chosen)
         looked.append(found)
-        notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
+        statuses = counted_by({item.node: item.status for item in found.verdicts})
+        notice(f"health: {statuses}, {found.seconds:.0f} s")
         if found.fabric is not None:
             notice(f"fabric: {found.fabric.verdict.answer}")
         exclude_failed_nodes(workspace.install, found, DAYS)

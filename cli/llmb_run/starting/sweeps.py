@@ -237,4 +237,5 @@ def _split_at_commas(text: str) -> list[str]:
 
 def _without_quotes(part: str) -> str:
     """Return ``part`` without the double quotes around it; unchanged where it has none on both sides."""
-    return part[1:-1] if len(part) > 1 and part[0] == part[-1] == '"' else part
+    is_quoted = len(part) > 1 and part[0] == '"' and part[-1] == '"'
+    return part[1:-1] if is_quoted else part

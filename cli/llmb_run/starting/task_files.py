@@ -162,16 +162,20 @@ def _task_specs(line: str, at: str, base: JobSpec, workspace: Workspace) -> list
             remedy="(dtype, [scales], repeats) or (dtype, [scales], repeats, profile)",
         )
     dtypes, scales, repeats, *profile = values
-    if len(repeats) != 1 or not re.fullmatch(r"[1-9][0-9]*", repeats[0]) or int(repeats[0]) > MAX_REPEATS:
+    is_number = len(repeats) == 1 and re.fullmatch(r"[1-9][0-9]*", repeats[0]) is not None
+    if not is_number or int(repeats[0]) > MAX_REPEATS:
         raise ConfigError(
             f"{at}: repeats {', '.join(repeats)!r} is not a whole number from 1 to {MAX_REPEATS}",
             remedy="write how often each job is to run, such as 3",
         )
     words = {"true": "true", "false": None}
-    if profile and (len(profile[0]) != 1 or profile[0][0].lower() not in words):
+    profile_setting = None
+    if profile:
         said = ", ".join(profile[0])
-        raise ConfigError(f"{at}: profile {said!r} is neither true nor false", remedy="write true or false")
-    base = base.with_settings({"profile": words[profile[0][0].lower()] if profile else None})
+        if said.lower() not in words:
+            raise ConfigError(f"{at}: profile {said!r} is neither true nor false", remedy="write true or false")
+        profile_setting = words[said.lower()]
+    base = base.with_settings({"profile": profile_setting})
     with located(at):
         return combined_specs(base, workspace, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
 
@@ -391,10 +395,12 @@ def _dimension_values(settings: TaskSettings) -> dict[str, list[str]]:
     """
     given = {name: getattr(settings, name, None) for name in NAMED}
     found = {name: _value_texts(value) for name, value in given.items() if value}
-    columns = columns_of([f"{name}={','.join(_value_texts(value))}" for name, value in settings.set.items()])
+    set_texts = {name: ",".join(_value_texts(value)) for name, value in settings.set.items()}
+    columns = columns_of([f"{name}={text}" for name, text in set_texts.items()])
     found |= {name: values.split(",") for name, values in columns.items()}
-    settings_of([f"{name}={_value_texts(values)[0]}" for name, values in settings.megatron.items()], "megatron")
-    found |= {name: _value_texts(values) for name, values in settings.megatron.items()}
+    megatron = {name: _value_texts(values) for name, values in settings.megatron.items()}
+    settings_of([f"{name}={texts[0]}" for name, texts in megatron.items()], "megatron")
+    found |= megatron
     for name, values in settings.env.items():
         found[name] = _value_texts(values)
         for value in found[name]:
@@ -411,8 +417,10 @@ def _with_task_settings(spec: JobSpec, settings: TaskSettings) -> JobSpec:
         RequestError: one is no option for Slurm
     """
     named = {name: getattr(settings, name) for name in ("profile", "force", "preflight", "max_steps", "time_limit")}
-    settings_texts = {name: option_text(value) if value else None for name, value in named.items() if value is not None}
-    slurm = slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm")
+    given = {name: value for name, value in named.items() if value is not None}
+    settings_texts = {name: option_text(value) if value else None for name, value in given.items()}
+    slurm_options = [name if value is None else f"{name}={value}" for name, value in settings.slurm.items()]
+    slurm = slurm_of(slurm_options, "slurm")
     return replace(spec.with_settings(settings_texts), slurm={**spec.slurm, **slurm})
 
 
