@@ -322,15 +322,21 @@ def _as_arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> li
     Raises:
         RequestError: code ``same-job``: the changes leave the job of side A as it is
     """
-    words = (f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items())
+    words, options = [], []
+    for name, value in changes.items():
+        if value is None:
+            words.append(f"{name} unset")
+            options.append(f"--unset {name}")
+        else:
+            words.append(f"{name}={value}")
+            options.append(f"--change {name}={value}")
     title = " ".join(words) or "the same"
     titles = [f"A ({title_of(planned[0].plan)})", f"B ({title})"]
     # Asking for what the recipe has anyway makes no other job.
     one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in planned)
     if changes and one == other:
-        given = (f"--unset {name}" if value is None else f"--change {name}={value}" for name, value in changes.items())
         raise RequestError(
-            f"{' '.join(given)}: side A has that already", remedy="give it another value", code="same-job"
+            f"{' '.join(options)}: side A has that already", remedy="give it another value", code="same-job"
         )
     if not changes:
         notice("without --change, both sides are the same: this shows how small a difference can be seen here")

@@ -83,7 +83,8 @@ def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun 
     plan = record.plan
     wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
     records, _ = load_rows(select_rows(workspace, [], wanted))
-    alike = [item for item in records if item.plan.gpu_type == plan.gpu_type and not unequal_work(plan, item.plan)]
+    on_type = [item for item in records if item.plan.gpu_type == plan.gpu_type]
+    alike = [item for item in on_type if not unequal_work(plan, item.plan)]
     # The run itself may be older than those that were searched.
     folders = dict.fromkeys(item.paths.folder for item in (record, *alike))
     found = {item.record.paths.run_id: item for item in measure(folders, workspace) if item.record}
@@ -133,7 +134,8 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
     kept = {name: value for name, value in here.spec.environment.items() if name.startswith("SBATCH_")}
     if recipe.measured_as(here.plan.variant).vboost:
         kept["ENABLE_VBOOST"] = "true"
-    kept |= {name: value for name, value in here.spec.settings.items() if name == "workload" or name in FIELDS.values()}
+    fields = {"workload", *FIELDS.values()}
+    kept |= {name: value for name, value in here.spec.settings.items() if name in fields}
     planned = _planned_or_none(replace(here.spec, settings=kept), workspace)
     known = by_preference(published_references(planned.plan, recipe)) if planned else []
     if planned is None or not known or own.good is None:
@@ -207,7 +209,8 @@ def _spec_with_settings_of(spec: JobSpec, other: JobSpec, names: Iterable[str]) 
     settings that ``other`` does not set are dropped.
     """
     kept = {name: value for name, value in spec.settings.items() if _fact_of(name) not in names}
-    return replace(spec, settings=kept).with_settings({n: v for n, v in other.settings.items() if _fact_of(n) in names})
+    taken = {name: value for name, value in other.settings.items() if _fact_of(name) in names}
+    return replace(spec, settings=kept).with_settings(taken)
 
 
 DifferenceKind: TypeAlias = Literal["software", "setting", "launch", "nodes"]
@@ -396,8 +399,10 @@ class _Sides:
                 if "image" in chosen:
                     brought = ("software", "image digest", "nccl")
                     differing = {name: pair for name, pair in differing.items() if name not in brought}
-            given = {name: pair[1] for name, pair in differing.items() if name.startswith("env ") and pair[1] != "-"}
-            self._there = self._there.with_settings({name.removeprefix("env "): value for name, value in given.items()})
+            variables = {name: there for name, (_, there) in differing.items() if name.startswith("env ")}
+            given = {name: there for name, there in variables.items() if there != "-"}
+            settings = {name.removeprefix("env "): value for name, value in given.items()}
+            self._there = self._there.with_settings(settings)
             groups = self._inseparable_groups([name for name in differing if name in chosen or name in given])
         grouped = set(chain.from_iterable(groups))
         left = [(name,) for name in differing if name not in grouped]

@@ -103,7 +103,7 @@ class RunBlock:
     @property
     def ended(self) -> bool:
         """Whether every run of this block has ended, or will not be started as the block is lost."""
-        return all((run is None and self.lost) or (run is not None and run.attempt is not None) for run in self.runs)
+        return all(self.lost if run is None else run.attempt is not None for run in self.runs)
 
     @property
     def waits(self) -> bool:
@@ -117,7 +117,8 @@ class RunBlock:
         Too few are fewer than ``ENOUGH``. Runs that have not ended are taken to succeed.
         """
         together = sum(run is not None for run in self.counted)
-        if self.waits or not any(run is not None and run.record.submission.in_series for run in self.runs):
+        in_series = any(run is not None and run.record.submission.in_series for run in self.runs)
+        if self.waits or not in_series:
             return together + self._open_runs < ENOUGH
         return max(together, self._open_runs) < ENOUGH  # what is to come gets another allocation
 
@@ -133,7 +134,10 @@ class RunBlock:
         A run counts that has a step time and was in the allocation that most such runs of the block share, of equals
         the first. Runs that were submitted one by one are taken as sharing one.
         """
-        timed = [run if run is not None and run.attempt is not None and run.attempt.time else None for run in self.runs]
+        timed: list[Run | None] = []
+        for run in self.runs:
+            has_time = run is not None and run.attempt is not None and run.attempt.time
+            timed.append(run if has_time else None)
         where = Counter(_allocation_id(run) for run in timed if run is not None)
         most = max(where, key=lambda allocation: where[allocation], default="")
         return tuple(run if run is not None and _allocation_id(run) == most else None for run in timed)

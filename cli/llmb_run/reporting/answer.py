@@ -273,7 +273,9 @@ def _verdict_counts(groups: Sequence[Mapping[str, Any]]) -> str:
     parts: list[str] = []
     for kind in sorted(kinds, key=WORST_FIRST.index):
         of_all = "" if parts else f" of {len(groups)} configurations"
-        parts.append(f"{kinds[kind]}{of_all} {_SAID[kind][kinds[kind] > 1]}")
+        number = kinds[kind]
+        singular, plural = _SAID[kind]
+        parts.append(f"{number}{of_all} {plural if number > 1 else singular}")
     return f"{', '.join(parts)}: "
 
 
@@ -468,7 +470,8 @@ def _fastest_sentence(board: Board) -> str:
     stop.
     """
     first, *others = board.configurations
-    name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))
+    settings = zip(board.names, first.values, strict=True)
+    name = ", ".join(f"{setting} {value}" for setting, value in settings)
     of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short_title(board.title)}"
     if tied := sum(item.place == first.place for item in others):
         return plain(f"{tied + 1} {of_all} tie for first place, {name} among them: these runs do not tell them apart.")

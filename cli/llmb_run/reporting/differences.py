@@ -102,5 +102,6 @@ def _as_fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[See
     values = []
     for value in ordered[:_MOST_VALUES]:
         first = itertools.islice(heapq.merge(*by_value[value]), MOST_NAMED)
-        values.append(Value(value, tuple(runs[position].run_id for position in first), counts[value]))
+        run_ids = tuple(runs[position].run_id for position in first)
+        values.append(Value(value, run_ids, counts[value]))
     return Fact(name, tuple(values), len(ordered) - len(values))

@@ -221,9 +221,13 @@ def _code(command: str) -> str:
     """
     if not command:
         return ""
+    text = printable(command, keep="")
+    longest = max(map(len, re.findall("`+", command)), default=0)
+    if longest == 0:
+        return f"`{text}`"
     # Longer than any row of backticks in the text, so that none of these ends the code.
-    fence = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))
-    return f"{fence} {printable(command, keep='')} {fence}" if len(fence) > 1 else f"`{printable(command, keep='')}`"
+    fence = "`" * (longest + 1)
+    return f"{fence} {text} {fence}"
 
 
 def _runs_lines(report: Report) -> Iterator[str]:
@@ -387,7 +391,8 @@ def _cases(report: Report) -> Iterator[_Case]:
     for run in report.runs:
         if (found := run.result)["status"] not in MEASURED:
             kind = "error" if found["outcome"] in WITHOUT_RESULT else "skipped"
-            message = f"{found['outcome']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
+            reasons = [text for text in (found["message"], found["cause_text"]) if text]
+            message = f"{found['outcome']}: {'; '.join(reasons)}"
             yield _Case(found["name"], run.software or "unknown software", kind, message)
     shown = sum(run.result["outcome"] in WITHOUT_RESULT for run in report.runs)
     if rest := report.counts.failed - shown:

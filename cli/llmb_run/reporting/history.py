@@ -38,7 +38,8 @@ def _thin_runs(history: History, most: int) -> tuple[DatedRun, ...]:
     if len(moments) <= most:
         return moments
     began = {shift.run_id for shift in history.shifts}
-    kept = {0, len(moments) - 1, *(at for at, moment in enumerate(moments) if moment.run_id in began)}
+    kept = {0, len(moments) - 1}
+    kept.update(at for at, moment in enumerate(moments) if moment.run_id in began)
     # Two runs of each stretch are kept.
     for places in stretches(len(moments), max(1, most // 2)):
         kept.add(min(places, key=lambda at: moments[at].seconds))

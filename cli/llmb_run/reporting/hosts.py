@@ -66,7 +66,12 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
             others = tuple(other for other in hosts if other != host)
             lines[host] = msgspec.structs.replace(lines[host], slower=slower, together=others)
         repeats = repeats.without(hosts[0])
-    return tuple(sorted(lines.values(), key=lambda line: (-(line.slower or 0), not line.problems, -(line.ratio or 0))))
+
+    def worst_first(line: HostLine) -> tuple[float, bool, float]:
+        """Return the key to sort by: the slowest nodes, then those with problems, then those with the longest steps."""
+        return -(line.slower or 0), not line.problems, -(line.ratio or 0)
+
+    return tuple(sorted(lines.values(), key=worst_first))
 
 
 def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -77,7 +78,8 @@ def stretches(count: int, number: int) -> list[range]:
 
     ``number`` is at least 1. Some ranges are empty where it is greater than ``count``.
     """
-    return [range(count * at // number, count * (at + 1) // number) for at in range(number)]
+    edges = [count * at // number for at in range(number + 1)]
+    return [range(start, end) for start, end in itertools.pairwise(edges)]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

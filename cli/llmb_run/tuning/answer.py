@@ -177,7 +177,9 @@ def _failed_runs(at: int, runs: Runs) -> list[Run]:
     Raises:
         OSError: a log is to be read again for its losses, and cannot be
     """
-    return [run for run in runs[at + 1] if not run.live and outcome_of(at + 1, run, runs) != "timed"]
+    number = at + 1
+    ended = [run for run in runs[number] if not run.live]
+    return [run for run in ended if outcome_of(number, run, runs) != "timed"]
 
 
 def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
@@ -264,11 +266,13 @@ def _winner_clause(result: dict[str, Any]) -> str:
     if result["ended"] == "budget":
         if not result["winner"]["changes"]:
             return "the budget ran out first; nothing tried is faster than the base"
-        return f"the budget ran out first: {leads}, whole runs have not proved it{f': {proof}' if proof else ''}"
+        why = f": {proof}" if proof else ""
+        return f"the budget ran out first: {leads}, whole runs have not proved it{why}"
     if result["ended"] == "unproved":
         why = proof or (result["proof"] or {}).get("why", "")
         return f"keep the base: {leads}, but whole runs do not prove it: {why}"
-    others = [arm for arm in result["arms"] if arm["changes"] and arm["ratio"] is not None and not arm["what"]]
+    candidates = [arm for arm in result["arms"] if arm["changes"]]
+    others = [arm for arm in candidates if arm["ratio"] is not None and not arm["what"]]
     if not others:
         return "keep the base: nothing else tried runs here"
     best = f"{others[0]['title']}, takes {signed_percent(others[0]['ratio'] - 1)} a step"

@@ -105,8 +105,10 @@ def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
         number += 1
         # One that is out stays in the rounds that it ran, so that these come out as they did then.
         remaining = [at for at in remaining if at not in out or len(times[at]) >= number]
-        due = [at for at in (0, *remaining) if len(times[at]) < number] if remaining else []
-        ranked = sorted((at for at in remaining if times[at]), key=lambda at: statistics.fmean(times[at][:number]))
+        in_round = [0, *remaining] if remaining else []
+        due = [at for at in in_round if len(times[at]) < number]
+        means = {at: statistics.fmean(times[at][:number]) for at in remaining if times[at]}
+        ranked = sorted(means, key=means.__getitem__)
         if due or base_fails or not remaining or (len(remaining) <= 2 and number >= FEWEST):
             break
         kept = survivors(len(remaining))
@@ -197,8 +199,10 @@ def _ratios(times: Sequence[Sequence[float]]) -> dict[int, float]:
     left out.
     """
     ratios: dict[int, float] = {}
+    base = times[0]
     for at, own in enumerate(times):
-        common = min(len(own), len(times[0]))
+        common = min(len(own), len(base))
         if common:
-            ratios[at] = math.exp(statistics.fmean(own[:common]) - statistics.fmean(times[0][:common]))
+            change = statistics.fmean(own[:common]) - statistics.fmean(base[:common])
+            ratios[at] = math.exp(change)
     return ratios

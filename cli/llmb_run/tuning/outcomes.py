@@ -63,9 +63,11 @@ def other_work(run: Run, base: Sequence[Run]) -> str:
     own = _losses_by_iteration(run)
     for other in base:
         of_base = _losses_by_iteration(other)
-        shares = [abs(own[step] / of_base[step] - 1) for step in own.keys() & of_base.keys()]
-        if shares and (statistics.median(shares) > SAME_LOSS or max(shares) > MATERIAL):
-            worst = max(own.keys() & of_base.keys(), key=lambda step: abs(own[step] / of_base[step] - 1))
+        shares = {step: abs(own[step] / of_base[step] - 1) for step in own.keys() & of_base.keys()}
+        if not shares:
+            continue
+        worst = max(shares, key=shares.__getitem__)
+        if statistics.median(shares.values()) > SAME_LOSS or shares[worst] > MATERIAL:
             return (
                 f"not the same work as the base: its loss is {own[worst]:.4g} at step {worst}, not {of_base[worst]:.4g}"
             )

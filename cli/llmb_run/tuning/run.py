@@ -199,10 +199,11 @@ def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, w
     else:
         # The candidates were found at the beginning, and are not searched for again.
         now = _freeze_space(campaign, Space({}, (base,)), wanted)
-        now = msgspec.structs.replace(now, space=then.space, arms=(*now.arms, *then.arms[1:]))
-    for line in preview_text(
-        {**now.space, "budget": wanted.budget if math.isfinite(wanted.budget) else None}
-    ).splitlines():
+        candidates = then.arms[1:]
+        now = msgspec.structs.replace(now, space=then.space, arms=(*now.arms, *candidates))
+    budget = wanted.budget if math.isfinite(wanted.budget) else None
+    text = preview_text({**now.space, "budget": budget})
+    for line in text.splitlines():
         notice(line)
     return begin_or_go_on(campaign, now)
 
@@ -237,8 +238,7 @@ def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> Froz
         EnvironmentLacks: a recipe, the image's receipt or the training code cannot be read
         RecipeError: a recipe's catalogue cannot be read
     """
-    titles = [item.spec.combination or "base" for item in space.arms]
-    arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
+    arms = [Arm(item.plan, item.entry.folder, item.spec.combination or "base") for item in space.arms]
     each = [
         {"command": command_for(item.plan, item.entry.recipe), "changes": dict(item.spec.varied)} for item in space.arms
     ]
@@ -284,6 +284,10 @@ def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
         notice("no baseline was set: nothing was shown to be faster")
         return None
     rows = select_rows(workspace, result["winner"]["run_ids"], RunFilter())
-    chosen = [(item.record, item.good) for item in measure(rows, workspace)]
-    made = set_baselines(workspace.require_install(), [(r, t) for r, t in chosen if r is not None and t is not None])
+    timed = []
+    for item in measure(rows, workspace):
+        record, time = item.record, item.good
+        if record is not None and time is not None:
+            timed.append((record, time))
+    made = set_baselines(workspace.require_install(), timed)
     return made[0].key

@@ -132,10 +132,12 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     numbers: Sequence[int] = range(count)
     if count > MOST:
         # Seeded by the values, so that the same command draws the same sample.
-        numbers = random.Random(repr(sorted(values.items()))).sample(numbers, min(count, _DRAWN))
+        seed = repr(sorted(values.items()))
+        numbers = random.Random(seed).sample(numbers, min(count, _DRAWN))
     drawn = (near[number // each] | _combination(fixed, number % each) for number in numbers)
+    searched = found.keys() - given.keys()
     # Documented rows may be further from the base than all near combinations.
-    far = sum(len(changes.keys() & (found.keys() - given.keys())) > _FURTHEST for changes in always)
+    far = sum(len(changes.keys() & searched) > _FURTHEST for changes in always)
     return _plan_space(base, workspace, values, own, always, drawn, count + far)
 
 
@@ -194,7 +196,10 @@ def _near_combinations(values: Values, own: Mapping[str, str]) -> list[dict[str,
     changes nothing, and is always there. A setting whose own value is not known (``own`` lacks it) changes with
     each of its values.
     """
-    others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
+    others = {}
+    for name, listed in values.items():
+        own_value = own.get(name)
+        others[name] = [value for value in listed if value != own_value]
     found: list[dict[str, str]] = []
     for count in range(min(_FURTHEST, len(others)) + 1):
         for names in chosen_of(others, count):
@@ -266,7 +271,8 @@ def _may_divide(plan: JobPlan, changes: Mapping[str, str]) -> bool:
 
     A quick look before planning; sizes that are no number are ignored.
     """
-    numbers = {name: int(value) for name, value in changes.items() if name in _SIZES and value.isdecimal()}
+    sizes = {name: value for name, value in changes.items() if name in _SIZES}
+    numbers = {name: int(value) for name, value in sizes.items() if value.isdecimal()}
     return divides_at_all(msgspec.structs.replace(plan.layout, **numbers))
 
 

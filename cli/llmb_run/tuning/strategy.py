@@ -178,7 +178,8 @@ class Tuning:
             return self._due_in_proof(leader, runs)
         found = []
         for at in self._affordable(state):
-            attempt = max((run.number for run in runs[at + 1] if not is_full(run)), default=0) + 1
+            trials = [run.number for run in runs[at + 1] if not is_full(run)]
+            attempt = max(trials, default=0) + 1
             plan = _trial_plan(arms[at].plan, self.trial_steps)
             found.append(Due(at + 1, attempt, plan=plan, block=0, why=f", round {state.search.round}"))
         if found:
