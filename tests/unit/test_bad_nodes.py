@@ -31,7 +31,7 @@ from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.run_site import RECIPE, RunSite, with_small_code
-from support.runs import make_run
+from support.runs import make_run, steady_log
 from support.texts import Texts
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -88,6 +88,29 @@ def test_a_node_is_bad_by_what_began_a_failure(
     tmp_path: Path, lines: Sequence[tuple[str, int, str]], more: Mapping[str, Any], found: list[tuple[str, str]]
 ) -> None:
     assert shown(failed(tmp_path, *lines, **more)) == found
+
+
+def next_command(cli: Cli) -> str:
+    command: str = cli("results", "--json").data["next"]["command"]
+    return command
+
+
+def test_a_bad_node_is_what_results_and_report_do_next(cli: Cli) -> None:
+    """Before all that is to be done for a configuration, a pass too, until it is excluded or put back."""
+    for milliseconds in (5000, 5010, 5020):
+        make_run(cli.install, log=steady_log(milliseconds), variables=TWO_NODES)
+    record = failed(cli.install, ("n2", 2, ECC), variables=TWO_NODES)
+    command = next_command(cli)
+    assert command.startswith("llmb-run exclude add n2 --days 7 --reason ")
+    assert record.paths.run_id in command, "where to look"
+    assert command in cli("results").out
+    answer = cli("report", "--json").data["report"]["answer"]
+    assert answer["command"] == command
+    assert answer["todo"].startswith("Take n2 out: ")
+    assert cli("exclude", "add", "n2", "--reason", "its memory").status == 0
+    assert "exclude" not in next_command(cli)
+    assert cli("exclude", "remove", "n2").status == 0
+    assert "exclude" not in next_command(cli), "whoever put it back has looked at it"
 
 
 @pytest.mark.parametrize(("host", "node"), [("n2.example.com", ["n2"]), ("n9", [])])

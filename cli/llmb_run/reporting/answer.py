@@ -106,6 +106,8 @@ class Deciding(NamedTuple):
     without: float | None = None
     excluded: frozenset[str] = frozenset()
     """Names of nodes that later jobs are kept off already."""
+    urgent: bool = False
+    """Whether ``todo`` is about a bad node, and so is to be done whatever the verdict is."""
 
 
 def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -375,10 +377,12 @@ def _node_names(slow: Sequence[HostLine]) -> list[str]:
 def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     """Return (sentence, command) on what to do next; each is empty where there is none.
 
-    Such as ``Nothing to do.`` and an empty command for a pass. Slow nodes that are not excluded yet outrank all
-    else, a pass too: whatever they slow down proves nothing. ``kind`` is how the deciding configuration stands, one
-    of ``WORST_FIRST``; ``hosts`` are all nodes, ``slow`` the slow ones.
+    Such as ``Nothing to do.`` and an empty command for a pass. Bad nodes, then slow ones, that are not excluded yet
+    outrank all else, a pass too: whatever they slow down proves nothing. ``kind`` is how the deciding configuration
+    stands, one of ``WORST_FIRST``; ``hosts`` are all nodes, ``slow`` the slow ones.
     """
+    if deciding.urgent:
+        return deciding.todo, deciding.command
     within = [line for line in slow if line.host not in deciding.excluded]
     if within:
         return _take_out(hosts, within)

@@ -34,7 +34,7 @@ from llmb_run.reporting.seen import SeenRun, seen_runs
 from llmb_run.reporting.site import facts_of_site
 from llmb_run.reporting.steps import StepColumns, steps_of
 from llmb_run.results.groups import GROUP, Board, Group, group_runs, rank_groups, ranking_as_dict
-from llmb_run.results.listing import next_step
+from llmb_run.results.listing import BAD_NODE, next_step
 from llmb_run.results.run_columns import RUN, as_dict
 from llmb_run.results.series import SCALING, history_view, scales_of, scaling_lines
 from llmb_run.results.summary import excluded_of
@@ -223,9 +223,8 @@ class _Choice:
         at = self.order[0]
         step, excluded = next_step(self.found, self.made), excluded_of(workspace.install_or_none)
         todo = step.todo.replace("{}", self._configuration_name(step.of))
-        return Deciding(
-            self.every[at], todo, step.command, _mean_without_slow_nodes(self.made[at], seen, hosts), excluded
-        )
+        without = _mean_without_slow_nodes(self.made[at], seen, hosts)
+        return Deciding(self.every[at], todo, step.command, without, excluded, urgent=step.urgency == BAD_NODE)
 
     def _configuration_name(self, of: Group | None) -> str:
         """Return what to call the configuration ``of`` in a sentence: ``llama3.1 70b mbridge fp8 on 64 H100``.

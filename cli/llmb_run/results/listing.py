@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmb_common.base.printable import columns_of_terminal, counted
+from llmb_common.base.printable import columns_of_terminal, counted, first_few
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.results.comparison import EVIDENCE, facts
@@ -27,6 +27,9 @@ from llmb_run.results.run_columns import RUN, as_dicts
 from llmb_run.results.summary import Summary
 from llmb_run.terminal import next_command
 
+BAD_NODE = -2
+"""Urgency of the step that keeps jobs off nodes that made runs fail: of no other."""
+
 ENOUGH = 3
 """Runs of a baseline that an equal run can pass."""
 
@@ -36,7 +39,7 @@ _MOST_IDS = 10
 class Step(NamedTuple):
     """What to do next about runs, with the command for it; of several steps, the smallest ``urgency`` comes first.
 
-    There is always a step, also where all is well; ``next_step`` chooses it. ``urgency`` is from -1 to 9. ``words``
+    There is always a step, also where all is well; ``next_step`` chooses it. ``urgency`` is from -2 to 9. ``words``
     are the command's, behind ``llmb-run``, not quoted. ``why`` is the reason in a few words, without a full stop.
     ``of``: the configuration that it is about; None: no single one. ``command``, a property, is the whole line,
     ``llmb-run ...``, quoted for a shell.
@@ -61,14 +64,22 @@ class Step(NamedTuple):
 def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
     """Return what to do next about the runs: the most urgent step of all groups; of equally urgent ones the first.
 
-    Excluding a slow node comes before all else, unless the list of excluded nodes of the installation has it; that
-    is the installation of the first run. ``found`` are all runs, ``groups`` their configurations. Without groups:
-    list what can be run. Starts and changes nothing.
+    Excluding a node that made runs fail, or slow, comes before all else, unless the list of excluded nodes of the
+    installation has it; that is the installation of the first run. ``found`` are all runs, ``groups`` their
+    configurations. Without groups: list what can be run. Starts and changes nothing. Finds out why the newest failed
+    runs failed.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
     """
-    return _most_urgent(groups, Summary(found, groups, (), 0, _install_of(found)))
+    return _most_urgent(groups, Summary(found, groups, _newest(found, MOST), 0, _install_of(found)))
+
+
+def _newest(found: Sequence[MeasuredRun], most: int | None) -> list[MeasuredRun]:
+    """Return the newest ``most`` of the runs, the newest first; if there are no more, and for None, all as they are."""
+    if most is None or len(found) <= most:
+        return list(found)
+    return sorted(found, key=lambda run: run.created, reverse=True)[:most]
 
 
 def _install_of(found: Sequence[MeasuredRun]) -> Path | None:
@@ -80,15 +91,20 @@ def _install_of(found: Sequence[MeasuredRun]) -> Path | None:
 
 
 def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
-    """Return the most urgent step; a slow node comes before all else, as further runs would be measured with it.
+    """Return the most urgent step; a bad node comes before all else, then a slow one: further runs would meet it.
 
-    Only where it is known which node is the slow one; that step has no configuration in ``of``. Of equally urgent steps
-    the first group's, with the group in ``of``; a step to rank short runs names those of all groups. Without groups:
-    list what can be run. ``summary`` is that of the same runs; its ``slow_nodes`` say which nodes are slow.
+    A slow one only where it is known which node it is; such a step has no configuration in ``of``. Of equally urgent
+    steps the first group's, with the group in ``of``; a step to rank short runs names those of all groups. Without
+    groups: list what can be run. ``summary`` is that of the same runs, and says which nodes are bad or slow.
 
     Raises:
         RecordError: the record of a run is gone, or cannot be read
     """
+    if bad := summary.bad_nodes:
+        names = [item.node for item in bad]
+        reason = f"{bad[0].reason} (run {bad[0].run_id})" + (" and others" if len(bad) > 1 else "")
+        why = "keeps later jobs off it" if len(bad) == 1 else "keeps later jobs off them"
+        return Step(BAD_NODE, exclude_command(names, reason), why, f"Take {first_few(names)} out: {reason}.")
     for nodes, slowed in summary.slow_nodes.items():
         if len(nodes) == 1:
             reason = slowed[0].why_slow(nodes[0])
@@ -268,9 +284,7 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
         OSError: the log of a run is to be read again for its steps, and cannot be
     """
     groups = group_runs(found)
-    shown = list(found)
-    if parts.most is not None and len(found) > parts.most:
-        shown = sorted(found, key=lambda item: item.created, reverse=True)[: parts.most]
+    shown = _newest(found, parts.most)
     order: dict[int, int] = {}
     for number, item in enumerate(groups):
         for member in item.members:

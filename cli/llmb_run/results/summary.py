@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llmb_common.base.errors import RecordError
+from llmb_common.base.errors import LLMBError, RecordError, result_or_error
 from llmb_common.base.printable import counted, first_few, signed_percent, wrapped
-from llmb_common.measured.run import MeasuredRun
+from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.runs.timing.tables import shorten
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_run import columns
 from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
-from llmb_run.results.groups import Group
+from llmb_run.results.groups import Group, record_of
 from llmb_run.results.lines import (
     Line,
     lines_of,
@@ -29,6 +30,9 @@ from llmb_run.results.lines import (
 )
 from llmb_run.results.notes import Note, notes_on
 from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST
+
+if TYPE_CHECKING:
+    from llmb_common.submission.bad_nodes import BadNode
 
 SCREEN = 15
 """Lines of a summary, unless all configurations are asked for."""
@@ -91,7 +95,7 @@ class Summary:
     the beginning that these have in common (empty: none); ``jobs`` a dictionary from the ``id()`` of a run to the
     rest of its configuration's name; ``excluded`` a set of the names of nodes that jobs are kept off;
     ``slow_nodes`` a dictionary from the names of other nodes, a tuple (several: one of them is slow), to the lines
-    that they slow down.
+    that they slow down; ``bad_nodes`` a list of other nodes that failed runs speak against.
 
     ``text`` returns all of that part, ending with a newline, ``conclusion`` its first line without a newline;
     ``short(text)`` is the text without the domain of slow nodes. All but ``excluded`` raise RecordError where the
@@ -170,6 +174,27 @@ class Summary:
             if line.slow_node and not set(line.slow_node.nodes) <= self.excluded:
                 together.setdefault(line.slow_node.nodes, []).append(line)
         return together
+
+    @cached_property
+    def bad_nodes(self) -> list[BadNode]:
+        """The nodes that failures of the last week speak against, of the runs looked at, sorted by name.
+
+        They are those that ``nodes_to_leave_out`` names, without those that are excluded already. Empty: there are
+        none, there is no installation, or its list of excluded nodes cannot be read.
+
+        Raises:
+            RecordError: the record of a failed run is gone, or cannot be read
+        """
+        failed = [run for run in self.looked_at if run.row is not None and run.outcome == "failed"]
+        if not failed or self.install is None:
+            return []
+        # Most runs have not failed, and schedulers come with it.
+        from llmb_common.submission.bad_nodes import nodes_to_leave_out, shown_by_end
+
+        explain(failed)
+        shown = chain.from_iterable(shown_by_end(record_of(run), run.why) for run in failed)
+        found = result_or_error(nodes_to_leave_out, list(shown), self.install)
+        return [] if isinstance(found, LLMBError) else [item for item in found if item.node not in self.excluded]
 
     @cached_property
     def notes(self) -> list[Note]:

@@ -16,6 +16,7 @@ from llmb_common.base.errors import EnvironmentLacks, LLMBError
 from llmb_common.base.hostlist import compress, expand_known
 from llmb_common.base.printable import counted
 from llmb_common.base.run_states import is_live
+from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.blame import proves_node_bad
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.executors.base import executor_for
@@ -60,47 +61,61 @@ _UNFIT = "the node failed the check before training"
 def shown_bad(record: RunRecord) -> list[BadNode]:
     """Return the nodes that the end of a run speaks against, with the reasons; a node may be there several times.
 
-    Nodes that failed, or were unfit, under earlier starts of its job come first, as its record has them. For a run
-    that is alive or succeeded there are no others. Empty where nothing speaks against a node, and where no scheduler
-    chooses nodes. The log of a failed run is read for its cause, and its folder for memory errors that its nodes
-    recorded (``ecc``); what cannot be read tells nothing. A cause that is not certain counts only where the run had
-    several nodes. Of a run that did not train because nodes were unfit, only these nodes follow those of earlier
-    starts. The scheduler is not asked: the state on record counts. Nothing is written.
+    They are those of ``shown_by_end``, with the cause of a failed run as its log has it, then those whose GPUs counted
+    memory errors (``ecc``) by the records that nodes left in its folder; what cannot be read tells nothing. The
+    scheduler is not asked: the state on record counts. Nothing is written.
+    """
+    if is_live(record.state) or record.state == COMPLETED:
+        return shown_by_end(record, None)
+    found = shown_by_end(record, diagnose(record))
+    events = read_events(record.paths.events)
+    if record.plan.traits.this_machine or events.unfit is not None:  # without training, no node counted errors of it
+        return found
+    for host, finding in find_on_nodes(needs_of_run(record.plan), read_nodes(record.paths.folder)):
+        node = _as_scheduled(host, expand_known(events.nodes))
+        if node is not None and finding.kind == "ecc" and finding.severity == "problem":
+            found.append(_bad_node(record, node, "ecc", finding.text, certain=True))
+    return found
+
+
+def shown_by_end(record: RunRecord, why: Diagnosis | None) -> list[BadNode]:
+    """Return the nodes that the end of a run speaks against by its job, its events and its cause; maybe none.
+
+    ``why`` is the cause, None for a run that did not fail. Nodes that failed, or were unfit, under earlier starts of
+    its job come first, as its record has them. For a run that is alive or succeeded there are no others; of one that
+    did not train because nodes were unfit, only these follow. A cause that is not certain counts only where the run had
+    several nodes. Empty where no scheduler chooses nodes. Only the run's events are read.
     """
     if record.plan.traits.this_machine:
         return []
-
-    def as_bad_node(node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
-        """Return ``node`` as one that the outer function's run ``record`` speaks against, at its ``state_time``.
-
-        ``kind``, ``reason`` and ``certain`` are as in ``BadNode``.
-        """
-        return BadNode(node, record.paths.run_id, kind, reason, certain, record.state_time)
-
     found = []
     for attempt in attempts_of(record):
+        failed = expand_known(attempt.failed)
         if attempt.state == "NODE_FAIL":
             reason = "the node failed under an earlier start of the job"
-            found += [as_bad_node(node, "node-failed", reason, certain=True) for node in expand_known(attempt.failed)]
+            found += [_bad_node(record, node, "node-failed", reason, certain=True) for node in failed]
         if attempt.state == UNFIT:
-            found += [as_bad_node(node, "unfit", _UNFIT, certain=True) for node in expand_known(attempt.failed)]
+            found += [_bad_node(record, node, "unfit", _UNFIT, certain=True) for node in failed]
     if is_live(record.state) or record.state == COMPLETED:
         return found
     events = read_events(record.paths.events)
     if events.unfit is not None:  # it did not train: nothing else speaks against a node
-        return [*found, *(as_bad_node(node, "unfit", _UNFIT, certain=True) for node in expand_known(events.unfit))]
-    nodes = expand_known(events.nodes)
-    why = diagnose(record)
-    node = _as_scheduled(why.bad_node, nodes)
-    if why.cause is not None and node is not None:
+        unfit = expand_known(events.unfit)
+        return [*found, *(_bad_node(record, node, "unfit", _UNFIT, certain=True) for node in unfit)]
+    node = _as_scheduled(why.bad_node, expand_known(events.nodes)) if why else None
+    if why is not None and why.cause is not None and node is not None:
         certain = proves_node_bad(why.cause)
         if certain or record.plan.nodes > 1:  # of a single node nobody knows whether others would say the same
-            found.append(as_bad_node(node, why.cause.kind, why.cause.what, certain=certain))
-    for host, finding in find_on_nodes(needs_of_run(record.plan), read_nodes(record.paths.folder)):
-        node = _as_scheduled(host, nodes)
-        if node is not None and finding.kind == "ecc" and finding.severity == "problem":
-            found.append(as_bad_node(node, "ecc", finding.text, certain=True))
+            found.append(_bad_node(record, node, why.cause.kind, why.cause.what, certain=certain))
     return found
+
+
+def _bad_node(record: RunRecord, node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
+    """Return ``node`` as one that the run of ``record`` speaks against, at the time of its state.
+
+    ``kind``, ``reason`` and ``certain`` are as in ``BadNode``.
+    """
+    return BadNode(node, record.paths.run_id, kind, reason, certain, record.state_time)
 
 
 def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
