@@ -15,9 +15,11 @@ from llmb_common.runs.index.search import find_run
 from llmb_common.runs.record import load_record
 from support import instant
 from support.campaigns import Site
+from support.cli import Cli
 from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_log
 from support.plans import ROOT, plan
+from support.slow_site import SLOW_NODE, make_slow_site
 from support.texts import Texts
 
 JOB = ("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1")
@@ -57,6 +59,21 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site, texts: Te
     texts(text, about="longer")
     assert f"{command} mbs=2" in text
     texts(site("why", "--slow", fast).out, about="no faster run")
+
+
+def test_the_node_that_slows_a_runs_repeats_is_named_as_in_results(cli: Cli, texts: Texts) -> None:
+    """Of a run that had it; nothing else differs, and no other run is told to suspect its nodes."""
+    runs = make_slow_site(cli.install)
+    slow, fast = runs["slow 11"].paths.run_id, runs["fast 3"].paths.run_id
+    (found,) = cli("why", "--slow", slow, "--json").data["runs"]
+    assert found["gap"]["slow_node"]["nodes"] == [SLOW_NODE]
+    assert found["gap"]["slow_node"]["slow"] == 5
+    text = cli("why", "--slow", slow).out
+    texts(text, about=SLOW_NODE)
+    assert f"-> llmb-run exclude add {SLOW_NODE} --days 7 " in text
+    assert "suspect" not in text
+    (found,) = cli("why", "--slow", fast, "--json").data["runs"]
+    assert found["gap"]["slow_node"] is None
 
 
 def test_what_failed_or_still_runs_is_not_called_slow(site: Site, texts: Texts) -> None:

@@ -4,17 +4,18 @@ published: what that may be worth, and how to find out."""
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from shlex import quote
+from operator import itemgetter
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from llmb_common.base.engines import bridge_release, container_release, minor, same_release
 from llmb_common.base.errors import LLMBError, RequestError
-from llmb_common.base.printable import percent, signed_percent
+from llmb_common.base.printable import counted, percent, signed_percent
 from llmb_common.measured.measure import measure
 from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.job_plan import JobPlan
@@ -25,6 +26,7 @@ from llmb_common.recipes.columns import fields_of
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.comparison import EVIDENCE, Change, compare_times, facts, facts_of_plan, unequal_work
 from llmb_common.results.level import level
+from llmb_common.results.odd_runs import SlowNode, culprit
 from llmb_common.results.references import (
     Reference,
     Worth,
@@ -36,6 +38,7 @@ from llmb_common.results.references import (
 from llmb_common.runs.index.runs import RunFilter
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.ab import spec_of_run
+from llmb_run.results.lines import exclude_command, one_of_text
 from llmb_run.selecting import load_rows, select_rows
 from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, option_text, setting_text
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_each, plan_job
@@ -66,13 +69,13 @@ class Other:
     software: tuple[str, Worth | None] | None = None
 
 
-def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
-    """Return (own, best): the run of ``record`` as measured, and this site's fastest run of the same work.
+def _own_and_others(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun | None, list[MeasuredRun]]:
+    """Return (own, others): the run of ``record`` as measured, and this site's other runs of the same work.
 
-    Fastest by the steady step time, without stalls. The same work is on as many GPUs of the same type. Only the
-    ``MOST`` newest runs of that workload, size and number of GPUs are searched; those of other users are among
-    them. ``own`` is None where the run has left nothing to measure; ``best`` where no run has a step time that
-    counts, or ``own`` is the fastest itself. ``workspace``: whose installation is searched.
+    The same work is on as many GPUs of the same type. Only the ``MOST`` newest runs of that workload, size and number
+    of GPUs are searched; those of other users are among them. Others are there only with a step time that counts, the
+    newest first. ``own`` is None where the run has left nothing to measure. ``workspace``: whose installation is
+    searched.
 
     Raises:
         RequestError: there is no installation
@@ -88,10 +91,38 @@ def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun 
     # The run itself may be older than those that were searched.
     folders = dict.fromkeys(item.paths.folder for item in (record, *alike))
     found = {item.record.paths.run_id: item for item in measure(folders, workspace) if item.record}
-    own = found.get(record.paths.run_id)
-    timed = ((item.good.seconds, item) for item in found.values() if item.good)
-    _, best = min(timed, key=lambda item: item[0], default=(0.0, None))
-    return own, best if best is not own else None
+    own = found.pop(record.paths.run_id, None)
+    return own, [run for run in found.values() if run.good]
+
+
+def _fastest(own: MeasuredRun, others: Sequence[MeasuredRun]) -> MeasuredRun | None:
+    """Return the fastest of ``others`` by the steady step time, without stalls; None where ``own`` is as fast.
+
+    Both have a step time that counts; None, too, where there are no others.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+    """
+    timed = [(run.good.seconds, run) for run in (own, *others) if run.good]
+    _, best = min(timed, key=itemgetter(0))
+    return best if best is not own else None
+
+
+def _slow_node(own: MeasuredRun, others: Sequence[MeasuredRun]) -> SlowNode | None:
+    """Return the node of the run ``own`` with which its repeats among ``others`` are slower than without.
+
+    It is the one that ``results`` names. None: no node is known to be slow, or the run did not have it.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+    """
+    repeats = [run for run in (own, *others) if run.configuration + run.image == own.configuration + own.image]
+    repeats.sort(key=lambda run: run.created)
+    found = culprit([run.good for run in repeats if run.good])
+    had = own.good.nodes.split(",") if own.good else []
+    return found if found is not None and set(found.nodes) <= set(had) else None
 
 
 def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> Other | None:
@@ -289,6 +320,8 @@ class Gap(msgspec.Struct, frozen=True):
     differences: tuple[GapDifference, ...] = ()
     change: Change | None = None
     unfit: str = ""
+    slow_node: SlowNode | None = None
+    """The node of the run with which its repeats are slower than without; None: none is known to be."""
 
 
 def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
@@ -304,12 +337,13 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
         LLMBError: there is no installation, or no job can be planned here at all
         OSError: the log of a run is to be read again for its steps, and cannot be
     """
-    own, best = _own_and_best(record, workspace)
+    own, others = _own_and_others(record, workspace)
     if own is None:
         return Gap("", unfit="it left no log")
     seen = [GapDifference("nodes", item.kind, item.text) for item in own.findings]  # by its own nodes
     if own.unfit:
         return Gap("", differences=tuple(seen), unfit=own.unfit)
+    slow_node, best = _slow_node(own, others), _fastest(own, others)
     try:
         here = plan_job(spec_of_run(record, workspace.workload(record.plan.workload).recipe), workspace)
     # Its recipe may be gone, or refuse by now what it allowed then.
@@ -321,7 +355,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
     elif here is not None:
         other = _published_job(here, own, workspace)
     if other is None:
-        return Gap(_published_text(own), differences=tuple(seen))
+        return Gap(_published_text(own), differences=tuple(seen), slow_node=slow_node)
     listed = _Sides(record, here, other, workspace).differences()
     if other.software:
         why = "LLMB cannot plan a job for that software"
@@ -332,7 +366,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
         key=lambda item: (item.worth.median if item.worth else 0.0, _ORDER.index(item.kind), not item.test),
     )
     slower = 1 / other.change.ratio - 1
-    return Gap(_published_text(own), other.run_id, slower, tuple(ordered), other.change)
+    return Gap(_published_text(own), other.run_id, slower, tuple(ordered), other.change, slow_node=slow_node)
 
 
 def _published_text(own: MeasuredRun) -> str:
@@ -499,7 +533,7 @@ class _Sides:
             if value in ("-", "null"):
                 words += f" --unset {name}"
             else:
-                words += f" --change {quote(f'{name}={one_value(value)}')}"
+                words += f" --change {shlex.quote(f'{name}={one_value(value)}')}"
         return words
 
 
@@ -532,10 +566,10 @@ def _difference_kind(name: str) -> DifferenceKind:
 
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
-    """Return a gap as (heading, lines) for people: ``published``, ``best`` and ``differs``, in this order.
+    """Return a gap as (heading, lines) for people: ``published``, ``best``, ``node`` and ``differs``, in this order.
 
     ``best`` is always there, with one line such as ``RUN_ID: this run takes 4.1 % longer``; the others are left out
-    where there is nothing to say.
+    where there is nothing to say. ``node`` is the slow one, with the command that excludes it where it is only one.
     """
     found = [("published", [gap.published])] if gap.published else []
     if gap.unfit:
@@ -545,11 +579,23 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     else:
         best = "no faster run of the same work is recorded here"
         found.append(("best", [best if gap.change is None else f"{best}: what differs from the published job"]))
+    if gap.slow_node is not None:
+        found.append(("node", _slow_node_lines(gap.slow_node)))
     if gap.differences:
         found.append(("differs", list(chain.from_iterable(_difference_lines(item) for item in gap.differences))))
-    elif gap.change is not None:
+    elif gap.change is not None and gap.slow_node is None:
         found.append(("differs", ["nothing on record differs: suspect the nodes, their neighbors or the day"]))
     return found
+
+
+def _slow_node_lines(found: SlowNode) -> list[str]:
+    """Return how much slower runs with the slow node are, as a line, and the command that excludes it if it is one."""
+    slower = f"{percent(found.share)} slower than the {found.others} without"
+    text = f"{one_of_text(found.nodes)}: the {counted(found.slow, 'run')} with it are {slower}"
+    if len(found.nodes) > 1:
+        return [text]
+    command = shlex.join(exclude_command(found.nodes, f"runs with it are {percent(found.share)} slower"))
+    return [text, f"-> llmb-run {command}"]
 
 
 def _difference_lines(item: GapDifference) -> Iterator[str]:
