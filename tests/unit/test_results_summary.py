@@ -13,9 +13,9 @@ import pytest
 from support.cli import Cli
 from support.customer_site import make_customer_site
 from support.next_lines import next_lines
-from support.report_site import make_site
+from support.report_site import DAY, START, dated, make_site, noisy_log
 from support.runs import PUBLISHED, cut_log, make_run, steady_log
-from support.slow_site import SLOW_NODE, make_slow_site
+from support.slow_site import LARGE, SLOW_NODE, make_slow_site
 from support.texts import Texts
 
 SCREEN = 15
@@ -146,6 +146,23 @@ def test_each_state_has_one_word_and_one_exit_status(cli: Cli, made: dict[str, A
     assert ("<error" in junit) is (status == 1)
     said = cli("why", run)
     assert (said.status, f"{run}  {word}" in said.out) == (0, word not in ("NOT COMPARED", "NO REFERENCE"))
+
+
+@pytest.mark.parametrize(("slower", "noted"), [(1.05, True), (1.0, False)])
+def test_runs_since_the_last_look_that_are_slower_are_the_first_note(
+    cli: Cli, texts: Texts, slower: float, noted: bool
+) -> None:
+    """The verdict rests on the first ten runs; five more would not be looked at until there are ten more."""
+    for number in range(15):
+        log = noisy_log(10.0 * (slower if number >= 10 else 1.0), seed=number, work=7353.0)
+        dated(make_run(cli.install, variables=LARGE, log=log, job_id=str(100 + number)), START + number * DAY)
+    lines = screen(cli, columns=200)
+    assert "15, 10 judged" in "\n".join(lines)
+    notes = notes_of(lines)
+    assert any("newest runs" in note for note in notes) is noted
+    if noted:
+        assert "5 newest runs" in notes[0]
+        texts(re.sub(r"[\d.]+ ± [\d.]+", "X ± Y", notes[0]))
 
 
 def test_names_of_nodes_lose_their_domain_except_in_the_command(cli: Cli) -> None:

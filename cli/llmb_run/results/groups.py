@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmb_common.base.errors import RequestError
 from llmb_common.base.printable import counted, percent, wrapped
 from llmb_common.measured.run import MeasuredRun, Outcome, explain, mean_step_seconds
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
-from llmb_common.results.comparison import Change, Contender, ranked
+from llmb_common.results.comparison import Change, Contender, compare_times, ranked
 from llmb_common.results.configuration import aspects, configuration_key, differing_settings, kind_of_job, title_of
 from llmb_common.results.decision import runs_at_last_look
 from llmb_common.results.level import CONFIDENCE, level
+from llmb_common.results.scatter import Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
@@ -42,6 +43,19 @@ from llmb_run.columns import (
 )
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
 from llmb_run.results.words import word_of
+
+
+class LaterRuns(NamedTuple):
+    """How runs that wait for the next look compare with those that were judged, where the two certainly differ."""
+
+    runs: int
+    """How many of them, the newest, were compared."""
+    change: Change
+
+
+_MOST_LATER = 20
+"""Waiting runs that are compared: what is slower now, not over all of its history."""
+_LEAST_LATER = 3
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,8 @@ class Group:
     """Half the confidence interval of the mean step time, as a share of that mean (0.02: 2 %); None without a time."""
     members: tuple[MeasuredRun, ...] = ()
     """All runs of the configuration, whatever became of them."""
+    later: LaterRuns | None = None
+    """How the newest of the waiting runs compare with the judged ones; None: no certain difference, or too few wait."""
 
     @cached_property
     def outcomes(self) -> Counter[Outcome]:
@@ -157,9 +173,11 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
     times = _step_times(judged)
     scatter = first.past.scatter(first.configuration)
     earlier = first.earlier([item.run_id for item in judged])
+    later = None
     if times and reference:
         waiting = _step_times(able[len(judged) :])
         verdict = judge_runs(plan, times, reference, scatter=scatter, earlier=earlier, waiting=waiting)
+        later = _later_runs(times, waiting, scatter)
     live = sum(item.status.state == "Running" for item in members)
     odd = [item.not_training for item in members if item.not_training]
     if verdict and odd and len(odd) < len(members):  # no run may have ended without having trained, or met NaN
@@ -178,7 +196,22 @@ def _as_group(members: Sequence[MeasuredRun]) -> Group:
         verdict=verdict,
         interval=math.expm1(level(times, scatter, earlier).half) if times else None,
         members=tuple(members),
+        later=later,
     )
+
+
+def _later_runs(judged: Sequence[StepTime], waiting: Sequence[StepTime], scatter: Scatter) -> LaterRuns | None:
+    """Return how the newest ``waiting`` runs compare with the ``judged`` ones, both in order of date.
+
+    ``scatter`` is how much repeats differ. None where the two do not certainly differ, or fewer than three runs wait. A
+    verdict rests on the runs of its last look alone, so that it is wrong as seldom as it says; what has changed since
+    then would be seen at the next.
+    """
+    newest = waiting[-_MOST_LATER:]
+    if len(newest) < _LEAST_LATER:
+        return None
+    change = compare_times(judged, newest, scatter, alike=True)
+    return LaterRuns(len(newest), change) if change.is_real else None
 
 
 def _step_times(runs: Iterable[MeasuredRun]) -> list[StepTime]:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from llmb_common.base.printable import counted, first_few, printable
+from llmb_common.base.printable import counted, first_few, percent, printable
 from llmb_common.measured.run import WITHOUT_RESULT, MeasuredRun, Outcome, explain, reference_lines
 from llmb_run.columns import seconds_of
 from llmb_run.results.groups import Group
@@ -18,14 +18,14 @@ class Note:
     """A sentence about runs that a reader should know; the smaller its ``weight``, the more it matters.
 
     ``notes_on`` makes it. ``text`` has no full stop at its end, and mostly begins with what it is about: a
-    configuration, a run's id or how many runs. ``weight`` is from 0 to 8.
+    configuration, a run's id or how many runs. ``weight`` is from 0 to 9.
     """
 
     weight: int
     text: str
 
 
-_SLOW_NODE, _NOT_TRAINING, _FAILURE, _NODE, _SHORT, _REMARK, _VERDICT, _RUN, _REFERENCE = range(9)
+_SLOW_NODE, _SLOWER, _NOT_TRAINING, _FAILURE, _NODE, _SHORT, _REMARK, _VERDICT, _RUN, _REFERENCE = range(10)
 
 
 def notes_on(
@@ -55,6 +55,7 @@ def notes_on(
         runs = [run for run in line.runs if id(run) in known]
         notes += _notes_on_node(line, runs, excluded)
         if line.group:
+            notes += _notes_on_later_runs(line, line.group)
             notes += [Note(_REMARK, f"{line.name}: {text}") for text in _other_remarks(line, line.group)]
             if line.group.verdict:
                 notes.append(Note(_VERDICT, f"{line.name}: {line.group.verdict.text}"))
@@ -64,6 +65,19 @@ def notes_on(
     notes += [Note(_REFERENCE, text) for text in reference_lines(found)]
     once = list({note.text: note for note in notes}.values())
     return sorted(once, key=lambda note: note.weight)  # stable
+
+
+def _notes_on_later_runs(line: Line, group: Group) -> Iterable[Note]:
+    """Yield the note that runs since the last look are slower, or faster, than those that were judged; at most one.
+
+    ``group`` is the configuration of ``line``. Yields nothing where they do not certainly differ.
+    """
+    if group.later is None:
+        return
+    ratio, low, high = group.later.change.ratio, group.later.change.low, group.later.change.high
+    size = f"{100 * abs(ratio - 1):.1f} ± {percent((high - low) / 2)} {'slower' if ratio > 1 else 'faster'}"
+    newest = f"its {group.later.runs} newest runs, which wait for the next look, are {size} than those judged"
+    yield Note(_SLOWER if ratio > 1 else _REMARK, f"{line.name}: {newest}: llmb-run results --history shows since when")
 
 
 def group_remarks(items: Sequence[Group]) -> list[str]:
