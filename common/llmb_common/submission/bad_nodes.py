@@ -62,14 +62,16 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
     """Return the nodes that the end of a run speaks against, with the reasons; a node may be there several times.
 
     They are those of ``shown_by_end``, with the cause of a failed run as its log has it, then those whose GPUs counted
-    memory errors (``ecc``) by the records that nodes left in its folder; what cannot be read tells nothing. The
-    scheduler is not asked: the state on record counts. Nothing is written.
+    memory errors (``ecc``) by the records that nodes left in its folder; what cannot be read tells nothing. Empty where
+    no scheduler chooses nodes. The scheduler is not asked: the state on record counts. Nothing is written.
     """
+    if record.plan.traits.this_machine:
+        return []
     if is_live(record.state) or record.state == COMPLETED:
         return shown_by_end(record, None)
     found = shown_by_end(record, diagnose(record))
     events = read_events(record.paths.events)
-    if record.plan.traits.this_machine or events.unfit is not None:  # without training, no node counted errors of it
+    if events.unfit is not None:  # without training, no node counted errors of it
         return found
     for host, finding in find_on_nodes(needs_of_run(record.plan), read_nodes(record.paths.folder)):
         node = _as_scheduled(host, expand_known(events.nodes))
