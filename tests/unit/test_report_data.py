@@ -330,7 +330,7 @@ def group(verdict: str | None, **changes: Any) -> dict[str, Any]:
         **{"title": f"llama3.1 70b mbridge fp8 (cs) on {len(verdict or '')} h100", "software": "nemo:26.02"},
         **{"verdict": verdict, "verdict_text": f"{verdict} (limit 5%)", "indication": False, "not_training": []},
         **{"word": WORDS.get(verdict or "", verdict), "runs": 3, "run_ids": ["1"], "step_seconds": 10.2},
-        **{"difference": 0.03 if compared else None, "tolerance": 0.05, "stall_share": 0.0},
+        **{"difference": 0.03 if compared else None, "tolerance": 0.05, "stall_share": 0.0, "later_difference": None},
         **{"more_runs": None, "other_days": False, "reference_too_uncertain": False},
         "reference": reference if compared else None,
     }

@@ -163,6 +163,10 @@ def test_runs_since_the_last_look_that_are_slower_are_the_first_note(
     if noted:
         assert "5 newest runs" in notes[0]
         texts(re.sub(r"[\d.]+ ± [\d.]+", "X ± Y", notes[0]))
+    (group,) = cli("results", "--json").data["groups"]
+    assert group["later_difference"] == (pytest.approx(0.05, abs=0.01) if noted else None)
+    also = cli("report", "--json").data["report"]["answer"]["also"]
+    assert any("newest runs" in sentence for sentence in also) is noted
 
 
 def test_names_of_nodes_lose_their_domain_except_in_the_command(cli: Cli) -> None:

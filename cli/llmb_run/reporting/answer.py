@@ -415,7 +415,8 @@ def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Decid
     """Return further sentences for the first screen of a report, the weightiest first, at most ``_MOST_ALSO``.
 
     Each has a full stop and no parentheses: ``2 of 9 runs ended without a result, mostly for this reason: CAUSE.``
-    They are on slow nodes (unless ``deciding`` tells of these), failures, runs without a step time or end, and stalls.
+    They are on slow nodes (unless ``deciding`` tells of these), runs since the last look, failures, runs without a step
+    time or end, and stalls.
     ``counts``: how all runs ended; ``slow`` are the slow nodes; ``deciding`` is None where no run was recorded. Empty:
     there are none of these.
     """
@@ -426,6 +427,9 @@ def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Decid
         sentences.append(
             f"Runs with {first_few(_node_names(slow))} are up to {percent(slower)} slower than those without."
         )
+    later = deciding.group["later_difference"] if deciding else None
+    if later is not None:
+        sentences.append(f"Its newest runs, which wait for the next look, are {relative_speed(later)} those judged.")
     if counts.failed:
         often = "" if counts.failed == 1 else "mostly "
         cause = f", {often}for this reason: {counts.causes[0]}" if counts.causes else ""

@@ -275,6 +275,12 @@ GROUP: tuple[Column[Group], ...] = (
     Column("word", attribute_at("word"), Form.JSON, "how it stands, in the word that `results` prints in capitals"),
     Column("live", attribute_at("live"), DATA, "runs that wait or run"),
     Column("waiting", attribute_at("waiting"), DATA, "successful runs that count at the next look"),
+    Column(
+        "later_difference",
+        lambda group: group.later.change.ratio - 1 if group.later else None,
+        DATA,
+        "how much slower the newest waiting runs are than those judged, where it is certain",
+    ),
     Column("in_reference", attribute_at("in_reference"), DATA, "runs that the reference is made of"),
     Column(
         "step_seconds",
