@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.base.errors import RequestError
+from llmb_common.base.structs import read_generated
 from llmb_common.planning.published import published_results
 from llmb_common.planning.site.machine import Machine
+from llmb_common.recipes import catalogue
 from llmb_common.recipes.catalogue import read_validation
 from llmb_common.recipes.rows import read_published
 from llmb_common.results.steps import window_of
@@ -40,6 +42,26 @@ from support.runs import make_run, steady_log
 from support.shellcheck import check_scripts
 from support.texts import Texts
 from tools.readme_functions import accepted
+
+
+def test_a_catalogue_that_is_anothers_base_is_decoded_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("catalogue-0.6.0.json", "catalogue-0.6.2.json"):
+        (tmp_path / name).write_bytes((ROOT / "mbridge" / name).read_bytes())
+    read: list[str] = []
+
+    def noted(path: Path, kind: object, **more: str) -> object:
+        read.append(path.name)
+        return read_generated(path, kind, **more)
+
+    monkeypatch.setattr(catalogue, "read_generated", noted)
+    newest = tmp_path / "catalogue-0.6.2.json"
+    assert catalogue.Catalogue(newest, RECIPE.variants[0]).is_intact()
+    assert catalogue.Catalogue(tmp_path / "catalogue-0.6.0.json", RECIPE.variants[0]).is_intact()
+    assert read == ["catalogue-0.6.2.json", "catalogue-0.6.0.json"]
+    newest.write_text(newest.read_text().replace('"release": "0.6.2"', '"release": "0.6.9"'))
+    assert catalogue.Catalogue(newest, RECIPE.variants[0]).release == "0.6.9"
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -212,8 +214,24 @@ class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
 def _read_catalogue(path: Path) -> _CatalogueFile:
     """Return the content of the catalogue's file ``path``, of whose functions only the names are checked.
 
+    A file that has not changed is decoded once: the recipe's own catalogue is also the base of its other releases'.
+
     Raises:
         RecipeError: the file is missing or unreadable, or its content is no catalogue; the remedy is to write it again
+    """
+    stamp: tuple[int, ...] = ()
+    with contextlib.suppress(OSError):  # reading it says why
+        status = path.stat()
+        stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return _decoded_catalogue(path, stamp)
+
+
+@functools.lru_cache(maxsize=2)
+def _decoded_catalogue(path: Path, stamp: tuple[int, ...]) -> _CatalogueFile:
+    """Return what ``_read_catalogue`` does; ``stamp`` tells the file's present content from an earlier one.
+
+    Raises:
+        RecipeError: as ``_read_catalogue``
     """
     remedy = (
         "write it again: llmb-install adopt and its image, or in an engine that has the functions: "
