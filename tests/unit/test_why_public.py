@@ -544,3 +544,33 @@ def test_a_rank_that_its_watchdog_ended_is_not_why_the_job_ended(tmp_path: Path)
     assert diagnose_logs([log]).summary.startswith("unknown: 2 ranks waited in vain")
     log.write_text(waits + ended.format(2))
     assert "task 2: Aborted" in diagnose_logs([log]).summary
+
+
+def raised(*lines: str, prefix: str = "[rank3]: ") -> str:
+    """Return a traceback of one rank, of which ``lines`` are the exception's."""
+    return "".join(f"{prefix}{line}\n" for line in (*FRAMES, *lines))
+
+
+FRAMES = ("Traceback (most recent call last):", '  File "/w/train.py", line 9, in <module>', "    main()")
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "quoted"),
+    [
+        (["The detected CUDA version (11.8) mismatches the version"], "exception", "RuntimeError: The detected CUDA"),
+        (["", "  The NVIDIA driver on your system is too old"], "old-driver", "RuntimeError: The NVIDIA driver"),
+        ([], "exception", "RuntimeError:"),
+    ],
+)
+def test_a_message_that_begins_below_its_exception_is_quoted(
+    tmp_path: Path, message: list[str], kind: str, quoted: str
+) -> None:
+    """Lines of other ranks may stand between the two."""
+    mine = raised("RuntimeError: ", *message).splitlines(keepends=True)
+    others = raised("RuntimeError: ", "another", prefix="[rank5]: ").splitlines(keepends=True)
+    log = tmp_path / "log.out"
+    log.write_text("".join(mine[:4] + others[:4] + mine[4:] + others[4:]))
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank) == (kind, 3)
+    assert cause.line.startswith(f"[rank3]: {quoted}")

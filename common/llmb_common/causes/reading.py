@@ -334,6 +334,10 @@ def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -
     text = plain_line(raw)
     line = parse_line(text[:_REACH])
     found = signature_of(line.text)
+    if found and found.id == "exception" and line.text.endswith(":"):
+        text = f"{text} {_message_below(file, start + len(raw) + 1, text)}".rstrip()
+        line = parse_line(text[:_REACH])
+        found = signature_of(line.text)
     if found is None or found.role == "noise":
         return None
     # After the first iteration such a line follows something else.
@@ -356,6 +360,23 @@ def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -
     message = text[:LONGEST].strip()
     how = {"raised": above in ("uncaught", "logged"), "logged": above == "logged"}
     return Complaint(found, line, location_of(line.text), message, reading.log, start, begins=begins, **how)
+
+
+def _message_below(file: FileIO, begin: int, text: str) -> str:
+    """Return the first line of the message of an exception whose own line ``text`` has none; empty where it has none.
+
+    ``file`` is the log, open for reading bytes; the message is looked for in the 2048 bytes from ``begin``, where the
+    next line begins, among lines with the same prefix.
+
+    Raises:
+        OSError: the log cannot be read
+    """
+    line_printer = printer_of(text)[0]
+    for raw in os.pread(file.fileno(), _REACH, begin).split(b"\n"):
+        printer, rest = printer_of(plain_line(raw))
+        if printer == line_printer and rest.strip():
+            return "" if rest.startswith(("srun: ", "slurmstepd", _TRACEBACK_BEGINS)) else rest.strip()
+    return ""
 
 
 def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None]:
