@@ -435,6 +435,8 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("RuntimeError: the custom CUDA extension weight_gradient module is not found.", "missing-module"),
         ("torch.AcceleratorError: CUDA error: invalid argument", "cuda-refused"),
         ("RuntimeError: Triton Error [CUDA]: invalid argument", "cuda-refused"),
+        ("    | KeyError: 'blend'", "exception"),
+        ("(TrainController pid=3000) AttributeError: 'GPTModel' object has no attribute 'x'", "exception"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
@@ -574,3 +576,11 @@ def test_a_message_that_begins_below_its_exception_is_quoted(
     assert cause is not None
     assert (cause.kind, cause.rank) == (kind, 3)
     assert cause.line.startswith(f"[rank3]: {quoted}")
+
+
+def test_an_exception_without_the_usual_words_in_its_name_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(raised("torch._dynamo.exc.Unsupported: Data-dependent branching"))
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert "Data-dependent" in cause.line

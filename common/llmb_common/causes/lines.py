@@ -86,8 +86,7 @@ def parse_line(line: str) -> LogLine:
     number = {name: int(known[name]) for name in ("rank", "local", "gpu") if name in known}
     place = (number.get("rank"), number.get("local"), known.get("host"), number.get("gpu"))
     mild = known.get("level", "")[:1] in ("W", "I", "D")
-    # Without a prefix that says something, what looked like one is part of the text.
-    return LogLine(rest.strip() if known else line.strip(), *place, known.get("time"), mild)
+    return LogLine(rest.strip(), *place, known.get("time"), mild)
 
 
 def _first_prefix(text: str) -> re.Match[str] | None:

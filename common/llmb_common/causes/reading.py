@@ -53,7 +53,7 @@ _MORE = tuple(
         b"an't |nable to|onnection|enqueued|closed by|Assertion|lost|ibgda|free()|does not|annot |not supp|"
         b"neither AF|reempt|ompletion|orrupted|mlx5_core|lockup|panic|emount|not resp|stall|lost carrier|"
         b"temporarily|Too many|No devices|Stale|endpoint|uplicate GPU|double free|alloc(): |what():|"
-        b"log settings|unrecognized|wait contrib"
+        b"log settings|unrecognized|wait contrib|.exc."
     ).split(b"|")
 )
 _PASSED = b"] datetime: "
