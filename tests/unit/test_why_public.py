@@ -435,6 +435,12 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("RuntimeError: the custom CUDA extension weight_gradient module is not found.", "missing-module"),
         ("torch.AcceleratorError: CUDA error: invalid argument", "cuda-refused"),
         ("RuntimeError: Triton Error [CUDA]: invalid argument", "cuda-refused"),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "host-memory"),
+        (
+            "(raylet) [2026-08-01 09:57:19,206 E 3 3] (raylet) node_manager.cc:3277: 2 Workers (tasks / actors) killed"
+            " due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID: 82, IP: 172.24.0.226)",
+            "host-memory",
+        ),
         ("    | KeyError: 'blend'", "exception"),
         ("(TrainController pid=3000) AttributeError: 'GPTModel' object has no attribute 'x'", "exception"),
     ],
@@ -584,3 +590,25 @@ def test_an_exception_without_the_usual_words_in_its_name_is_found(tmp_path: Pat
     cause = diagnose_logs([log]).cause
     assert cause is not None
     assert "Data-dependent" in cause.line
+
+
+def test_of_two_ranks_that_disagree_none_is_blamed(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(
+        raised("RuntimeError: disagreement between rank0 and rank6: rank0: [-48], rank6: [2]", prefix="g1: ")
+    )
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.rank, cause.node) == (None, "g1")
+
+
+def test_the_node_that_ran_low_on_memory_is_the_one_that_ray_names(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(
+        "(raylet) [2026-08-01 09:57:19,206 E 3 3] (raylet) node_manager.cc:3277: 2 Workers (tasks / actors) killed due"
+        " to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID: 82, IP: 172.24.0.226) over\n"
+        "srun: error: g7: task 0: Exited with exit code 1\n"
+    )
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank, cause.node) == ("host-memory", None, "172.24.0.226")

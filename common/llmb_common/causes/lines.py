@@ -139,7 +139,8 @@ def plain_line(raw: bytes) -> str:
 
 
 _RANK = re.compile(r"(?<![\w-])(?:global[ _])?[Rr]anks?\"?[ :=#\[(]*(\d{1,6})\b(?! of\b)")
-_GROUP_RANK = re.compile(r"\[PG ID \d+ PG GUID (?!0\b)\S* Rank \d+\]")
+_NO_ONES_RANK = re.compile(r"\[PG ID \d+ PG GUID (?!0\b)\S* Rank \d+\]|\bbetween [Rr]ank ?\d+ and [Rr]ank")
+"""Where a rank is counted within a process group, or is one of two that differ: either may be wrong."""
 _TASKS = re.compile(r"^srun: (?:error: )?(?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): ")
 _ON = re.compile(
     # Not where slurmstepd itself is that says that a job was cancelled.
@@ -149,6 +150,7 @@ _ON = re.compile(
 )
 _STEPD = re.compile(r"^slurmstepd-(?P<host>[\w.-]+): (?!.*CANCELLED)")
 _PMIX = re.compile(r"^slurmstepd: error: +mpi/pmix\w*: \w+: (?P<host>[\w.-]+) \[\d+\]: ")
+_RAY = re.compile(r"\bnode \((?:ID: \w+, )?IP: (?P<host>[\d.]*\d)")
 _CONTRIBUTOR = re.compile(r"\bwait contrib: (?P<host>[A-Za-z][\w.-]*)")
 """The node that PMIx waits for, in a line of another."""
 _BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
@@ -178,7 +180,8 @@ def location_of(text: str) -> Location:
     """Return the ranks, node, GPU and process that the text of a log line names; each empty or None where none is.
 
     ``text`` is the line without its prefixes. Several ranks only from lines of srun and of failed barriers, in the
-    order of the text; of other lines the first one named, and none where the line counts ranks within a process group.
+    order of the text; of other lines the first one named, and none where the line counts ranks within a process group,
+    or says that two differ.
     Of several GPUs or processes the first. A GPU's PCIe address only from lines of the driver (Xid, NVRM).
     """
     tasks, on = _TASKS.match(text), _ON.search(text)
@@ -190,8 +193,8 @@ def location_of(text: str) -> Location:
         ranks = tuple(int(number) for number in re.findall(r"\d{1,6}", missing[1]))
     else:
         named = _first_number(_RANK, text)
-        ranks = () if named is None or _GROUP_RANK.search(text) else (named,)
-    where = tasks or _CONTRIBUTOR.search(text) or _STEPD.match(text) or _PMIX.match(text) or on
+        ranks = () if named is None or _NO_ONES_RANK.search(text) else (named,)
+    where = tasks or _CONTRIBUTOR.search(text) or _STEPD.match(text) or _PMIX.match(text) or _RAY.search(text) or on
     host = where["host"] if where else None
     return Location(ranks, host, bus[1].lower() if bus else None, *numbers)
 
