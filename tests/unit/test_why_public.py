@@ -443,6 +443,11 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ),
         ("    | KeyError: 'blend'", "exception"),
         ("(TrainController pid=3000) AttributeError: 'GPTModel' object has no attribute 'x'", "exception"),
+        ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded", "checkpoint-refused"),
+        ("_pickle.UnpicklingError: invalid load key, 'v'.", "checkpoint-damaged"),
+        ("core.CheckpointingException: Common file /c/iter_10/common.pt does not exist", "checkpoint-missing"),
+        ("core.CheckpointingException: Object shard /c/x.pt not found", "checkpoint-missing"),
+        ("core.CheckpointingException: Global shape mismatch for loaded tensor", "checkpoint-layout"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
