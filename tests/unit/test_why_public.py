@@ -161,6 +161,8 @@ HARMLESS = (
     "ERROR: ld.so: object '/l.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.",
     "UserWarning: Plan failed with a cudnnException: cudnnFinalize Failed cudnn_status: CUDNN_STATUS_NOT_SUPPORTED",
     "DEBUG:DotProductAttention:Disabling FusedAttention as no backend supports the provided input",
+    "WARNING:2026-08-01 12:00:00 7:7 init.cpp:155] getCuptiStatus() failed with error CUPTI_ERROR_NOT_INITIALIZED (15)",
+    "ERROR:2026-08-01 12:00:00 7:7 DeviceProperties.cpp:47] gpuGetDeviceCount failed with code 35",
     "ERROR 07-31 22:10:35 [config.py:29] Please make sure your triton is compatible. No module named 'triton_kernels'",
 )
 
@@ -448,6 +450,23 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("core.CheckpointingException: Common file /c/iter_10/common.pt does not exist", "checkpoint-missing"),
         ("core.CheckpointingException: Object shard /c/x.pt not found", "checkpoint-missing"),
         ("core.CheckpointingException: Global shape mismatch for loaded tensor", "checkpoint-layout"),
+        (
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: C",
+            "sizes-differ",
+        ),
+        ("RuntimeError: PassManager::run failed", "compiler"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "mixed-libraries"),
+        (
+            "cublaslt_gemm.cu:408 in function g: cuBLAS Error: an unsupported value or parameter was passed",
+            "cuda-refused",
+        ),
+        ("CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx(handle)`", "cuda-refused"),
+        ("RuntimeError: CUDA driver error: operation not supported", "cuda-refused"),
+        ("CUDA error: operation not supported on global/shared address space", "cuda"),
+        ("RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (9, 1, 0)", "mixed-libraries"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "mixed-libraries"),
+        ("CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx(handle)`", "gpu-unsupported"),
+        ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "no-kernel"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
