@@ -616,6 +616,19 @@ def test_an_exception_without_the_usual_words_in_its_name_is_found(tmp_path: Pat
     assert "Data-dependent" in cause.line
 
 
+def test_what_destructors_say_of_a_rank_that_raised_is_not_its_cause(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(
+        raised('RuntimeError: !handles_.at(i) INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":487, please report')
+        + "[rank3]: terminate called after throwing an instance of 'c10::Error'\n"
+        "[rank3]:   what():  CUDA driver error: invalid argument\n"
+    )
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank) == ("exception", 3)
+    assert "INTERNAL ASSERT" in cause.line
+
+
 def test_of_two_ranks_that_disagree_none_is_blamed(tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     log.write_text(

@@ -374,8 +374,8 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
     """Return the log line that says more than ``first``: the next one of the same rank within 16 KiB; else ``first``.
 
-    Only a general kind is replaced, such as a mere exception, and only by one that is not. ``items`` are the lines to
-    choose from, in the order of the logs.
+    Only a general kind is replaced, such as a mere exception, and only by one that is not. What C++ throws while Python
+    ends because of an exception follows from that. ``items`` are the lines to choose from, in the order of the logs.
     """
     if first.signature.id not in ("exception", "cuda", "error", "nccl", "shell"):
         return first
@@ -383,6 +383,7 @@ def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
         item
         for item in items
         if item.line.rank == first.line.rank and item.log == first.log and 0 < item.offset - first.offset < _CLOSE
+        if first.signature.id != "exception" or not item.line.text.startswith("what():")
     ]
     return next((item for item in same if item.signature.id not in ("exception", "error", "shell")), first)
 
