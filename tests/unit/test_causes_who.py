@@ -415,6 +415,13 @@ def test_the_rank_of_a_segfault_is_in_the_lines_of_torchrun_below_it(tmp_path: P
     assert found.cause.line.startswith(said[:20])
 
 
+def test_the_rank_of_a_bus_error_is_there_as_well(tmp_path: Path) -> None:
+    ended = TORCHRUN.replace("-11", "-7").replace("Signal 11 (SIGSEGV)", "Signal 7 (SIGBUS)")
+    found = why(tmp_path, FailedLog(5).steps(5) + "Fatal Python error: Bus error\n" + ended)
+    assert found.cause is not None
+    assert (found.kind, found.cause.rank, found.cause.node) == ("bus-error", 11, "gpu-12")
+
+
 def test_rank_0s_own_log_says_that_steps_were_trained(tmp_path: Path) -> None:
     steps = 30 * "Step Time : 5.74s GPU utilization: 612.3MODEL_TFLOP/s/GPU\n"
     limit = "slurmstepd: error: *** JOB 4544 ON gpu-1 CANCELLED AT 2026-04-21T17:01:43 DUE TO TIME LIMIT ***\n"

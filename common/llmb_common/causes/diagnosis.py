@@ -440,7 +440,7 @@ def _place_from_torchrun(item: Complaint, reading: Reading, places: Places) -> t
     That is the first line behind ``item`` in ``reading``, its log, that names a rank, by itself or by ``places``. The
     node is None where nothing tells it. None where there is no such line, and for other kinds than a crash.
     """
-    if item.signature.id != "segfault":
+    if item.signature.id not in ("segfault", "bus-error"):
         return None
     for other in reading.complaints:
         if other.offset > item.offset and other.signature is item.signature:
