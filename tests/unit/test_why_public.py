@@ -454,6 +454,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: C",
             "sizes-differ",
         ),
+        ("AssertionError: bad header, cannot read: /data/gpt_text_document.idx", "data"),
         ("RuntimeError: PassManager::run failed", "compiler"),
         ("AssertionError: Torch not compiled with CUDA enabled", "mixed-libraries"),
         (
