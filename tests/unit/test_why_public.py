@@ -123,6 +123,39 @@ def test_tasks_are_launchers_and_no_ranks_under_torchrun(tmp_path: Path, summary
     assert (alone.rank, alone.node) == (3, "gpu-9")
 
 
+LAUNCHED = (
+    "1: E0808 10:31:20.1 2001 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1"
+    " (pid: 4009) of binary: python\n1:   host      : gpu-9\n1:   rank      : 9 (local_rank: 1)\n"
+    "1:   exitcode  : 1 (pid: 4009)\nsrun: error: gpu-9: task 1: Exited with exit code 1\n"
+)
+
+
+def test_the_number_of_a_launcher_in_front_of_a_line_is_no_rank(tmp_path: Path) -> None:
+    """With ``srun --label`` and torchrun; where a task is a rank, its number is the rank."""
+    log = tmp_path / "log.out"
+    log.write_text(OOM.replace("[rank3]", "1: [rank9]") + LAUNCHED)
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.rank, cause.node) == (9, "gpu-9")
+    for ended, rank, ranks in ((LAUNCHED, 9, ()), ("srun: error: gpu-8: tasks 0-7: Aborted\n", 1, (1,))):
+        log.write_text(OOM.replace("[rank3]", "1") + ended)
+        cause = diagnose_logs([log]).cause
+        assert cause is not None
+        assert (cause.rank, cause.ranks) == (rank, ranks)
+
+
+def test_ranks_behind_the_numbers_of_launchers_are_missed_as_others_are(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    timed_out = (
+        "{0}: [rank{1}]:[E421 14:29:05.2 ProcessGroupNCCL.cpp:682] [Rank {1}] Watchdog caught collective operation"
+        " timeout: WorkNCCL(SeqNum=39, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)\n"
+    )
+    log.write_text("".join(timed_out.format(rank // 8, rank) for rank in range(16) if rank != 5) + LAUNCHED)
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank) == ("hang", 5)
+
+
 def test_nccls_reason_follows_what_stands_before_its_error(tmp_path: Path) -> None:
     """Its own exception is no reason to doubt it; a rank that was killed before is."""
     steps, error = (CASES / "ib_last_error.out").read_text().split("\n\n")

@@ -53,7 +53,7 @@ _MOST_WITNESSES = 8
 _MOST_RANKS = 64
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
 _TASK = re.compile(r"srun: error: \S+: task \d+: ")
-_TORCHRUN = re.compile(r"\bChildFailedError\b|\blocal_rank: \d+ \(pid")
+_TORCHRUN = re.compile(r"\bChildFailedError\b|\blocal_rank: \d+ \(pid|^torch\.distributed\.elastic\.rendezvous\.")
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
 
@@ -188,16 +188,24 @@ def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
 
 
 def _without_launchers(readings: Sequence[Reading]) -> None:
-    """Remove the ranks from srun's lines in ``readings``, which it changes, where torchrun starts the ranks.
+    """Remove the ranks that are only srun's numbers of tasks from ``readings``, which it changes, under torchrun.
 
-    There a task of srun is a launcher, one on a node, and its number is no rank.
+    There a task of srun is a launcher, one on a node, and its number is no rank. Numbers that srun puts in front of
+    lines (``--label``) stay where it has said of several tasks that they ran on one node.
     """
     if not any(_TORCHRUN.search(item.line.text) for item in complaints_in(readings)):
         return
+    of_srun = [item for item in complaints_in(readings) if item.line.text.startswith("srun: ")]
+    one_each = all(len(item.location.ranks) <= 1 for item in of_srun)
     for reading in readings:
         for number, item in enumerate(reading.complaints):
             if item.line.text.startswith("srun: "):
                 reading.complaints[number] = item._replace(location=item.location._replace(ranks=()))
+            elif item.line.labelled and one_each:
+                reading.complaints[number] = item._replace(line=item.line._replace(rank=None))
+        for kind in {item.signature.id for item in reading.complaints if item.line.labelled and one_each}:
+            own = {item.line.rank for item in reading.complaints if item.signature.id == kind}
+            reading.ranks[kind] = {rank for rank in own if rank is not None}
 
 
 def _diagnose(

@@ -33,13 +33,15 @@ class LogLine(NamedTuple):
     """The time of the line, as printed."""
     mild: bool = False
     """Whether a logger calls it a warning, information or debugging output; False where no prefix has a level."""
+    labelled: bool = False
+    """Whether ``rank`` is only the number that ``srun --label`` gives a task, which need not be a rank."""
 
 
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\s*(?P<rank>\d{1,6}): ?(?!\d)",
+        r"\s*(?P<task>\d{1,6}): ?(?!\d)",
         r"\[?[Rr]ank ?(?P<rank>\d{1,6})\]?: ?|\[[Rr]ank ?\d{1,6}\](?= ?\[)",
         r"\[rank: (?P<rank>\d{1,6})\] ?",
         r"\[(?P<role>(?:[a-z]\w{0,30}?)?)(?P<local>\d{1,4})\]: ?",
@@ -72,7 +74,8 @@ _MOST_PREFIXES = 6
 def parse_line(line: str) -> LogLine:
     """Split a log line into what its prefixes say (time, host, rank, level) and its text, without blanks around it.
 
-    ``line`` is text without colors, as ``plain_line`` returns it. Of two prefixes that say the same the first counts. A
+    ``line`` is text without colors, as ``plain_line`` returns it. Of two prefixes that say the same the first counts;
+    but ``srun --label``'s number is the rank only where no other prefix has one: a task may be a launcher of ranks. A
     line without known prefixes is all text, with the fields None. The last 4096 results are kept.
     """
     known: dict[str, str] = {}
@@ -83,10 +86,13 @@ def parse_line(line: str) -> LogLine:
             break
         known = {name: value for name, value in match.groupdict().items() if value} | known
         rest = rest[match.end() :].lstrip()
+    labelled = "task" in known and "rank" not in known
+    if labelled:
+        known["rank"] = known["task"]
     number = {name: int(known[name]) for name in ("rank", "local", "gpu") if name in known}
     place = (number.get("rank"), number.get("local"), known.get("host"), number.get("gpu"))
     mild = known.get("level", "")[:1] in ("W", "I", "D")
-    return LogLine(rest.strip(), *place, known.get("time"), mild)
+    return LogLine(rest.strip(), *place, known.get("time"), mild, labelled)
 
 
 def _first_prefix(text: str) -> re.Match[str] | None:

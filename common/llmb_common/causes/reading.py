@@ -420,7 +420,9 @@ def _with_rank_and_host(file: FileIO, start: int, line: LogLine) -> LogLine:
     above = os.pread(file.fileno(), start - begin, begin)
     ranks = re.findall(rb"\brank +: (\d{1,6}) ", above)
     hosts = re.findall(rb"\bhost +: ([\w.-]+)", above)
-    return line._replace(rank=int(ranks[-1]) if ranks else line.rank, host=hosts[-1].decode() if hosts else line.host)
+    if ranks:
+        line = line._replace(rank=int(ranks[-1]), labelled=False)
+    return line._replace(host=hosts[-1].decode()) if hosts else line
 
 
 def _credible_signature(found: FailureSignature, line: LogLine, above: Above | None) -> FailureSignature | None:
