@@ -164,6 +164,17 @@ def test_nccls_reason_follows_what_stands_before_its_error(tmp_path: Path) -> No
     assert diagnose_logs([log]).kind == "unknown"
 
 
+@pytest.mark.parametrize("label", ["391: ", "48: "])
+def test_nccls_reason_is_found_behind_the_numbers_of_tasks(tmp_path: Path, label: str) -> None:
+    """Where ``srun --label`` puts them in front of all lines, be they the ranks or launchers of them."""
+    log = tmp_path / "log.out"
+    lines = (CASES / "ib_watchdog.out").read_text().splitlines(keepends=True)
+    log.write_text("".join(line if line.startswith("srun") else label + line for line in lines))
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank) == ("ib-retry", 391)
+
+
 def test_the_rank_for_which_the_others_waited_has_said_why(tmp_path: Path) -> None:
     timed_out = (
         "[rank{0}]:[E421 14:29:05.2 ProcessGroupNCCL.cpp:682] [Rank {0}] Watchdog caught collective operation timeout: "

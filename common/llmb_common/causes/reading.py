@@ -352,7 +352,8 @@ def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -
     begins = None
     if found and found.role == "root" and reading.counts[found.id] < _EACH:
         begins, rank = _nccl_reason(file, start, text)
-        line = line._replace(rank=rank) if line.rank is None else line
+        if rank is not None and (line.rank is None or line.labelled):
+            line = line._replace(rank=rank, labelled=False)
     if found and found.role in ("ended", "killed") and _SUMMARY.match(line.text):
         line = _with_rank_and_host(file, start, line)
     if found is None:
@@ -383,7 +384,7 @@ def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int |
     """Return (offset, rank) of the line with "NCCL error" whose reason stands in the line ``text`` at byte ``start``.
 
     ``file`` is the log, open for reading bytes, ``text`` as ``plain_line`` returns it. (None, None) for other lines;
-    the rank is None where the error's line has none in its prefix. The reason stands below "Last error:", behind what
+    the rank is None where the error's line has none in its prefix but that of a task. The reason stands below "Last error:", behind what
     the error means for the rank; in a watchdog's message only the first line names the rank.
 
     Raises:
@@ -402,8 +403,9 @@ def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int |
         if own and not is_reason and rest.strip() != "Last error:":
             return None, None
         is_reason = is_reason or own
-        if is_reason and "NCCL error" in rest and (own or not line_printer):
-            return offset, parse_line(plain_line(raw)).rank
+        if is_reason and "NCCL error" in rest and printer.startswith(line_printer):
+            line = parse_line(plain_line(raw))
+            return offset, None if line.labelled else line.rank
     return None, None
 
 
