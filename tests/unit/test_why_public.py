@@ -512,6 +512,9 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "mixed-libraries"),
         ("CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx(handle)`", "gpu-unsupported"),
         ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "no-kernel"),
+        ("NET/IB : mlx5_0:1 async fatal event on QP (0x7f): local access violation work queue error", "rdma-access"),
+        ("NET/IB : mlx5_1:1 async fatal event on QP (0x7f): invalid request local work queue error", "rdma-access"),
+        ("NET/IB : mlx5_1:1 async fatal event on QP (0x7f): local work queue catastrophic error", "rdma-device"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
