@@ -515,6 +515,16 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("NET/IB : mlx5_0:1 async fatal event on QP (0x7f): local access violation work queue error", "rdma-access"),
         ("NET/IB : mlx5_1:1 async fatal event on QP (0x7f): invalid request local work queue error", "rdma-access"),
         ("NET/IB : mlx5_1:1 async fatal event on QP (0x7f): local work queue catastrophic error", "rdma-device"),
+        (
+            "The node 'gpu-2_7_0' has failed to send a keep-alive heartbeat to the rendezvous '47' due to an error of "
+            "type RendezvousConnectionError.",
+            "peer-left",
+        ),
+        (
+            "The node 'gpu-2_7_0' has failed to shutdown the rendezvous '47' due to an error of type "
+            "RendezvousConnectionError.",
+            "peer-left",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
@@ -530,6 +540,16 @@ def test_an_address_is_unreachable_only_before_the_first_step(tmp_path: Path, st
     iteration = " [2026-04-21 15:41:34] iteration {:8d}/      50 | elapsed time per iteration (ms): 1735.8 |\n"
     refused = "[rank5]: socketPollConnect: connect to 10.9.0.4<42307> returned Connection timed out, exceeded error\n"
     log.write_text("".join(map(iteration.format, range(1, steps + 1))) + refused)
+    assert diagnose_logs([log]).kind == kind
+
+
+@pytest.mark.parametrize(("steps", "kind"), [(0, "rendezvous"), (3, "unknown")])
+def test_ranks_that_have_trained_had_found_each_other(tmp_path: Path, steps: int, kind: str) -> None:
+    """Whoever lost the rendezvous after that has not lost it by itself."""
+    log = tmp_path / "log.out"
+    iteration = " [2026-04-21 15:41:34] iteration {:8d}/      50 | elapsed time per iteration (ms): 1735.8 |\n"
+    lost = "1: torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store\n"
+    log.write_text("".join(map(iteration.format, range(1, steps + 1))) + lost)
     assert diagnose_logs([log]).kind == kind
 
 
