@@ -553,6 +553,22 @@ def test_ranks_that_have_trained_had_found_each_other(tmp_path: Path, steps: int
     assert diagnose_logs([log]).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("client socket has timed out after 60000ms while trying to connect to (192.0.0.1, 1234).", "192.0.0.1"),
+        ("client socket has timed out: failed to connect to any network address of (gpu-1, 29500).", "gpu-1"),
+        ("client socket has timed out: failed to connect to [gpu-1]:29400 (errno: 110).", "gpu-1"),
+    ],
+)
+def test_the_address_that_could_not_be_reached_is_named(tmp_path: Path, text: str, peer: str) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(f"[rank8]: torch.distributed.DistNetworkError: The {text}\n")
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.peer) == ("rendezvous", peer)
+
+
 def test_munge_that_fails_after_the_first_step_is_no_cause(tmp_path: Path) -> None:
     """Ranks need it only to start: a node that goes down takes it along."""
     log = tmp_path / "log.out"

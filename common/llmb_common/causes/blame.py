@@ -118,7 +118,9 @@ def proves_node_bad(cause: Cause) -> bool:
     return is_certain_of_node(cause.kind) or (cause.fault == "node" and cause.sure == "certain")
 
 
-_PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)?(?:[ ,]|$)")
+_PEER = re.compile(
+    r"\b(?:(?:from|to|with) peer|[Cc]onnect to(?: any network address of)?) [\[(]?([\w.:-]+?)(?:<\d+>)?(?:[ ,\]]|$)"
+)
 
 
 def peer_of(item: Complaint) -> str | None:
