@@ -408,6 +408,8 @@ def test_the_number_of_an_xid_decides(line: str, role: str) -> None:
 def test_prefixes_are_taken_off_in_any_order() -> None:
     assert parse_line("[default5]:[rank13]: ValueError: x")[:4] == ("ValueError: x", 13, 5, None)
     assert parse_line(" 3: gpu12:4711:4735 [3] NCCL WARN x")[:5] == ("NCCL WARN x", 3, None, "gpu12", 3)
+    assert parse_line("10.1.0.3: [rank19]: ValueError: x")[:4] == ("ValueError: x", 19, None, "10.1.0.3"), "pdsh"
+    assert parse_line("10.1.0.3:29500: refused").host is None, "an address that the text names"
     assert parse_line("12: 2026-11-22 10:05:22 ValueError: x").time == "2026-11-22 10:05:22"
     assert parse_line("python3: can't open file '/x.py'").host is None
     assert parse_line("[rank3]: urllib3.exceptions.ProtocolError: x")[:4] == (

@@ -60,6 +60,7 @@ _PREFIXES = tuple(
         r"\[\d{1,9}\] (?=\[|\S+:\d+:\d+ \[)|[a-z][\w.-]*/\d{1,5} (?=\[|Traceback|(?:\w+\.)*\w*(?:Error|Exception)\b)",
         r"\(\w+ pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ",
         r"(?P<host>[a-z][\w.-]*\d[\w.-]*)(?:: | \| | (?=\[(?:rank|default)\d))(?!line \d|error: |fatal error: )",
+        r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}): (?!\d)",
         r"(?P<level>WARNING|INFO|DEBUG)[: ][-: ]*",
     )
 )
