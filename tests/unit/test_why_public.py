@@ -512,6 +512,8 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "mixed-libraries"),
         ("CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx(handle)`", "gpu-unsupported"),
         ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "no-kernel"),
+        ("detected NVSwitch fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 33", "nvlink"),
+        ("detected NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 33", None),
         ("NET/IB : mlx5_0:1 async fatal event on QP (0x7f): local access violation work queue error", "rdma-access"),
         ("NET/IB : mlx5_1:1 async fatal event on QP (0x7f): invalid request local work queue error", "rdma-access"),
         ("NET/IB : mlx5_1:1 async fatal event on QP (0x7f): local work queue catastrophic error", "rdma-device"),
