@@ -523,6 +523,11 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "peer-left",
         ),
         (
+            "The node 'gpu-2_7_0' has failed to send a keep-alive heartbeat to the rendezvous '47' due to an error of "
+            "type RendezvousTimeoutError.",
+            "peer-left",
+        ),
+        (
             "The node 'gpu-2_7_0' has failed to shutdown the rendezvous '47' due to an error of type "
             "RendezvousConnectionError.",
             "peer-left",
