@@ -156,6 +156,20 @@ def test_ranks_behind_the_numbers_of_launchers_are_missed_as_others_are(tmp_path
     assert (cause.kind, cause.rank) == ("hang", 5)
 
 
+def test_a_rank_that_aborts_because_it_lost_a_peer_is_not_where_a_gpu_was_lost(tmp_path: Path) -> None:
+    """Where the line that tells of the GPU names no node, what srun says of tasks tells it."""
+    aborts = "gpu-1: [rank1]: terminate called after throwing 'c10::DistBackendError'\ngpu-1: [rank1]: {}\n"
+    log = tmp_path / "log.out"
+    log.write_text(
+        "slurmstepd: error: NVML: Failed to get usage(15): GPU is lost\n"
+        + aborts.format("Fatal Python error: Aborted")
+        + "srun: error: gpu-2: task 12: Aborted (core dumped)\nsrun: error: gpu-1: tasks 0-7: Terminated\n"
+    )
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank, cause.node, cause.keep_out) == ("off-the-bus", 12, "gpu-2", True)
+
+
 def test_nccls_reason_follows_what_stands_before_its_error(tmp_path: Path) -> None:
     """Its own exception is no reason to doubt it; a rank that was killed before is."""
     steps, error = (CASES / "ib_last_error.out").read_text().split("\n\n")

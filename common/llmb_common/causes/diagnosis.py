@@ -53,6 +53,7 @@ _MOST_WITNESSES = 8
 _MOST_RANKS = 64
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
 _TASK = re.compile(r"srun: error: \S+: task \d+: ")
+_ABORTS = re.compile(r"^(?:Fatal Python error: Aborted|terminate called|Aborted\b)|\breceived signal|^Signal: Aborted")
 _TORCHRUN = re.compile(r"\bChildFailedError\b|\blocal_rank: \d+ \(pid|^torch\.distributed\.elastic\.rendezvous\.")
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
@@ -461,13 +462,15 @@ def _place_from_torchrun(item: Complaint, reading: Reading, places: Places) -> t
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
     """Return (rank, node) of the task that ended first by itself, by the word of what started it (srun, torchrun).
 
-    Only the first such line counts, in the order of the logs; those that say "Terminated" are left out. Each is None
-    where neither that line nor ``places`` tells, and both are where there is no such line.
+    Only the first such line counts, in the order of the logs; those that say "Terminated" are left out, and those that
+    a process prints as it aborts, for so does each that has lost a peer. Each is None where neither that line nor
+    ``places`` tells, and both are where there is no such line.
     """
     says = (
         item
         for item in complaints_in(readings)
-        if item.signature.role in ("ended", "killed") or _TASK.match(item.line.text)
+        if (item.signature.role in ("ended", "killed") and not _ABORTS.search(item.line.text))
+        or _TASK.match(item.line.text)
     )
     first = next((item for item in says if "Terminated" not in item.line.text), None)
     return locate(first, places)[:2] if first is not None else (None, None)

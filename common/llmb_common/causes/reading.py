@@ -384,8 +384,8 @@ def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int |
     """Return (offset, rank) of the line with "NCCL error" whose reason stands in the line ``text`` at byte ``start``.
 
     ``file`` is the log, open for reading bytes, ``text`` as ``plain_line`` returns it. (None, None) for other lines;
-    the rank is None where the error's line has none in its prefix but that of a task. The reason stands below "Last error:", behind what
-    the error means for the rank; in a watchdog's message only the first line names the rank.
+    the rank is None where the error's line has none in its prefix but the number of a task. The reason stands below
+    "Last error:", behind what the error means for the rank; in a watchdog's message only the first line names the rank.
 
     Raises:
         OSError: the log cannot be read
