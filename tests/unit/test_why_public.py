@@ -526,6 +526,11 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "mixed-libraries"),
         ("CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx(handle)`", "gpu-unsupported"),
         ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "no-kernel"),
+        (
+            "NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) "
+            "returned from rmStatus @ kernel_ce_gv100.c:106",
+            "off-the-bus",
+        ),
         ("detected NVSwitch fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 33", "nvlink"),
         ("detected NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 33", None),
         ("NET/IB : mlx5_0:1 async fatal event on QP (0x7f): local access violation work queue error", "rdma-access"),

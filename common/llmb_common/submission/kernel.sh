@@ -8,7 +8,7 @@ NVRM: .*?\bXid\b.*?: ?\d+
 \bXid \((?:PCI:)?[0-9a-fA-F:.]+\): \d+
 \bSXid \(PCI:[0-9a-fA-F:.]+\): \d+
 fallen off the bus
-\bGPU is lost\b
+\bGPU (?:is lost|lost from the bus)\b
 \[Hardware Error\].*(?:[Uu]ncorrected|[Ff]atal|context corrupt)
 mce: .*(?:[Uu]ncorrected|[Ff]atal|context corrupt)
 AER: (?!.*Non-?Fatal).*(?:Fatal|Uncorrect)

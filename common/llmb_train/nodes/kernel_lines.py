@@ -6,7 +6,7 @@ PATTERNS = (
     r"\bXid \((?:PCI:)?[0-9a-fA-F:.]+\): \d+",
     r"\bSXid \(PCI:[0-9a-fA-F:.]+\): \d+",
     "fallen off the bus",
-    r"\bGPU is lost\b",
+    r"\bGPU (?:is lost|lost from the bus)\b",
     r"\[Hardware Error\].*(?:[Uu]ncorrected|[Ff]atal|context corrupt)",
     "mce: .*(?:[Uu]ncorrected|[Ff]atal|context corrupt)",
     "AER: (?!.*Non-?Fatal).*(?:Fatal|Uncorrect)",
