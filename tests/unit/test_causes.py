@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmb_common.causes.answer import Diagnosis
-from llmb_common.causes.lines import location_of, parse_line
+from llmb_common.causes.lines import location_of, parse_line, printer_of
 from llmb_common.causes.places import short_bus
 from llmb_common.causes.reading import LONGEST
 from llmb_common.causes.table import FailureSignature, signature_of, signatures
@@ -408,6 +408,9 @@ def test_the_number_of_an_xid_decides(line: str, role: str) -> None:
 def test_prefixes_are_taken_off_in_any_order() -> None:
     assert parse_line("[default5]:[rank13]: ValueError: x")[:4] == ("ValueError: x", 13, 5, None)
     assert parse_line(" 3: gpu12:4711:4735 [3] NCCL WARN x")[:5] == ("NCCL WARN x", 3, None, "gpu12", 3)
+    assert parse_line("[1,mpirank:24,algo-4]<stderr>:ValueError: x")[:4] == ("ValueError: x", 24, None, "algo-4")
+    assert parse_line("[prterun-gpu7-4711@1,24]<stderr>: ValueError: x")[:2] == ("ValueError: x", 24)
+    assert printer_of("[1,mpirank:24,algo-4]<stderr>:  File")[0] == "[1,mpirank:24,algo-4]<stderr>:"
     assert parse_line("10.1.0.3: [rank19]: ValueError: x")[:4] == ("ValueError: x", 19, None, "10.1.0.3"), "pdsh"
     assert parse_line("10.1.0.3:29500: refused").host is None, "an address that the text names"
     assert parse_line("12: 2026-11-22 10:05:22 ValueError: x").time == "2026-11-22 10:05:22"

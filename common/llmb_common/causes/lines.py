@@ -45,7 +45,7 @@ _PREFIXES = tuple(
         r"\[?[Rr]ank ?(?P<rank>\d{1,6})\]?: ?|\[[Rr]ank ?\d{1,6}\](?= ?\[)",
         r"\[rank: (?P<rank>\d{1,6})\] ?",
         r"\[(?P<role>(?:[a-z]\w{0,30}?)?)(?P<local>\d{1,4})\]: ?",
-        r"\[\d+,(?P<rank>\d{1,6})\]<std(?:err|out)>: ?",
+        r"\[(?:[\w.-]+@)?\d+,(?:mpirank:)?(?P<rank>\d{1,6})(?:,(?P<host>[\w.-]+))?\]<std(?:err|out)>: ?",
         r"\[(?P<level>[EWIF])(?:\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?\s*(?:\d+ )?[\w./-]+:\d+\] ?",
         r"(?P<level>[EWIF])\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[\w./-]+:\d+\] ?",
         rf"\[?(?P<time>{_TIME})\]?(?: *[-:|] *| *)(?P<level>(?:WARNING|INFO|DEBUG)\b)?[ :|-]*",
@@ -120,7 +120,7 @@ def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return None if host and _NO_HOSTS.match(host) else found
 
 
-_PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w*:? ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)*")
+_PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w*:? ?\d+\]:? ?|\[[\w.@-]+,[\w:.,-]+\]<\w+>: ?)*")
 
 
 def printer_of(line: str) -> tuple[str, str]:
