@@ -189,6 +189,22 @@ def test_nccls_reason_is_found_behind_the_numbers_of_tasks(tmp_path: Path, label
     assert (cause.kind, cause.rank) == ("ib-retry", 391)
 
 
+@pytest.mark.parametrize(("before", "kind"), [("", "ib-retry"), ("RuntimeError: Broken pipe\n", "unknown")])
+def test_what_an_older_pytorch_says_before_it_gives_nccls_reason_is_no_failure_of_another(
+    tmp_path: Path, before: str, kind: str
+) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(
+        f"{before}[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out.\n"
+        "[E ProcessGroupNCCL.cpp:460] To avoid data inconsistency, we are taking the entire process down.\n"
+        "terminate called after throwing an instance of 'std::runtime_error'\n"
+        "  what():  NCCL error: remote process exited or there was a network error, NCCL version 2.14.3\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+        "Last error:\nNET/IB : Got completion from peer 10.2.1.7<39138> with error 12, opcode 0, vendor err 129\n"
+    )
+    assert diagnose_logs([log]).kind == kind
+
+
 def test_the_rank_for_which_the_others_waited_has_said_why(tmp_path: Path) -> None:
     timed_out = (
         "[rank{0}]:[E421 14:29:05.2 ProcessGroupNCCL.cpp:682] [Rank {0}] Watchdog caught collective operation timeout: "

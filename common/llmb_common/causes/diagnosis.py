@@ -55,6 +55,10 @@ _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
 _TASK = re.compile(r"srun: error: \S+: task \d+: ")
 _ABORTS = re.compile(r"^(?:Fatal Python error: Aborted|terminate called|Aborted\b)|\breceived signal|^Signal: Aborted")
 _TORCHRUN = re.compile(r"\bChildFailedError\b|\blocal_rank: \d+ \(pid|^torch\.distributed\.elastic\.rendezvous\.")
+_OF_ITS_OWN = re.compile(
+    r"NCCL WARN|^(?:\[Rank \d+\] )?(?:Some NCCL operations have failed|To avoid data inconsistency|terminate called)"
+)
+"""What a rank may print of its own network's failure before the line that names it, as PyTorch 2.1 and before do."""
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
 
@@ -375,7 +379,7 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
     if any(other.signature.role == "witness" for other in before):
         return _certainty(item) == 2 and own is not None and own not in reading.waits.waiting
     if item.signature.fault == "network":  # NCCL complains in any order of a network that failed
-        before = [other for other in before if "NCCL WARN" not in other.line.text]
+        before = [other for other in before if not _OF_ITS_OWN.search(other.line.text)]
     follows = any(other.signature.role in ("cascade", "killed", "ended") and not other.line.mild for other in before)
     return _certainty(item) == 2 or not follows
 
