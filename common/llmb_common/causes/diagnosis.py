@@ -409,10 +409,14 @@ def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
     job that a node failed, srun says which; of a loss that is no number, the iteration's line says less than the
     assertion.
     """
-    if (first.signature.fault != "node" and first.signature.id != "nan") or any(locate(first, Places())):
+    if (first.signature.fault != "node" and first.signature.id != "nan") or _names_place(first):
         return first
-    alike = (item for item in items if item.signature is first.signature and any(locate(item, Places())))
-    return next(alike, first)
+    return next((item for item in items if item.signature is first.signature and _names_place(item)), first)
+
+
+def _names_place(item: Complaint) -> bool:
+    """Return whether the log line ``item`` says by itself of which rank, node or GPU it is."""
+    return any(part is not None for part in locate(item, Places()))
 
 
 def _cause_of_complaint(item: Complaint, readings: Sequence[Reading], places: Places) -> Cause:
