@@ -213,6 +213,20 @@ def _without_launchers(readings: Sequence[Reading]) -> None:
             reading.ranks[kind] = {rank for rank in own if rank is not None}
 
 
+def _without_start(readings: Sequence[Reading]) -> None:
+    """Let what fails only at the start follow something else where another log has steps; ``readings`` are changed.
+
+    The ranks of that log have started. A log with steps itself knows what stands after them.
+    """
+    if all(reading.step is None for reading in readings):
+        return
+    for reading in readings:
+        for number, item in enumerate(reading.complaints):
+            if reading.step is None and "start" in item.signature.traits:
+                follows = msgspec.structs.replace(item.signature, role="cascade")
+                reading.complaints[number] = item._replace(signature=follows)
+
+
 def _diagnose(
     readings: Sequence[Reading],
     outcome: Outcome,
@@ -231,6 +245,7 @@ def _diagnose(
     ``ranks`` are the rank files.
     """
     _without_launchers(readings)
+    _without_start(readings)
     for reading in readings:
         places.add_complaints(reading.complaints)
     if readings and (places.world is None or not places.hosts):
