@@ -794,3 +794,22 @@ def test_what_fails_at_the_start_did_not_where_the_other_log_has_steps(tmp_path:
     asked = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
     batch.write_text(f"{asked}srun: error: g-5: task 40: Exited with exit code 1\n")
     assert diagnose_logs([log, batch]).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [
+        ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15", "time-limit"),
+        ("KeyboardInterrupt", "time-limit"),
+        ("RuntimeError: basic_ios::clear: iostream error", "disk-full"),
+    ],
+)
+def test_what_a_rank_raises_because_of_a_signal_is_no_cause(tmp_path: Path, first: str, kind: str) -> None:
+    log, batch = tmp_path / "log.out", tmp_path / "batch.out"
+    begins = '3: Traceback (most recent call last):\n3:   File "/w/train.py", line 9, in save\n'
+    log.write_text(
+        f"{begins}3: {first}\n3: \n3: During handling of the above exception, another exception occurred:\n3: \n"
+        f"{begins}3: RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 448 vs 342\n"
+    )
+    batch.write_text("slurmstepd: error: *** JOB 4544 ON g-1 CANCELLED AT 2026-04-21T17:01:43 DUE TO TIME LIMIT ***\n")
+    assert diagnose_logs([log, batch]).kind == kind

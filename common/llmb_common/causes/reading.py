@@ -76,6 +76,9 @@ _TRACEBACK, _FRAMES = 32 << 10, 200
 _TRACEBACK_BEGINS = "Traceback (most recent call last)"
 _OF_WORKER = "Original Traceback (most recent call last)"
 """What PyTorch prints of the process whose exception it raises again."""
+_DURING = "During handling of the above exception"
+_SIGNALLED = re.compile(r"(?:[\w.]+\.)?(?:SignalException|KeyboardInterrupt|SystemExit)\b")
+"""An exception of a rank that was told to end; what it raises because of that is no cause."""
 _OF_RANK = re.compile(r"last\): \(RANK (\d{1,6})\)$")
 
 Above: TypeAlias = Literal["none", "caught", "logged", "uncaught"]
@@ -482,9 +485,9 @@ def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | 
     """Return (kind, rank) of the traceback that stands above the exception's line ``text`` at the offset ``start``.
 
     ``file`` is the log, open for reading bytes, ``text`` as ``plain_line`` returns it. The kind is ``uncaught``,
-    ``logged`` (a logger printed it), ``caught`` (the program went on) or ``none``: no traceback, or one that its
-    logger says was handled. The rank is one that the traceback names, as those of checkpoints do, else None. Of
-    several ranks that print at once, only lines with this one's prefix count.
+    ``logged`` (a logger printed it), ``caught`` (the program went on, or a signal was ending it) or ``none``: no
+    traceback, or one that its logger says was handled. The rank is one that the traceback names, as those of
+    checkpoints do, else None. Of several ranks that print at once, only lines with this one's prefix count.
 
     Raises:
         OSError: the log cannot be read
@@ -501,6 +504,9 @@ def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | 
                 parse_line(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
             )  # or in a frame, by rich
             if not alone:
+                return "caught", None
+            said = [parse_line(rest).text for rest in own[number + 1 : number + 6] if rest.strip()]
+            if len(said) > 1 and said[0].startswith(_DURING) and _SIGNALLED.match(said[1]):
                 return "caught", None
             of = _OF_RANK.search(line)
             kind = _traceback_kind(own[number + 1]) if number + 1 < len(own) else "uncaught"
