@@ -567,6 +567,11 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "RendezvousConnectionError.",
             "peer-left",
         ),
+        (
+            "srun: error: Task launch for StepId=77.4 failed on node n3: Unable to layout tasks on given cpus",
+            "cpu-bind",
+        ),
+        ("srun: error: Task launch for StepId=77.4 failed on node n3: Unable to satisfy cpu bind request", "cpu-bind"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
