@@ -572,6 +572,9 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "cpu-bind",
         ),
         ("srun: error: Task launch for StepId=77.4 failed on node n3: Unable to satisfy cpu bind request", "cpu-bind"),
+        ("slurmstepd: error: execve(): /usr/bin/bash: Argument list too long", "environment-long"),
+        ("OSError: [Errno 7] Argument list too long: '/usr/bin/python3'", "environment-long"),
+        ("slurmstepd: error: execve(): python3: No such file or directory", "missing-program"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
