@@ -575,6 +575,10 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("slurmstepd: error: execve(): /usr/bin/bash: Argument list too long", "environment-long"),
         ("OSError: [Errno 7] Argument list too long: '/usr/bin/python3'", "environment-long"),
         ("slurmstepd: error: execve(): python3: No such file or directory", "missing-program"),
+        ("/var/spool/slurmd/job00077/slurm_script: line 9: $'\\r': command not found", "line-ends"),
+        ("/usr/bin/env: ‘bash\\r’: No such file or directory", "line-ends"),
+        ("/w/run.sh: /bin/bash^M: bad interpreter: No such file or directory", "line-ends"),
+        ("/usr/bin/env: ‘pwsh’: No such file or directory", "missing-program"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
