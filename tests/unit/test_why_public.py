@@ -579,6 +579,8 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("/usr/bin/env: ‘bash\\r’: No such file or directory", "line-ends"),
         ("/w/run.sh: /bin/bash^M: bad interpreter: No such file or directory", "line-ends"),
         ("/usr/bin/env: ‘pwsh’: No such file or directory", "missing-program"),
+        ("slurmstepd: error: Could not open stdout file /scratch/u/x_7.out: No such file or directory", "file-missing"),
+        ("slurmstepd: error: Could not open stderr file /scratch/u/x_7.out: Disk quota exceeded", "disk-full"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
