@@ -581,6 +581,12 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("/usr/bin/env: ‘pwsh’: No such file or directory", "missing-program"),
         ("slurmstepd: error: Could not open stdout file /scratch/u/x_7.out: No such file or directory", "file-missing"),
         ("slurmstepd: error: Could not open stderr file /scratch/u/x_7.out: Disk quota exceeded", "disk-full"),
+        (
+            "srun: error: Unable to create step for job 5: Required node not available (down, drained or reserved)",
+            "node-down",
+        ),
+        ("srun: error: Unable to create step for job 5: Error configuring interconnect", "interconnect"),
+        ("srun: error: Unable to create step for job 5: Memory required by task is not available", "rejected"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
