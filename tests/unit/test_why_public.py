@@ -587,6 +587,11 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ),
         ("srun: error: Unable to create step for job 5: Error configuring interconnect", "interconnect"),
         ("srun: error: Unable to create step for job 5: Memory required by task is not available", "rejected"),
+        (
+            "nvidia-container-cli: mount error: file creation failed: /e/libcuda.so.1: file exists",
+            "image-driver",
+        ),
+        ("nvidia-container-cli: mount error: open failed: /proc/1/cgroup: permission denied", "gpu-hook"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
