@@ -594,6 +594,12 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("nvidia-container-cli: mount error: open failed: /proc/1/cgroup: permission denied", "gpu-hook"),
         ("slurmstepd: error: pyxis:     Write on output file failed because Disk quota exceeded", "image-space"),
         ("OSError: [Errno 122] Disk quota exceeded: '/home/u/x'", "disk-full"),
+        ("exec /opt/nvidia/nvidia_entrypoint.sh: exec format error", "architecture"),
+        ("OSError: libx.so: wrong ELF class: ELFCLASS32", "architecture"),
+        (
+            "ERROR: ld.so: object 'l.so' from LD_PRELOAD cannot be preloaded (wrong ELF class: ELFCLASS32): ignored.",
+            "architecture",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
