@@ -600,6 +600,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "ERROR: ld.so: object 'l.so' from LD_PRELOAD cannot be preloaded (wrong ELF class: ELFCLASS32): ignored.",
             "architecture",
         ),
+        ("slurmstepd: error: pyxis:     Could not open /lustre/nemo.sqsh, because Permission denied", "permission"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
