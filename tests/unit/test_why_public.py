@@ -601,6 +601,18 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "architecture",
         ),
         ("slurmstepd: error: pyxis:     Could not open /lustre/nemo.sqsh, because Permission denied", "permission"),
+        (
+            "FATAL:   container creation failed: mount /s->/s error: while mounting /s: mount source /s doesn't exist",
+            "mount",
+        ),
+        (
+            "FATAL:   container creation failed: mount: while mounting /v/m: destination /m doesn't exist in",
+            "mount",
+        ),
+        (
+            "FATAL:   container creation failed: while mounting image /proc/self/fd/3: failed to find loop device",
+            "container",
+        ),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
