@@ -613,6 +613,15 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "FATAL:   container creation failed: while mounting image /proc/self/fd/3: failed to find loop device",
             "container",
         ),
+        ("sqlite3.OperationalError: database or disk is full", "disk-full"),
+        ("sqlite3.OperationalError: database is locked", "file-lock"),
+        ('Exception: Lock acquisition failed: "/lustre/hf/hub/blobs/abc.lock"', "file-lock"),
+        (
+            "OSError: Unable to open file (truncated file: eof = 96, sblock->base_addr = 0, stored_eof = 2048)",
+            "checkpoint-damaged",
+        ),
+        ("OSError: [Errno 526] Unknown error 526: '/vast/part_0007.bin'", "file-system"),
+        ("sqlite3.OperationalError: no such table: runs", "exception"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
