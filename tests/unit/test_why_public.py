@@ -622,6 +622,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ),
         ("OSError: [Errno 526] Unknown error 526: '/vast/part_0007.bin'", "file-system"),
         ("sqlite3.OperationalError: no such table: runs", "exception"),
+        ("AssertionError: SRE module mismatch", "mixed-libraries"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
