@@ -623,6 +623,9 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("OSError: [Errno 526] Unknown error 526: '/vast/part_0007.bin'", "file-system"),
         ("sqlite3.OperationalError: no such table: runs", "exception"),
         ("AssertionError: SRE module mismatch", "mixed-libraries"),
+        ("srun: error: timeout waiting for task launch, started 56 of 64 tasks", "launch"),
+        ("srun: error: n1: tasks 0-7: User defined signal 1", "rank-ended"),
+        ("scontrol: fatal: Could not establish a configuration source", "slurm-config"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
