@@ -626,6 +626,8 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("srun: error: timeout waiting for task launch, started 56 of 64 tasks", "launch"),
         ("srun: error: n1: tasks 0-7: User defined signal 1", "rank-ended"),
         ("scontrol: fatal: Could not establish a configuration source", "slurm-config"),
+        ('Lmod has detected the following error:  The following module(s) are unknown: "cuda/12.4"', "site-module"),
+        ("ERROR: Unable to locate a modulefile for 'cuda/12.4'", "site-module"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
