@@ -628,6 +628,9 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("scontrol: fatal: Could not establish a configuration source", "slurm-config"),
         ('Lmod has detected the following error:  The following module(s) are unknown: "cuda/12.4"', "site-module"),
         ("ERROR: Unable to locate a modulefile for 'cuda/12.4'", "site-module"),
+        ("mkdir: cannot create directory '/local/cache': Permission denied", "command-refused"),
+        ("slurmstepd: error: pyxis:     mkdir: cannot create directory '/run/enroot': Permission denied", "container"),
+        ("ls: cannot open directory '/lustre/x': Permission denied", "permission"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
