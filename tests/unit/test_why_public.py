@@ -849,15 +849,25 @@ def test_rank_0_is_a_rank_too(tmp_path: Path) -> None:
     assert (cause.kind, cause.rank) == ("ecc", 0)
 
 
-@pytest.mark.parametrize(("steps", "kind"), [(0, "launch"), (3, "unknown")])
-def test_what_fails_at_the_start_did_not_where_the_other_log_has_steps(tmp_path: Path, steps: int, kind: str) -> None:
-    """The batch script asks Slurm before it starts the ranks; of two files no line is before another."""
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", "launch"),
+        ("/etc/profile.d/site.sh: line 3: $'\\r': command not found", "line-ends"),
+        ("squeue: fatal: Could not establish a configuration source", "slurm-config"),
+        ("ERROR: Unable to locate a modulefile for 'cuda/12.4'", "site-module"),
+        ("mkdir: cannot create directory '/local/cache': Permission denied", "command-refused"),
+    ],
+)
+def test_what_fails_at_the_start_did_not_where_the_other_log_has_steps(tmp_path: Path, line: str, kind: str) -> None:
+    """The batch script does much before it starts the ranks; of two files no line is before another."""
     log, batch = tmp_path / "log.out", tmp_path / "batch.out"
     iteration = " [2026-04-21 15:41:34] iteration {:8d}/      50 | elapsed time per iteration (ms): 1735.8 |\n"
-    log.write_text("".join(map(iteration.format, range(1, steps + 1))))
-    asked = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
-    batch.write_text(f"{asked}srun: error: g-5: task 40: Exited with exit code 1\n")
-    assert diagnose_logs([log, batch]).kind == kind
+    batch.write_text(f"{line}\nsrun: error: g-5: task 40: Exited with exit code 1\n")
+    log.write_text("")
+    before = diagnose_logs([log, batch]).kind
+    log.write_text("".join(map(iteration.format, range(1, 4))))
+    assert (before, diagnose_logs([log, batch]).kind) == (kind, "unknown")
 
 
 @pytest.mark.parametrize(
