@@ -631,6 +631,10 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("mkdir: cannot create directory '/local/cache': Permission denied", "command-refused"),
         ("slurmstepd: error: pyxis:     mkdir: cannot create directory '/run/enroot': Permission denied", "container"),
         ("ls: cannot open directory '/lustre/x': Permission denied", "permission"),
+        ("slurmstepd: error: execve(): /home/u/run.sh: Exec format error", "no-interpreter"),
+        ("OSError: [Errno 8] Exec format error: '/w/run.sh'", "no-interpreter"),
+        ("slurmstepd: error: execve(): /opt/venv/bin/python3: Exec format error", "architecture"),
+        ("enroot-switchroot: failed to execute: /etc/rc.sh2: Exec format error", "architecture"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
