@@ -635,6 +635,12 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
         ("OSError: [Errno 8] Exec format error: '/w/run.sh'", "no-interpreter"),
         ("slurmstepd: error: execve(): /opt/venv/bin/python3: Exec format error", "architecture"),
         ("enroot-switchroot: failed to execute: /etc/rc.sh2: Exec format error", "architecture"),
+        ("srun: error: Unable to create step for job 5: Invalid Trackable RESource (TRES) specification", "gres"),
+        (
+            "FATAL:   could not open image /i/n.sif: failed to retrieve path: lstat /i/n.sif: no such file",
+            "image-missing",
+        ),
+        ("/bin/bash: line 1: /opt/venv/bin/torchrun: cannot execute: required file not found", "missing-program"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
