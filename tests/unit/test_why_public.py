@@ -849,6 +849,8 @@ def test_the_node_that_ran_low_on_memory_is_the_one_that_ray_names(tmp_path: Pat
     cause = diagnose_logs([log]).cause
     assert cause is not None
     assert (cause.kind, cause.rank, cause.node) == ("host-memory", None, "172.24.0.226")
+
+
 def test_rank_0_is_a_rank_too(tmp_path: Path) -> None:
     """A node's fault goes to the line that names a place, and 0 is one."""
     ecc = "{}: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
