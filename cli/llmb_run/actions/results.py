@@ -101,7 +101,7 @@ def results(
         return _ranking_result(output, found if measured else over_common_steps(found, workspace), workspace)
     status = 1 if any(item.failed for item in found) else 0
     if group or scaling or history:
-        return _in_output_form(output, *_view_functions(found, workspace, group=group, scaling=scaling), status)
+        return _in_output_form(output, *_view_functions(found, group=group, scaling=scaling), status)
     if iterations:  # every step, which is no table for a terminal
         return _every_step(output, found, status)
     if output == "csv":
@@ -214,13 +214,13 @@ def _in_output_form(
 
 
 def _view_functions(
-    found: list[MeasuredRun], workspace: Workspace, *, group: bool, scaling: bool
+    found: list[MeasuredRun], *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
     """Return three functions without arguments that give a view of the runs: as data, as a table, and as CSV.
 
     The view is their groups with ``group``, how they scale with ``scaling``, else their history. The data is a dict
     with the view's rows under its name, ``groups``, ``scaling`` or ``history``; ``group`` goes before ``scaling``. That
-    for the table also prints notices, of groups. ``found`` are the measured runs; ``workspace`` is the command's.
+    for the table also prints notices, of groups. ``found`` are the measured runs.
 
     Raises:
         RecordError: a record that is needed is gone or cannot be read
@@ -234,7 +234,7 @@ def _view_functions(
     if group:
         view = groups.group_view(together)
     elif scaling:
-        view = series.scaling_view(series.scaling_lines(found, workspace))
+        view = series.scaling_view(series.scaling_lines(found))
     else:
         view = series.history_view(series.history_lines(found))
 

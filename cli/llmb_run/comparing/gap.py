@@ -26,7 +26,7 @@ from llmb_common.recipes.columns import fields_of
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.comparison import EVIDENCE, Change, compare_times, facts, facts_of_plan, unequal_work
 from llmb_common.results.level import level
-from llmb_common.results.odd_runs import SlowNode, culprit
+from llmb_common.results.odd_runs import SlowNode
 from llmb_common.results.references import (
     Reference,
     Worth,
@@ -38,7 +38,7 @@ from llmb_common.results.references import (
 from llmb_common.runs.index.runs import RunFilter
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.ab import spec_of_run
-from llmb_run.results.lines import exclude_command, one_of_text
+from llmb_run.results.lines import exclude_command, one_of_text, slow_node_of
 from llmb_run.selecting import load_rows, select_rows
 from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, option_text, setting_text
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_each, plan_job
@@ -119,8 +119,7 @@ def _slow_node(own: MeasuredRun, others: Sequence[MeasuredRun]) -> SlowNode | No
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
     repeats = [run for run in (own, *others) if run.configuration + run.image == own.configuration + own.image]
-    repeats.sort(key=lambda run: run.created)
-    found = culprit([run.good for run in repeats if run.good])
+    found = slow_node_of(repeats)
     had = own.good.nodes.split(",") if own.good else []
     return found if found is not None and set(found.nodes) <= set(had) else None
 

@@ -257,7 +257,7 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
     sweeps = _shown_sweeps(boards, choice)
     references = reference_lines(found)
     _release_memory(found)
-    lines = scaling_lines(found, workspace)
+    lines = scaling_lines(found)
     scales = [[columns.as_dict(SCALING, row) for row in scales_of(line)] for line in lines[:_MOST_LINES]]
     every = _histories(seen)
     drawn = shown_histories(every)

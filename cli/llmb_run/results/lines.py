@@ -59,8 +59,7 @@ class Line:
 
         They are several (``SlowNode.nodes``) where they were always in the same runs. None where none is known to.
         """
-        dated = sorted(self.runs, key=lambda run: run.created)
-        return culprit([run.good for run in dated if run.good])
+        return slow_node_of(self.runs)
 
     def why_slow(self, node: str) -> str:
         """Return why the line's runs with ``node``, its name as runs have it, are slow: ``GPU 3 is too hot``.
@@ -260,6 +259,28 @@ def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
     ``--reason`` and ``reason``, not quoted for a shell. ``reason`` is what the list of excluded nodes will show.
     """
     return ("exclude", "add", ",".join(nodes), "--days", str(_DAYS), "--reason", reason)
+
+
+def slow_node_of(repeats: Iterable[MeasuredRun]) -> SlowNode | None:
+    """Return the node that slows down some of ``repeats``, runs of one configuration in any order, as ``culprit`` does.
+
+    None where none is known to; runs without a step time that counts are left out.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+    """
+    dated = sorted(repeats, key=lambda run: run.created)
+    return culprit([run.good for run in dated if run.good])
+
+
+def size_of_change(ratio: float, low: float, high: float) -> str:
+    """Return by how much step times changed, without direction: ``4.1 ± 0.6 %``.
+
+    ``ratio`` is the new step time over the old one, with ``low`` and ``high`` as bounds.
+    """
+    half_interval = (high - low) / 2
+    return f"{100 * abs(ratio - 1):.1f} ± {percent(half_interval)}"
 
 
 def relative_speed(share: float) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from llmb_common.base.printable import counted, first_few, percent, printable
+from llmb_common.base.printable import counted, first_few, printable
 from llmb_common.measured.run import WITHOUT_RESULT, MeasuredRun, Outcome, explain, reference_lines
 from llmb_run.columns import seconds_of
 from llmb_run.results.groups import Group
-from llmb_run.results.lines import Line, names_a_node, one_of_text
+from llmb_run.results.lines import Line, names_a_node, one_of_text, size_of_change
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,11 @@ def _notes_on_later_runs(line: Line, group: Group) -> Iterable[Note]:
     """
     if group.later is None:
         return
-    ratio, low, high = group.later.change.ratio, group.later.change.low, group.later.change.high
-    size = f"{100 * abs(ratio - 1):.1f} ± {percent((high - low) / 2)} {'slower' if ratio > 1 else 'faster'}"
+    change = group.later.change
+    is_slower = change.ratio > 1
+    size = f"{size_of_change(change.ratio, change.low, change.high)} {'slower' if is_slower else 'faster'}"
     newest = f"its {group.later.runs} newest runs, which wait for the next look, are {size} than those judged"
-    yield Note(_SLOWER if ratio > 1 else _REMARK, f"{line.name}: {newest}: llmb-run results --history shows since when")
+    yield Note(_SLOWER if is_slower else _REMARK, f"{line.name}: {newest}: llmb-run results --history shows since when")
 
 
 def group_remarks(items: Sequence[Group]) -> list[str]:

@@ -12,25 +12,24 @@ import msgspec
 from llmb_common.base.printable import counted, first_few, percent, printable
 from llmb_common.measured.run import MeasuredRun, recorded
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.workspace import Workspace
 from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, Changed, DatedRun, History, Shift, histories, observed
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, attribute_at, minus_one
 from llmb_run.results.groups import record_of
+from llmb_run.results.lines import size_of_change
 
 _LONGEST_VALUE = 40
 
 
-def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
+def scaling_lines(found: Iterable[MeasuredRun]) -> list[ScalingLine]:
     """Return how step times change with the number of GPUs: lines for each kind of job among the successful runs.
 
     Jobs of one kind differ in scale, layout and batch size alone; of one kind there may be weak lines (the same
     batch for each GPU) and then strong ones (the same whole batch). Kinds are in the order of their first runs.
     Empty where no kind of job ran at two numbers of GPUs. Left out are logs that LLMB did not write, runs without a
-    step time that counts, and those whose recipe is gone. ``workspace`` knows the recipes. Of repeats, the record of
-    the first is read.
+    step time that counts, and those whose recipe is gone. Of repeats, the record of the first is read.
 
     Raises:
         ConfigError: ``cluster_config.yaml`` is wrong, or not trusted
@@ -40,12 +39,14 @@ def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[Sc
     plans: dict[str, JobPlan] = {}
     scaled = []
     for run in found:
-        if run.good is None or run.judge.recipe(run) is None:
+        if run.good is None:
+            continue
+        recipe = run.judge.recipe(run)
+        if recipe is None:
             continue
         if run.configuration not in plans:
             plans[run.configuration] = record_of(run).plan
         plan = plans[run.configuration]
-        recipe = workspace.workload(plan.workload).recipe
         scatter = run.past.scatter(run.configuration)
         scaled.append(ScaledRun(plan, recipe, run.software, run.good.seconds, run.good, scatter))
     return scaling(scaled)
@@ -75,9 +76,7 @@ def shift_text(shift: Shift) -> str:
     how many more, else ``nothing on record changed``. Dates are in UTC.
     """
     way = "slower" if shift.ratio > 1 else "faster"
-    change = 100 * abs(shift.ratio - 1)
-    half_interval = (shift.high - shift.low) / 2
-    size = f"{change:.1f} ± {percent(half_interval)}"
+    size = size_of_change(shift.ratio, shift.low, shift.high)
     dates = [_utc_date(when) for when in (shift.since, shift.earliest, shift.latest)]
     since, first, last = (f"{date.day} {date:%B %Y}" for date in dates)
     between = f" (between {first} and {last})" if first != last else ""
