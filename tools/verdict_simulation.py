@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import msgspec
+
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.scatter import STATED, PastRun, PastRuns, Scatter
@@ -156,7 +158,7 @@ def simulate(
         seconds = max(seconds, 0.01) * (noise.times if stalls and stalling else 1)
         steps.append(seconds * (_START if index < cold else 1))
     window = slice(_WARM_UP, _WINDOW.stop) if whole_run else _WINDOW
-    return replace(estimate(steps[window], steps[_WARM_UP:]), day=day)
+    return msgspec.structs.replace(estimate(steps[window], steps[_WARM_UP:]), day=day)
 
 
 def _deviate(noise: Noise, source: random.Random) -> float:
@@ -183,7 +185,7 @@ def repeats(noise: Noise, source: random.Random, count: int, days: int = 0) -> l
             slow = source.random() < noise.slow
         before = day
         run = simulate(noise, source, levels[day], f"{day}", slow=slow, stalling=stalling[day])
-        runs.append(replace(run, nodes=nodes))
+        runs.append(msgspec.structs.replace(run, nodes=nodes))
     return runs
 
 
@@ -368,7 +370,7 @@ def comparisons_table(trials: int, seed: int) -> Iterator[str]:
 
 
 def _longer(run: StepTime, factor: float) -> StepTime:
-    return replace(run, seconds=run.seconds * factor, error=run.error * factor)
+    return msgspec.structs.replace(run, seconds=run.seconds * factor, error=run.error * factor)
 
 
 PARTS: dict[str, Table] = {

@@ -86,7 +86,7 @@ def test_a_baseline_is_the_mean_of_its_runs_with_its_error() -> None:
 
 
 def test_a_baseline_keeps_what_its_runs_lost_to_stalls(tmp_path: Path) -> None:
-    stalling = replace(took(5.0), stalls=(1.0,) * 40, day="2026-11-01", nodes="a,b")
+    stalling = msgspec.structs.replace(took(5.0), stalls=(1.0,) * 40, day="2026-11-01", nodes="a,b")
     (found,) = set_baselines(tmp_path, [(make_run(tmp_path), stalling)])
     assert found.seconds == pytest.approx(5.5)
     (time,) = found.times

@@ -101,11 +101,15 @@ def test_fewer_runs_may_lie_apart_by_chance(few: int, many: int) -> None:
 
 
 def test_runs_of_two_evenings_are_one_of_each() -> None:
-    sides = [[replace(took(value), day=day) for value in side] for side, day in ((NINE, "1"), (TEN, "2"))]
+    sides = [
+        [msgspec.structs.replace(took(value), day=day) for value in side] for side, day in ((NINE, "1"), (TEN, "2"))
+    ]
     assert not compare_times(*sides).is_real, "a day may do as much to all of them"
-    together = [[replace(run, day="1") for run in side] for side in sides]
+    together = [[msgspec.structs.replace(run, day="1") for run in side] for side in sides]
     assert compare_times(*together).is_real, "it does the same to both"
-    near = [[replace(took(10.0 + step / 100 + more), day="1") for step in range(5)] for more in (0.0, 0.1)]
+    near = [
+        [msgspec.structs.replace(took(10.0 + step / 100 + more), day="1") for step in range(5)] for more in (0.0, 0.1)
+    ]
     assert compare_times(*near).is_real, "1 % apart, and each run counts for itself"
 
 
@@ -187,8 +191,8 @@ def test_more_than_forty_days_of_a_side_are_not_ranked() -> None:
 
 
 def test_what_a_day_does_it_does_to_both_sides_of_a_comparison() -> None:
-    apart = [replace(took(seconds), day=day) for seconds, day in ((10.0, "1"), (10.2, "2"))]
-    together = [replace(item, day="1") for item in apart]
+    apart = [msgspec.structs.replace(took(seconds), day=day) for seconds, day in ((10.0, "1"), (10.2, "2"))]
+    together = [msgspec.structs.replace(item, day="1") for item in apart]
     ratios = [compare_times(side[:1], side[1:]) for side in (apart, together)]
     assert ratios[1].high < ratios[0].high
     unknown = compare_times([took(10.0)], [took(10.2)])
@@ -205,7 +209,7 @@ def test_what_one_side_saw_of_stalls_the_other_may_have_missed() -> None:
 
 
 def test_stalls_count_in_a_comparison() -> None:
-    stalling = replace(took(10.0), stalls=(1.0,) * 40)
+    stalling = msgspec.structs.replace(took(10.0), stalls=(1.0,) * 40)
     assert compare_times([took(10.0)], [stalling]).ratio == pytest.approx(1.1)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmb_common.base.statistics import f_tail, t_quantile
@@ -194,7 +195,7 @@ def test_nothing_to_compare_is_refused(texts: Texts) -> None:
 
 def on_days(runs: Sequence[StepTime], days: int) -> list[StepTime]:
     """The same, in turns on so many days."""
-    return [replace(run, day=str(number % days)) for number, run in enumerate(runs)]
+    return [msgspec.structs.replace(run, day=str(number % days)) for number, run in enumerate(runs)]
 
 
 @pytest.mark.parametrize(("count", "answer"), [(1, "open"), (3, "fail"), (5, "fail")])
@@ -262,14 +263,14 @@ def test_stalls_of_a_single_day_fail_nothing(count: int) -> None:
 
 
 def test_stalls_of_the_evening_that_is_judged_count():
-    stalling = [replace(estimate([10.0] * 10, ([10.0] * 9 + [30.0]) * 4), day="1")] * 5
+    stalling = [msgspec.structs.replace(estimate([10.0] * 10, ([10.0] * 9 + [30.0]) * 4), day="1")] * 5
     assert decide(stalling, 10.0).answer == "open", "other days may have none"
     assert decide(stalling, 10.0, scatter=STATED.of_one_day).answer == "fail"
 
 
 def test_one_burst_of_slow_steps_fails_no_run():
     """Eight steps in a row of three times the time: the mean is 40 % off, and has one cause."""
-    once = replace(estimate([10.0] * 10, [10.0] * 22 + [30.0] * 8 + [10.0] * 10), day="1")
+    once = msgspec.structs.replace(estimate([10.0] * 10, [10.0] * 22 + [30.0] * 8 + [10.0] * 10), day="1")
     assert decide([once], 10.0).answer == "open"
     assert decide([once, *[took(10.0)] * 4], 10.0).answer == "open"
     often = estimate([10.0] * 10, ([10.0, 30.0] * 8 + [10.0] * 24))
@@ -283,7 +284,7 @@ def test_how_often_steps_are_fast_is_as_uncertain_as_how_often_they_are_slow():
 
     def one(day: int) -> StepTime:
         steps = [0.8 if source.random() < 0.125 else source.gauss(1, 0.001) for _ in range(40)]
-        return replace(estimate(steps[24:34], steps), day=str(day))
+        return msgspec.structs.replace(estimate(steps[24:34], steps), day=str(day))
 
     fails = sum(
         decide([one(day) for day in range(5)], 0.975 / 1.05, scatter=QUIET).answer == "fail" for _ in range(300)
@@ -426,7 +427,7 @@ def test_the_runs_that_would_decide_do_where_they_are_like_these(count: int) -> 
     assert (found.answer, found.other_days) == ("open", True)
     assert found.more_runs is not None
     assert runs_at_last_look(count + found.more_runs) == count + found.more_runs
-    further = [replace(evening[at % len(noise) % count], day=f"{at}") for at in range(found.more_runs)]
+    further = [msgspec.structs.replace(evening[at % len(noise) % count], day=f"{at}") for at in range(found.more_runs)]
     assert decide([*evening, *further], 10.0).answer == "pass"
 
 

@@ -7,7 +7,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -170,7 +169,9 @@ def test_what_may_decide_is_what_some_further_runs_decide(seconds: float, furthe
     answers = set()
     for like in times:
         for count in (2, 7, 12):
-            further = [replace(like, day=str(2 + number) if further_days else "1") for number in range(count)]
+            further = [
+                msgspec.structs.replace(like, day=str(2 + number) if further_days else "1") for number in range(count)
+            ]
             answers.add(judge([*times, *further]).answer)
     assert may_decide(judge, times, 12, further_days=further_days) == (answers != {"open"})
 
@@ -178,7 +179,7 @@ def test_what_may_decide_is_what_some_further_runs_decide(seconds: float, furthe
 def test_what_would_decide_are_the_fewest_runs_like_the_middle_one_and_of_the_same_day_if_they_may_be() -> None:
     seconds = [14.0, 9.0, 10.0, 13.0, 12.0]
     # Windows that were not typical: it is the mean that orders them.
-    times = [replace(item.time, seconds=30 - item.time.mean) for item in on("1", *seconds)]
+    times = [msgspec.structs.replace(item.time, seconds=30 - item.time.mean) for item in on("1", *seconds)]
     asked: list[tuple[int, int]] = []
 
     def once(runs: int, days: int) -> Callable[[Sequence[StepTime]], Decision]:
@@ -365,5 +366,5 @@ def test_a_run_of_twice_the_time_is_as_uncertain_as_a_share_of_it() -> None:
     assert _scaled_time(once, 0.0) == once
     twice = _scaled_time(once, math.log(2))
     assert (twice.seconds, twice.error, twice.mean) == (pytest.approx(20.0), pytest.approx(0.5), pytest.approx(22.0))
-    assert replace(twice, seconds=10.0, error=0.25, mean=11.0) == once
+    assert msgspec.structs.replace(twice, seconds=10.0, error=0.25, mean=11.0) == once
     assert twice.relative_error == pytest.approx(once.relative_error)

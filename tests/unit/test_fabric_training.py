@@ -7,9 +7,9 @@ import random
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import NormalDist
 
+import msgspec
 import pytest
 
 from llmb_common.health.ask import Health
@@ -139,7 +139,7 @@ def test_repeats_are_told_as_shares_of_the_mean_of_their_configuration_and_singl
     assert [item.time.seconds for item in found] == pytest.approx([0.8, 1.2])
     assert [item.time.error for item in found] == pytest.approx([0.01, 0.01])
     assert {item.time.stalls for item in found} == {()}
-    assert without_stalls(took(8.0)) == replace(took(8.0), stalls=(), steps=10**9)
+    assert without_stalls(took(8.0)) == msgspec.structs.replace(took(8.0), stalls=(), steps=10**9)
     assert node_runs([]) == []
     assert node_runs([("a", ["n1"], took(0.0)), ("a", ["n2"], took(0.0))]) == [], "of no time nothing is a share"
 

@@ -189,7 +189,7 @@ def test_runs_in_a_folder_that_cannot_be_listed_stay_as_they_are_and_the_folder_
         else:
             assert said == "", "another user's run may be private"
     failing.clear()
-    assert kept_figures(runs.install, [folder]) != {}
+    assert kept_figures(runs.install, [folder], LogFigures) != []
     for error in (errno.ENOENT, errno.ENOTDIR):
         failing[record.paths.experiments] = error
         assert runs.find() == []
@@ -565,10 +565,10 @@ def test_figures_go_with_their_run(runs: Runs) -> None:
     folder = str(record.paths.folder)
     assert keep_figures(runs.install, [LogFigures(folder, "stamp", "configuration", b"0", b"1")])
     assert index_records(record), "and stay when its state is noted"
-    assert kept_figures(runs.install, [folder])[folder].figures == b"0"
+    assert [kept.figures for kept in kept_figures(runs.install, [folder], LogFigures)] == [b"0"]
     shutil.rmtree(record.paths.folder)
     assert runs.find() == []
-    assert kept_figures(runs.install, [folder]) == {}
+    assert kept_figures(runs.install, [folder], LogFigures) == []
 
 
 # Names of runs

@@ -507,7 +507,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Report:
     dated(make_run(install, state="FAILED", log=steady_log(5700, 10)), START)
     workspace = Workspace(install)
     found = selected_runs(workspace, (), {})
-    repeats = [replace(run) for _ in range(MANY // 2) for run in found if run.good]
+    repeats = [msgspec.structs.replace(run) for _ in range(MANY // 2) for run in found if run.good]
     return build([*repeats, *(run for run in found if not run.good)], workspace)
 
 
@@ -537,7 +537,9 @@ def test_a_report_on_many_configurations_shows_the_worst(tmp_path: Path) -> None
     workspace = Workspace(tmp_path)
     found = selected_runs(workspace, (), {})
     others = found * 60
-    report = build([replace(run, configuration=f"{number} nemo") for number, run in enumerate(others)], workspace)
+    report = build(
+        [msgspec.structs.replace(run, configuration=f"{number} nemo") for number, run in enumerate(others)], workspace
+    )
     assert len(report.groups) == MOST_GROUPS
     differences = [item["difference"] for item in report.groups]
     assert differences == sorted(differences, reverse=True)

@@ -130,12 +130,6 @@ def rotated(record: RunRecord) -> None:
     new.replace(record.paths.log)
 
 
-def planned_longer(record: RunRecord) -> None:
-    job = json.loads(record.paths.job.read_text())
-    job["steps"]["train"] = 90
-    record.paths.job.write_text(json.dumps(job))
-
-
 def restarted(record: RunRecord) -> None:
     record.paths.events.write_text(json.dumps({"event": "start", "restart": 1, "job_id": "101"}) + "\n")
 
@@ -144,7 +138,7 @@ def failed(record: RunRecord) -> None:
     update_record(record.paths.folder, lambda found: found.with_state("FAILED", "exit code 1"))
 
 
-@pytest.mark.parametrize("change", [grown, overwritten, rotated, planned_longer, restarted, failed])
+@pytest.mark.parametrize("change", [grown, overwritten, rotated, restarted, failed])
 def test_what_changed_is_read_anew(cli: Cli, change: Callable[[RunRecord], None]) -> None:
     record = make_run(cli.install, log=LOG)
     before = results(cli)

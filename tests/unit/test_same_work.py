@@ -472,8 +472,8 @@ def test_runs_of_one_batch_are_on_a_strong_line_and_of_one_batch_per_gpu_on_a_we
 
 def test_a_run_without_a_step_time_has_one_without_an_error(scales: tuple[JobPlan, JobPlan]) -> None:
     assert ScaledRun(scales[0], LLAMA, "x", 12.0).steady == StepTime(12.0, 0.0, 0)
-    stalled = replace(STEADY, stalls=(3.0,), steps=40)
-    assert ScaledRun(scales[0], LLAMA, "x", 12.0, stalled).steady == replace(STEADY, steps=40)
+    stalled = msgspec.structs.replace(STEADY, stalls=(3.0,), steps=40)
+    assert ScaledRun(scales[0], LLAMA, "x", 12.0, stalled).steady == msgspec.structs.replace(STEADY, steps=40)
 
 
 def test_a_published_result_of_which_the_recipe_has_no_row_is_on_no_line(scales: tuple[JobPlan, JobPlan]) -> None:

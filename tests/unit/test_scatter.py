@@ -7,7 +7,6 @@ import math
 import random
 import re
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -295,7 +294,7 @@ def test_runs_that_the_record_does_not_know_so_wild_say_so(texts: Texts) -> None
 def test_what_runs_are_said_to_differ_by_is_what_does_not_fit_the_record(texts: Texts) -> None:
     """Their stalls, where steady steps agree; or repeats of a day, where all runs together scatter no more."""
     quiet = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)
-    stalling = [replace(judged(10.0), stalls=stalls) for stalls in ((), (), (20.0,))]
+    stalling = [msgspec.structs.replace(judged(10.0), stalls=stalls) for stalls in ((), (), (20.0,))]
     (text,) = remarks(stalling, quiet)
     texts(text)
     days = Scatter(0.02, 15.0, 0.001, 60.0, learned=True)
@@ -394,8 +393,8 @@ def test_slow_runs_that_also_share_a_day_are_said_to_do_so() -> None:
     slow = [judged(11.0, f"bad,m{at}", "2") for at in range(3)]
     assert "bad, and no other run did (nor on the same days" in odd_runs_clause([*calm, *slow])
     for other in (
-        [replace(run, day=f"{at}") for at, run in enumerate(slow, 2)],
-        [replace(run, day="1") for run in slow],
+        [msgspec.structs.replace(run, day=f"{at}") for at, run in enumerate(slow, 2)],
+        [msgspec.structs.replace(run, day="1") for run in slow],
     ):
         assert odd_runs_clause([*calm, *other]).endswith("no other run did")
 
@@ -433,7 +432,9 @@ def test_the_culprit_is_the_node_of_all_slow_runs_also_where_these_are_most() ->
 def test_what_a_slow_node_costs_is_told_without_the_stalls_of_other_runs() -> None:
     fast = [judged(10.0 + at / 1000, f"n{at}") for at in range(8)]
     slow = [judged(11.0, f"bad,m{at}") for at in range(4)]
-    found = culprit([replace(run, mean=run.seconds * (1.3 if run is fast[0] else 1.0)) for run in [*fast, *slow]])
+    found = culprit(
+        [msgspec.structs.replace(run, mean=run.seconds * (1.3 if run is fast[0] else 1.0)) for run in [*fast, *slow]]
+    )
     assert found is not None
     assert found.others_seconds == pytest.approx(10.0, abs=0.01)
     assert found.share == pytest.approx(0.1, abs=0.001)
@@ -600,7 +601,9 @@ def test_of_two_kinds_of_runs_and_of_a_slow_node_either_is_remarked_and_the_kind
     kinds = [judged(seconds, day=f"{at}") for at, seconds in enumerate((10.0, 10.001, 11.0, 10.002))]
     assert remarks(kinds)[-1] == odd_runs_clause(kinds) != ""
     assert slow_node_clause(kinds) == ""
-    mixed = [replace(item, day=f"{at}") for at, item in enumerate(allocated(random.Random(3), 40, 0.10))]
+    mixed = [
+        msgspec.structs.replace(item, day=f"{at}") for at, item in enumerate(allocated(random.Random(3), 40, 0.10))
+    ]
     assert odd_runs_clause(mixed) == ""
     assert remarks(mixed)[-1] == slow_node_clause(mixed) != ""
     both = [judged(11.0 + at / 1e4, "bad", f"{at}") for at in range(10)] + [

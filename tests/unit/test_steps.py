@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from llmb_common.results.steps import (
@@ -68,7 +69,9 @@ def test_stalls_that_come_by_chance_are_as_uncertain_as_the_sum_of_their_squares
     """Of a number by Poisson's law. Of the mean's logarithm, so as a share of the mean, which they make longer."""
     measured = StepTime(10.0, 0.0, count=10, steps=40, stalls=(3.0, 4.0))
     assert measured.stall_error == pytest.approx(5 / 40 / (1 + 7 / 40))
-    assert replace(measured, steps=0).stall_error == pytest.approx(5 / 10 / (1 + 7 / 10)), "of the window alone"
+    assert msgspec.structs.replace(measured, steps=0).stall_error == pytest.approx(5 / 10 / (1 + 7 / 10)), (
+        "of the window alone"
+    )
 
 
 def test_stalled_steps_in_a_row_are_one_stall():
@@ -401,9 +404,9 @@ def test_what_a_step_time_does_not_tell_is_not_known() -> None:
     assert (plain.day, plain.nodes) == ("", "")
     assert (plain.stall_share, plain.stall_error, plain.relative_error) == (0, 0, 0.05)
     assert plain.mean_log == plain.log == math.log(5.0)
-    alone = replace(plain, stalls=(0.5,))
+    alone = msgspec.structs.replace(plain, stalls=(0.5,))
     assert (alone.stall_share, alone.stall_error) == (0.5, pytest.approx(1 / 3)), "of the only step there is"
-    assert replace(plain, stalls=(-50.0,), steps=20).stall_share == -0.9
+    assert msgspec.structs.replace(plain, stalls=(-50.0,), steps=20).stall_share == -0.9
 
 
 def test_neighbors_that_tell_nothing_of_each_other_are_not_correlated() -> None:

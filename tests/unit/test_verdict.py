@@ -172,13 +172,13 @@ def test_steps_that_were_read_before_are_not_read_again(plan: JobPlan) -> None:
 
 
 def test_stalls_are_said_with_what_they_cost(plan: JobPlan, texts: Texts) -> None:
-    stalling = replace(took(5.0), stalls=(9.0,) * 20, steps=100)
+    stalling = msgspec.structs.replace(took(5.0), stalls=(9.0,) * 20, steps=100)
     verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], MeasuredSteps(stalling, ("odd",)))
     assert verdict.kind == "open", "another day may have none"
     texts(verdict.text)
     three = judge_runs(plan, [stalling] * 3, own(5.0))
     texts(three.text)
-    slow = judge_runs(plan, [replace(stalling, seconds=6.0)], own(5.0))
+    slow = judge_runs(plan, [msgspec.structs.replace(stalling, seconds=6.0)], own(5.0))
     texts(slow.text)
 
 

@@ -138,8 +138,8 @@ def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> 
     if best.record is None or best.good is None or own.good is None:
         return None
     # What stalls take is the day's, and is told elsewhere.
-    own_steady = replace(own.good, stalls=(), steps=0, mean=0.0)
-    best_steady = replace(best.good, stalls=(), steps=0, mean=0.0)
+    own_steady = msgspec.structs.replace(own.good, stalls=(), steps=0, mean=0.0)
+    best_steady = msgspec.structs.replace(best.good, stalls=(), steps=0, mean=0.0)
     change = compare_times([own_steady], [best_steady], own.past.scatter(own.configuration))
     run_id = best.record.paths.run_id
     spec = (

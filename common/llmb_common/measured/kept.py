@@ -1,9 +1,9 @@
 """Logs are read once: figures and diagnoses are kept in the installation's index, with a stamp of what decides them.
 
 Kept is what the log says over a window, never a verdict: references and baselines may change without the log. The stamp
-names the log, ``job.json``, ``run.json`` and ``events.jsonl`` by inode, size and times, the run's state, and the code
-that reads. Runs that have not ended are read every time; so is a file that changed a moment ago, which could change
-again without a trace.
+names the log, ``run.json`` and ``events.jsonl`` by inode, size and times, the run's state, and the code that reads; not
+``job.json``, which is written before the job starts and says nothing new after it. Runs that have not ended are read
+every time; so is a file that changed a moment ago, which could change again without a trace.
 """
 
 from __future__ import annotations
@@ -138,16 +138,60 @@ def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
     return found.of(files) if found else None
 
 
+def unchanged_logs(install: Path | None, rows: Iterable[RunRow]) -> dict[str, KeptLog]:
+    """Return what the index of ``install`` keeps of the logs of runs that have not changed since, by run folder.
+
+    ``rows`` are the runs' in the index. Left out are a live run, one that has changed, and one of which nothing is
+    kept, or by another version of the code. No log or record is read. Empty without an installation (None).
+    """
+    ended = [row for row in rows if not is_live(row.state)]
+    if install is None or not ended:
+        return {}
+    code = _code_hash()
+
+    def stamp(row: RunRow) -> str:
+        """Return the stamp of the run of ``row`` as its files are now, with the code of the enclosing function."""
+        own = f"{row.path}/{row.experiment_name}/log-{row.experiment_name}.out"
+        return stamp_of(row.path, own, code, row.state, row.detail)
+
+    # Before the index is read: while it is, whoever has a change to commit waits.
+    stamps = {row.path: (row.path, now) for row, now in zip(ended, overlapped(stamp, ended), strict=True)}
+    share = dict[str, str]().setdefault
+
+    def if_current(
+        folder: str, kept_stamp: str, configuration: str, summary: bytes, timing: bytes
+    ) -> tuple[str, KeptLog] | None:
+        """Return (run folder, what is kept of its log) where the log's stamp is that of the files as they are now.
+
+        The arguments are what the index has. None for another stamp, and for an empty one.
+        """
+        path, now = stamps.get(folder, (folder, ""))
+        if not now or kept_stamp != now:
+            return None
+        log = _kept_log(summary, share(configuration, configuration), timing)
+        return (path, log) if log else None  # the row's own text, not an equal one
+
+    # One at a time: what is kept of thousands of runs does not lie in memory beside what is made of it.
+    return dict(filter(None, kept_figures(install, stamps, if_current)))
+
+
+def _kept_log(summary: bytes, configuration: str, timing: bytes) -> KeptLog | None:
+    """Return what the index keeps of a log, unpacked as far as all need it; the arguments are as it keeps them.
+
+    None where another version of the code has kept it in another form.
+    """
+    decoded = _decode_struct(summary, LogSummary)
+    return KeptLog(decoded, configuration, timing) if decoded else None
+
+
 class KeptFigures:
     """What the logs of the runs in ``folders`` say, from the index of the installation, or from the logs themselves.
 
     Made from ``install``, the installation, and ``folders``, those of all runs that will be asked for (None is
-    ignored); it then reads their entries of the index. ``take_unchanged`` returns those from the index alone, each a
-    ``KeptLog``: of runs that have ended, have not changed since, and were not given out before. ``read`` returns
-    one in any case (of a bad log its status says what is wrong), and reads the log where it must: ``wanted`` are the
-    iterations to measure (None: as documented), ``alone`` whether no other log lies in the run's folder. ``close``,
-    which the caller must call at the end, keeps in the index what was read. Nothing is raised. With ``install`` None
-    nothing is kept.
+    ignored); it then reads their entries of the index. ``read`` returns a ``KeptLog`` in any case (of a bad log its
+    status says what is wrong), and reads the log where it must: ``wanted`` are the iterations to measure (None: as
+    documented), ``alone`` whether no other log lies in the run's folder. ``close``, which the caller must call at the
+    end, keeps in the index what was read. Nothing is raised. With ``install`` None nothing is kept.
     """
 
     def __init__(self, install: Path | None, folders: Iterable[Path | str | None]) -> None:
@@ -155,41 +199,10 @@ class KeptFigures:
         names = {str(folder) for folder in folders if folder is not None}
         self.many = len(names) > _AT_ONCE
         """Whether there are too many runs to hold what may be read again."""
-        self._known = kept_figures(install, names) if install is not None and names else {}
+        self._known: dict[str, LogFigures] = {}
+        if install is not None and names:
+            self._known = {kept.folder: kept for kept in kept_figures(install, names, LogFigures)}
         self._new: list[LogFigures] = []
-
-    def take_unchanged(self, rows: Iterable[RunRow]) -> dict[str, KeptLog]:
-        """Return what the index keeps of the logs of those ended runs of which nothing has changed since, by folder.
-
-        ``rows`` are the runs' in the index. Left out are a live run, one that has changed, one that the index does not
-        have or that another version of the code has kept, and one that was given out before. No record is read.
-        """
-        asked = [row for row in rows if not is_live(row.state) and row.path in self._known]
-        code = _code_hash() if asked else ""
-
-        def stamp(row: RunRow) -> str:
-            """Return the stamp of the run of ``row`` as its files are now, with the code of the enclosing method."""
-            own = f"{row.path}/{row.experiment_name}/log-{row.experiment_name}.out"
-            return stamp_of(row.path, own, code, row.state, row.detail)
-
-        found = {}
-        for row, now in zip(asked, overlapped(stamp, asked), strict=True):
-            if kept := self._take_if_current(row.path, now):
-                found[row.path] = kept
-        return found
-
-    def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
-        """Return what the index keeps of the run in ``folder`` if it was kept with this ``stamp``, else None.
-
-        None for an empty stamp, and where another version of the code has kept it in another form. It is given out
-        once: asked again, it is None.
-        """
-        # Given out once, so that those of thousands of runs do not stay in memory twice.
-        kept = self._known.pop(folder, None)
-        if not stamp or kept is None or kept.stamp != stamp:
-            return None
-        summary = _decode_struct(kept.figures, LogSummary)
-        return KeptLog(summary, kept.configuration, kept.timing) if summary else None
 
     def read(self, files: RunFiles, record: RunRecord, wanted: Window | None, *, alone: bool) -> KeptLog:
         """Return what the log of a run says, from the index if nothing has changed, else read now.
@@ -207,14 +220,16 @@ class KeptFigures:
         keep = alone and wanted is None and files.log is not None and not is_live(record.state)
         marks = (record.state, record.detail)
         stamp = stamp_of(folder, log, _code_hash(), *marks) if keep else ""
-        if kept := self._take_if_current(folder, stamp):
+        # Given out once: those of thousands of runs do not stay in memory twice.
+        held = self._known.pop(folder, None)
+        if held and stamp == held.stamp != "" and (kept := _kept_log(held.figures, held.configuration, held.timing)):
             return kept
         window = window_of(record.plan)
         read = analyse(files, wanted or window, state, own_steps=wanted is None)
         steps = steps_of(read)
         if steps.time is not None:  # with when and where the run was, which its repeats may share
-            timed = replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts))
-            steps = replace(steps, time=timed)
+            timed = msgspec.structs.replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts))
+            steps = msgspec.structs.replace(steps, time=timed)
         sense = training_sense(steps.training, record.plan) if steps.time is not None else ()
         summary = LogSummary(read.status, read.window, steps, sense, image_of(record), read.window == window)
         configuration = configuration_of(record)
@@ -253,8 +268,8 @@ def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float
     asked. From the index, or from the run's log, which is kept in the index of ``install`` then (None: it is not).
     Other runs, and those that cannot be read, are left out.
     """
-    kept, found = KeptFigures(install, [row.path for row in rows]), dict[Path, float]()
-    unchanged = kept.take_unchanged(rows)
+    unchanged, found = unchanged_logs(install, rows), dict[Path, float]()
+    kept = KeptFigures(install, [row.path for row in rows if row.path not in unchanged])
     for row in rows:
         log = unchanged.get(row.path) or _read_log(kept, row.folder)
         if log and log.summary.status.measured and log.summary.steps.time:
@@ -321,17 +336,17 @@ def _decode_struct(content: bytes, kind: Callable[..., T]) -> T | None:
 def stamp_of(folder: str, log: str, *marks: str, more: Iterable[str] = ()) -> str:
     """Return a text that changes with all that decides what is read of a run: its files, and ``marks``.
 
-    The files are its ``log`` and those in ``folder`` (``job.json``, ``run.json`` and ``events.jsonl``), both paths,
-    each by inode, size and time of change; ``more`` are paths of further ones, or of folders, which change with each
+    The files are its ``log`` and those in ``folder`` (``run.json`` and ``events.jsonl``), both paths, each by inode,
+    size and time of change; ``more`` are paths of further ones, or of folders, which change with each
     file that comes or goes. ``marks`` are what else decides it: a hash of the code that reads, then the recorded state
     and what explains it. Empty where one of the files changed within the last two seconds: it could change again
     without a trace. A missing file counts as such.
     """
     now = time.time_ns()
     parts = [*marks]
-    for path in (log, f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl", *more):
+    for path in (log, f"{folder}/run.json", f"{folder}/events.jsonl", *more):
         try:
-            status = os.stat(path)  # noqa: PTH116 (four for each run: a Path takes twice as long)
+            status = os.stat(path)  # noqa: PTH116 (three for each run: a Path takes twice as long)
         except OSError:
             parts.append("-")
             continue

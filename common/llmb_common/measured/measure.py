@@ -7,15 +7,16 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from llmb_common.base.errors import RecordError
 from llmb_common.base.notices import notice
 from llmb_common.base.printable import print_message
 from llmb_common.base.run_states import is_live
-from llmb_common.measured.kept import KeptFigures, KeptLog, LogSummary, past_runs
+from llmb_common.measured.kept import KeptFigures, KeptLog, LogSummary, past_runs, unchanged_logs
 from llmb_common.measured.run import Judge, MeasuredRun
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import image_marks
@@ -53,9 +54,7 @@ def measure(
     install = workspace.install_or_none
     with no_garbage():
         judge, listed = Judge(workspace), list(runs)
-        rows = [] if window else [run for run in listed if isinstance(run, RunRow)]
-        kept = KeptFigures(install, (row.path for row in rows))
-        unchanged = kept.take_unchanged(rows)
+        unchanged = unchanged_logs(install, [] if window else [run for run in listed if isinstance(run, RunRow)])
         found: list[RunFiles | MeasuredRun] = []
         for run in listed:
             log = unchanged.pop(run.path, None) if isinstance(run, RunRow) else None
@@ -67,7 +66,6 @@ def measure(
         known = known or {}
         logs = Counter({files: files.folder for files in found if isinstance(files, RunFiles)}.values())
         records = {**_records(folder for folder in logs if folder not in known), **known}
-        # Asked anew: most logs were found unchanged above, and only these are still to be read.
         kept = KeptFigures(install, logs)
         try:
             read = [
@@ -83,7 +81,9 @@ def measure(
         )
         judge.past = PastRuns(itertools.chain(past_runs(install), new))
         marks = image_marks([run.summary.image for run in read])
-        marked = [replace(run, image=mark) if mark else run for run, mark in zip(read, marks, strict=True)]
+        marked = [
+            msgspec.structs.replace(run, image=mark) if mark else run for run, mark in zip(read, marks, strict=True)
+        ]
         return marked_against_repeats(marked)
 
 
@@ -241,5 +241,5 @@ def marked_against_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
         found = unlike_repeats([items[at].steps.training for at in same])
         for at, odd in zip(same, found, strict=True):
             if odd != items[at].unlike:
-                held[at] = replace(items[at], unlike=odd)
+                held[at] = msgspec.structs.replace(items[at], unlike=odd)
     return held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -182,8 +182,7 @@ def _baselines(workspace: Workspace) -> list[Baseline]:
         return []
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuredRun:
+class MeasuredRun(msgspec.Struct, frozen=True, dict=True, eq=False):
     """One run, or one log that LLMB did not make, with what was measured of it.
 
     ``measure`` makes it; two are equal only if they are the same object. All names but two are properties, found
@@ -628,7 +627,7 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
         records = [run.record for run in failed if run.record]
         found = diagnoses(failed[0].judge.workspace.install_or_none, records, statuses)
     for run in unknown:
-        # As ``cached_property`` keeps it: the fields of a frozen dataclass cannot be set.
+        # As ``cached_property`` keeps it: the fields of a frozen struct cannot be set.
         run.__dict__["why"] = found.get(run.run_id)
 
 
@@ -643,7 +642,7 @@ def recorded(runs: Sequence[MeasuredRun]) -> Iterator[tuple[MeasuredRun, RunReco
     """
     made = [run for run in runs if run.row is not None]
     for run, record in zip(made, overlapped(_read_record, made), strict=True):
-        # As ``cached_property`` keeps it: the fields of a frozen dataclass cannot be set.
+        # As ``cached_property`` keeps it: the fields of a frozen struct cannot be set.
         run.__dict__["record"] = record
         yield run, record
         run.forget()

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.recipes.columns import fields_of
 from llmb_common.results.configuration import software_of
@@ -89,8 +91,8 @@ def compare_times(
         scatter = replace(scatter, day=0.0)
         stated = replace(stated, day=0.0)
         if len(days) == 1:
-            first = [replace(run, day="") for run in first]
-            second = [replace(run, day="") for run in second]
+            first = [msgspec.structs.replace(run, day="") for run in first]
+            second = [msgspec.structs.replace(run, day="") for run in second]
     # Of sides that are alike, one may have met the stalls that the other missed.
     shown = SHOWN if scatter.learned else SETTLED
     of_first, of_second = squares(batches(first)), squares(batches(second))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -208,7 +207,7 @@ def decide(
             Those are ``all_runs`` of the enclosing function, and ``count``, at least one, includes them. Deciding
             means that the interval leaves out its ``limit``; all else is as for its own verdict.
             """
-            named = [replace(run, day=run.day or f"of run {at}") for at, run in enumerate(all_runs)]
+            named = [msgspec.structs.replace(run, day=run.day or f"of run {at}") for at, run in enumerate(all_runs)]
             every = list(itertools.islice(itertools.cycle(named), count))
             same = level(every, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
             return same.high - origin <= limit or same.low - origin > limit

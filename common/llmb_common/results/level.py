@@ -19,7 +19,6 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -172,7 +171,7 @@ def level(
     spread = alone = _spread(groups, scatter, earlier, stated, shown)
     # Without stalls, the steady steps are all steps.
     if any(run.stalls for run in runs):
-        calm = [[replace(run, stalls=()) for run in batch] for batch in groups]
+        calm = [[msgspec.structs.replace(run, stalls=()) for run in batch] for batch in groups]
         steady = _mean_of_days(calm)
         alone = _spread(calm, scatter, earlier, stated, shown)
     stalling = [batch for batch in groups if any(map(_has_slow_stall, batch))]

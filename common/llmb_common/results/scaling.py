@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import fmean
 from typing import Literal, NamedTuple, TypeAlias
@@ -51,7 +51,7 @@ class ScaledRun(NamedTuple):
     @property
     def steady(self) -> StepTime:
         """The run's step time without stalls; with an error of 0 where ``time`` is None."""
-        return replace(self.time, stalls=()) if self.time else StepTime(self.seconds, 0.0, count=0)
+        return msgspec.structs.replace(self.time, stalls=()) if self.time else StepTime(self.seconds, 0.0, count=0)
 
 
 @dataclass(frozen=True)

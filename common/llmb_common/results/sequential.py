@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from llmb_common.results.decision import LOOKS, Answer, Decision, doubling
 from llmb_common.results.scatter import STATED
@@ -246,7 +248,7 @@ def _further_runs(times: Sequence[StepTime], like: StepTime, count: int, *, furt
     the day of the copies is changed.
     """
     days = [f"further day {number}" if further_days else times[-1].day for number in range(count)]
-    return [replace(like, day=day) for day in days]
+    return [msgspec.structs.replace(like, day=day) for day in days]
 
 
 def _scaled_time(time: StepTime, log: float) -> StepTime:
@@ -255,4 +257,5 @@ def _scaled_time(time: StepTime, log: float) -> StepTime:
     It is a copy; stalls, which are shares of a step, stay as they are, and so does all else.
     """
     factor = math.exp(log)
-    return replace(time, seconds=time.seconds * factor, error=time.error * factor, mean=time.mean * factor)
+    scaled = {name: getattr(time, name) * factor for name in ("seconds", "error", "mean")}
+    return msgspec.structs.replace(time, **scaled)

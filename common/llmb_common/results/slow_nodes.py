@@ -10,9 +10,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from statistics import NormalDist
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from llmb_common.results.comparison import Change, compare_times
 from llmb_common.results.level import ERROR_RATE
@@ -36,7 +37,7 @@ def without_stalls(time: StepTime) -> StepTime:
 
     Its number of steps is one so large that the run is known to have no stalls; all else stays.
     """
-    return replace(time, stalls=(), steps=_ENDLESS)
+    return msgspec.structs.replace(time, stalls=(), steps=_ENDLESS)
 
 
 class NodeRun(NamedTuple):
@@ -94,7 +95,7 @@ def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[Nod
         mean = statistics.fmean(time.seconds for _, time in repeats)
         if len(repeats) > 1 and mean:
             for hosts, time in repeats:
-                relative = replace(time, seconds=time.seconds / mean, error=time.error / mean)
+                relative = msgspec.structs.replace(time, seconds=time.seconds / mean, error=time.error / mean)
                 found.append(NodeRun(group, hosts, relative))
     return found
 
@@ -204,8 +205,8 @@ class NodeRuns:
         outside = [repeat.time for repeat in self._outside(host, with_it)]
         if {item.day for item in inside} <= {item.day for item in outside}:
             # What a day does, it does to runs with and without the node.
-            inside = [replace(item, day="") for item in inside]
-            outside = [replace(item, day="") for item in outside]
+            inside = [msgspec.structs.replace(item, day="") for item in inside]
+            outside = [msgspec.structs.replace(item, day="") for item in outside]
         # Ranks have an interval of one width only, which many nodes cannot make stricter.
         return compare_times(outside, inside, alike=True, ranks=False)
 

@@ -24,7 +24,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from llmb_common.base.printable import counted, first_few, percent, signed_percent
 from llmb_common.base.statistics import deviation, robust_deviation
@@ -42,8 +43,7 @@ _STRONGEST_CORRELATION = 0.95
 _LEAST_SHARE = -0.9
 
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
+class StepTime(msgspec.Struct, frozen=True, array_like=True):
     """The step time of one run over its measured window, with what stalls add to it.
 
     ``seconds``, above 0, is the mean of the window's steady steps, ``error`` its standard error in seconds. The error
@@ -456,8 +456,7 @@ def _steps_text(odd: Sequence[Iteration]) -> str:
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSteps:
+class MeasuredSteps(msgspec.Struct, frozen=True, array_like=True):
     """What a log alone says of a run's steps, as far as a verdict needs it; ``steps_of`` makes it.
 
     ``time`` is the step time, and ``training`` whether it trained. ``time`` is None, and all else empty, where the log

@@ -302,22 +302,24 @@ class PastTime(NamedTuple):
     step_seconds: float
 
 
-Row = TypeVar("Row", LogFigures, Reason)
 Item = TypeVar("Item")
 
 _FIGURES = "SELECT folder, log_stamp, configuration, figures, timing FROM runs WHERE log_stamp IS NOT NULL"
 _REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 
 
-def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
-    """Return what the installation's index keeps of the logs of the runs in ``folders``, by folder.
+def kept_figures(
+    install: Path, folders: Collection[str], kind: Callable[[str, str, str, bytes, bytes], Item]
+) -> list[Item]:
+    """Return what the installation's index keeps of the logs of the runs in ``folders``, each made into a ``kind``.
 
-    ``install`` is the installation's folder. Folders are paths as the index names them (``RunRow.path``). Runs of
-    which it keeps nothing are left out; whether a log has changed since is for the caller to compare, by ``stamp``.
-    For more than 200 folders it returns those of all runs. Empty where ``folders`` is, and where the index cannot be
-    read or trusted.
+    ``install`` is the installation's folder. Folders are paths as the index names them (``RunRow.path``). ``kind`` is
+    called with the first five fields of a ``LogFigures``, which is one itself. Runs of which nothing is kept are left
+    out; whether a log has changed since is for the caller to compare, by ``stamp``. For more than 200 folders it is
+    called for all runs. In no order to rely on; empty where ``folders`` is, and where the index cannot be read or
+    trusted.
     """
-    return _of(install, _FIGURES, LogFigures, folders)
+    return _of(install, _FIGURES, kind, folders)
 
 
 def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
@@ -328,21 +330,20 @@ def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
     For more than 200 folders it returns those of all runs. Empty where ``folders`` is, and where the index cannot be
     read or trusted.
     """
-    return _of(install, _REASON, Reason, folders)
+    return {reason.folder: reason for reason in _of(install, _REASON, Reason, folders)}
 
 
-def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
-    """Return the rows that ``query`` gives for the runs in ``folders``, each made into a ``kind``, by folder.
+def _of(install: Path, query: str, kind: Callable[..., Item], folders: Collection[str]) -> list[Item]:
+    """Return the rows that ``query`` gives for the runs in ``folders``, each made into a ``kind``, in no fixed order.
 
     ``install`` is the installation's folder. ``query`` is SQL that ends in a condition, to which another is added;
-    ``kind`` is called with a row's columns, each as a positional argument, and its result has a ``folder``. For more
-    than 200 folders it returns those of all runs. Empty where ``folders`` is, and where the index cannot be read or
-    trusted.
+    ``kind`` is called with a row's columns, each as a positional argument. For more than 200 folders it returns those
+    of all runs. Empty where ``folders`` is, and where the index cannot be read or trusted.
     """
     if len(folders) > _AT_ONCE:
-        return {row.folder: row for row in _ask(install, query, (), kind)}
+        return _ask(install, query, (), kind)
     some = f"{query} AND folder IN ({', '.join('?' * len(folders))})"
-    return {row.folder: row for row in _ask(install, some, tuple(folders), kind)}
+    return _ask(install, some, tuple(folders), kind)
 
 
 def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
