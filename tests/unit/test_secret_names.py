@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from llmb_common.base.errors import LLMBError
-from llmb_common.base.words import SECRET_SHAPES, SECRET_VARIABLES, Secret, is_secret_name, job_variable_problem
+from llmb_common.base.words import SECRET_VARIABLES, Secret, is_secret_name, job_variable_problem
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.planning.plan import make_plan
@@ -22,6 +22,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission.job_files import job_text
 from llmb_common.submission.script import render_script
+from llmb_run.results.archiving import SECRET_SHAPES
 from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,7 +28,7 @@ from typing import IO, Any, cast
 from llmb_common import __version__
 from llmb_common.base.errors import EnvironmentLacks, RecordError, RequestError
 from llmb_common.base.files import read_plain, remedy_for
-from llmb_common.base.words import SECRET_SHAPES, is_secret_name
+from llmb_common.base.words import is_secret_name
 from llmb_common.causes.hangs import FLIGHT, dump_as_json
 from llmb_common.runs.manifest import hash_of_packed
 from llmb_common.runs.record import load_record
@@ -40,6 +40,12 @@ _UNREADABLE = set(".nsys-rep .qdrep .sqlite .zip .gz .zst .xz .bz2 .lz4 .7z .pt 
 """Compressed and binary files by their names; others are known by the NUL bytes in them."""
 _LOOK = 1 << 16
 _MASK = b"****"
+SECRET_SHAPES = re.compile(
+    rb"\b(?:hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
+    rb"|glpat-[A-Za-z0-9_-]{16,}|sk-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16})"
+    rb"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
+)
+"""Tokens of Hugging Face, NGC, GitHub, GitLab, Slack, AWS and others by their prefixes; user and password in a URL."""
 
 
 @dataclass

@@ -45,13 +45,6 @@ _LAST = {
 }
 """The same, but only as the last of several words: DB_PASS, MYSQL_PWD, GITHUB_PAT, but not PASS_THROUGH or PWD."""
 
-SECRET_SHAPES = re.compile(
-    rb"\b(?:hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
-    rb"|glpat-[A-Za-z0-9_-]{16,}|sk-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16})"
-    rb"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
-)
-"""Tokens of Hugging Face, NGC, GitHub, GitLab, Slack, AWS and others by their prefixes; user and password in a URL."""
-
 
 class Secret:
     """A string that only ``reveal()`` exposes (S6 of SECURITY.md); made from it.
