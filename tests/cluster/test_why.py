@@ -35,7 +35,7 @@ KINDS = {
     "caught_before": "exception",
     "disk_full": "disk-full",
     "file_too_large": "disk-full",
-    "port_taken": "address-in-use",
+    "port_taken": "port-in-use",
     "unknown_host": "host-name",
     "missing_data": "file-missing",
     "forbidden": "permission",

@@ -142,7 +142,14 @@ def test_everything_that_may_be_varied_changes_the_job() -> None:
 
 
 NAMES = {
-    **{"TP": "tp", "cuda-graph": "cuda_graph", "JOB_TOTAL_GPUS": "scale", "MODEL_SIZE": "size", "model-size": "size"},
+    **{
+        "TP": "tp",
+        "cuda-graph": "cuda_graph",
+        "JOB_TOTAL_GPUS": "scale",
+        "MODEL_SIZE": "size",
+        "model-size": "size",
+        "gpus": "scale",
+    },
     **{"LLMB_ENGINE": "engine", "RUN_CONF_IMAGE": "image", "NCCL_ALGO": "NCCL_ALGO", "FP8_RECIPE": "FP8_RECIPE"},
 }
 

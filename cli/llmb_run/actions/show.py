@@ -102,7 +102,7 @@ def _run_text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) 
         ],
         "made by": [f"llmb {made.get('llmb', '?')}{commit}, on {made.get('host', '?')}"],
         "image": [image_line(made)],
-        "ran on": measured.account.lines() or ["unknown: the run's folder has no files of its nodes"],
+        "ran on": measured.account.lines() or ["unknown: no node left a record that can be read"],
         "folder": [str(record.paths.folder)],
         "log": [str(record.paths.log)],
         "history": [f"{local_time_text(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],

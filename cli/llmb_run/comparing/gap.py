@@ -118,7 +118,7 @@ def _slow_node(own: MeasuredRun, others: Sequence[MeasuredRun]) -> SlowNode | No
         RecordError: the record of a run is gone, or cannot be read
         RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
     """
-    repeats = [run for run in (own, *others) if run.configuration + run.image == own.configuration + own.image]
+    repeats = [run for run in (own, *others) if run.repeat_key == own.repeat_key]
     found = slow_node_of(repeats)
     had = own.good.nodes.split(",") if own.good else []
     return found if found is not None and set(found.nodes) <= set(had) else None

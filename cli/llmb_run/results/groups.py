@@ -144,7 +144,7 @@ def group_runs(found: Sequence[MeasuredRun]) -> list[Group]:
     together: dict[str, list[MeasuredRun]] = {}
     for item in found:
         if item.row is not None:
-            together.setdefault(item.configuration + item.image, []).append(item)
+            together.setdefault(item.repeat_key, []).append(item)
     return [_as_group(items) for items in together.values()]
 
 

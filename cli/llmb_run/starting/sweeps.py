@@ -137,13 +137,17 @@ def changed_spec(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
     return replace(spec.with_settings(changes), varied={**spec.varied, **dict.fromkeys(changes, "-"), **given})
 
 
+_CALLED = FIELDS | {"GPUS": "scale"}
+"""What a dimension is called by the name of its variable, or by the head of its column in tables of runs."""
+
+
 def dimension(text: str, refused: str = "cannot be varied") -> str:
     """Return the dimension of a job that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``.
 
-    A dimension is a column, an option's field, a setting of the framework (a name with dots), or a variable: any
-    other word in capitals. Columns and fields may be in any case, and come back in lower case; the others come back
-    as they are. ``-`` counts as ``_``, and blanks around ``text`` do not count. ``refused``: what the error says of
-    a text that names none.
+    A dimension is a column, an option's field (``scale`` also as ``gpus``), a setting of the framework (a name with
+    dots), or a variable: any other word in capitals. Columns and fields may be in any case, and come back in lower
+    case; the others come back as they are. ``-`` counts as ``_``, and blanks around ``text`` do not count.
+    ``refused``: what the error says of a text that names none.
 
     Raises:
         RequestError: code ``unknown-dimension``: it names none
@@ -153,7 +157,7 @@ def dimension(text: str, refused: str = "cannot be varied") -> str:
         return name
     if (column := column_of(name)) is not None:
         return column
-    lower = FIELDS.get(name.upper(), name.lower())
+    lower = _CALLED.get(name.upper(), name.lower())
     if lower in NAMED:
         return lower
     if name.isupper() and lower not in FIELDS.values():

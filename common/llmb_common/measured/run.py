@@ -189,8 +189,8 @@ class MeasuredRun(msgspec.Struct, frozen=True, dict=True, eq=False):
     out when first asked for: the method ``forget`` drops from memory what can be read again, and ``earlier``
     returns how its repeats scatter (``Squares``), without the runs whose ids it is given.
 
-    Texts are ``run_id`` and ``software`` (empty of a log that LLMB did not make), ``outcome`` (a word or two for
-    tables, such as ``measured`` or ``failed``), ``unfit`` (why ``good`` is None; empty: it is not) and
+    Texts are ``run_id``, ``software`` and ``repeat_key`` (empty of a log that LLMB did not make), ``outcome`` (a word
+    or two for tables, such as ``measured`` or ``failed``), ``unfit`` (why ``good`` is None; empty: it is not) and
     ``why_not_training``. The latter joins the sentences of ``not_training``, a tuple as ``remarks`` is, while
     ``problems`` is a list; none has a period, and all are empty where nothing is wrong. ``findings`` is a tuple of
     what its nodes say against it (``NodeFinding``). Numbers are ``created`` (Unix seconds; 0 of a log that LLMB did
@@ -403,6 +403,14 @@ class MeasuredRun(msgspec.Struct, frozen=True, dict=True, eq=False):
         """
         time = self.steps.time
         return time.mean if time and self.status.measured else None
+
+    @property
+    def repeat_key(self) -> str:
+        """What only repeats share: the key of configuration and software, and what tells the image from others.
+
+        Empty for a log that LLMB did not make.
+        """
+        return self.configuration + self.image
 
     @property
     def software(self) -> str:
@@ -674,7 +682,7 @@ def timed(runs: Iterable[MeasuredRun]) -> Iterator[tuple[str, tuple[str, ...], S
     for run in runs:
         if run.good is not None:
             hosts = tuple(run.good.nodes.split(",")) if run.good.nodes else ()
-            yield run.configuration + run.image, hosts, run.good
+            yield run.repeat_key, hosts, run.good
 
 
 def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
