@@ -117,7 +117,8 @@ def printable_json(text: str) -> str:
     Outside its strings the text may hold printable characters and newlines only: a tab there would be escaped as well,
     and the result would be no JSON.
     """
-    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    odd = {character for character in set(text) if not character.isprintable() and character != "\n"}
+    return text.translate({ord(character): json.dumps(character)[1:-1] for character in odd}) if odd else text
 
 
 def counted(number: int, noun: str) -> str:
