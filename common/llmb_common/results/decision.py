@@ -14,7 +14,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -163,79 +165,139 @@ def decide(
     """
     if not runs or not reference > 0:
         raise ValueError("a decision needs at least one run and a positive reference")
-    found = level(runs, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
-    limit, origin = math.log1p(tolerance), math.log(reference)
-    low, high = found.low - origin, found.high - origin
-    answer: Answer = "open"
-    if high <= limit:
-        answer = "pass"
-    elif low > limit:
-        answer = "fail"
-    middle, groups = found.mean - origin, len(batches(runs))
-    all_runs = [*runs, *waiting]
-    waiting_days = max(len(batches(all_runs)) - groups, 0)  # one with the nodes of two days makes them one
-    more = None
-    blurred = False
-    elsewhere = False
-    stalls_held = False
-    if answer == "open":
-        then = _projected_level(found, runs, scatter, earlier, error_rate, reference_error)
-        below, above = then.mean_half, then.high - found.mean
-        stalls_held = not found.repeated and middle - found.mean_half > limit
-
-        def decides(count: int, error: float) -> bool:
-            """Return whether ``count`` runs would decide, against a reference of the relative standard error ``error``.
-
-            ``count`` includes the runs of the enclosing function that have ended, ``all_runs``. Deciding means that
-            the interval, projected from the enclosing function's ``then``, leaves out its ``limit``. Each run that
-            is still to come is taken to have a day of its own.
-            """
-            spread = then.spread
-            new_days = count - len(all_runs) + waiting_days
-            less = len(runs) / (count - new_days)
-            here = spread.variance * (spread.day_share + (1 - spread.day_share) * less)
-            variance = (here * groups**2 + spread.another * new_days) / (groups + new_days) ** 2
-            if spread.source == "stated" and groups + new_days < SETTLED:
-                variance = max(variance, STATED.total**2 / (groups + new_days))
-            half = t_quantile(error_rate, spread.degrees + new_days) * math.sqrt(variance + error**2)
-            shrunk = half / then.mean_half if then.mean_half else 1.0
-            return middle + above * shrunk <= limit or middle - below * shrunk > limit
-
-        def decides_here(count: int) -> bool:
-            """Return whether ``count`` runs would decide if they repeated those that have ended, on the same days.
-
-            Those are ``all_runs`` of the enclosing function, and ``count``, at least one, includes them. Deciding
-            means that the interval leaves out its ``limit``; all else is as for its own verdict.
-            """
-            named = [msgspec.structs.replace(run, day=run.day or f"of run {at}") for at, run in enumerate(all_runs)]
-            every = list(itertools.islice(itertools.cycle(named), count))
-            same = level(every, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
-            return same.high - origin <= limit or same.low - origin > limit
-
-        looks = [size for size in LOOKS if size > len(all_runs)]
-        more = next((size - len(all_runs) for size in looks if decides(size, reference_error)), None)
-        if more is None and reference_error > 0:
-            blurred = decides(max(LOOKS[-1], len(all_runs)), 0.0)
-        if more is not None and not scatter.one_day:
-            elsewhere = stalls_held or not decides_here(len(all_runs) + more)
+    question = _Question(
+        runs=runs,
+        all_runs=[*runs, *waiting],
+        origin=math.log(reference),
+        limit=math.log1p(tolerance),
+        scatter=scatter,
+        earlier=earlier,
+        error_rate=error_rate,
+        reference_error=reference_error,
+    )
+    found = question.level_of(runs)
+    answer = question.answer(found)
+    needs = _what_decides(question, found) if answer == "open" else _Needs()
+    steady = math.exp(found.steady - question.origin)
     return Decision(
         answer=answer,
-        ratio=math.exp(middle),
-        low=math.exp(low),
-        high=math.exp(high),
+        ratio=math.exp(found.mean - question.origin),
+        low=math.exp(found.low - question.origin),
+        high=math.exp(found.high - question.origin),
         limit=1 + tolerance,
         runs=len(runs),
-        more_runs=more,
-        other_days=elsewhere,
-        reference_too_uncertain=blurred,
-        steady=math.exp(found.steady - origin),
-        steady_half=math.exp(found.steady - origin) * math.expm1(found.half),
+        more_runs=needs.more_runs,
+        other_days=needs.other_days,
+        reference_too_uncertain=needs.reference_too_uncertain,
+        steady=steady,
+        steady_half=steady * math.expm1(found.half),
         source=found.spread.source,
         scattered=found.spread.scattered,
-        days=groups,
+        days=question.days,
         steps=sum(run.steps or run.count for run in runs),
-        held=stalls_held,
+        held=needs.held,
     )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What ``decide`` is asked: the runs, what they are compared with, and how runs are known to differ.
+
+    ``all_runs`` are ``runs`` and those that wait for the next look. ``origin`` is the natural logarithm of the
+    reference in seconds, ``limit`` that of the largest ratio to it that passes; the rest is as in ``decide``. ``days``
+    is the number of batches of ``runs`` that share nothing, ``waiting_days`` how many more the waiting ones bring.
+    """
+
+    runs: Sequence[StepTime]
+    all_runs: Sequence[StepTime]
+    origin: float
+    limit: float
+    scatter: Scatter
+    earlier: Squares
+    error_rate: float
+    reference_error: float
+
+    @cached_property
+    def days(self) -> int:
+        """The number of batches of the judged runs that share nothing, neither a day nor nodes."""
+        return len(batches(self.runs))
+
+    @cached_property
+    def waiting_days(self) -> int:
+        """How many more batches there are with the waiting runs; never negative.
+
+        One with the nodes of two days makes them one.
+        """
+        return max(len(batches(self.all_runs)) - self.days, 0)
+
+    def level_of(self, runs: Sequence[StepTime]) -> Level:
+        """Return the level of ``runs``, at least one, with the error of the reference in its bounds."""
+        return level(runs, self.scatter, self.earlier, error_rate=self.error_rate, extra_error=self.reference_error)
+
+    def answer(self, found: Level) -> Answer:
+        """Return the verdict on runs of the level ``found``: whether its bounds are on one side of the limit."""
+        if found.high - self.origin <= self.limit:
+            return "pass"
+        return "fail" if found.low - self.origin > self.limit else "open"
+
+
+class _Needs(NamedTuple):
+    """What an open decision needs, as the fields of ``Decision`` with these names have it; by default nothing helps."""
+
+    more_runs: int | None = None
+    other_days: bool = False
+    reference_too_uncertain: bool = False
+    held: bool = False
+
+
+def _what_decides(question: _Question, found: Level) -> _Needs:
+    """Return what would decide the ``question``, which the level ``found`` of its runs leaves open."""
+    held = not found.repeated and found.mean - question.origin - found.mean_half > question.limit
+    then = _projected_level(
+        found, question.runs, question.scatter, question.earlier, question.error_rate, question.reference_error
+    )
+    ended = len(question.all_runs)
+    looks = [size for size in LOOKS if size > ended]
+    enough = (size for size in looks if _decides(question, found, then, size, question.reference_error))
+    size = next(enough, None)
+    if size is None:
+        blurred = question.reference_error > 0 and _decides(question, found, then, max(LOOKS[-1], ended), 0.0)
+        return _Needs(reference_too_uncertain=blurred, held=held)
+    elsewhere = not question.scatter.one_day and (held or not _decides_here(question, size))
+    return _Needs(more_runs=size - ended, other_days=elsewhere, held=held)
+
+
+def _decides(question: _Question, found: Level, then: Level, count: int, error: float) -> bool:
+    """Return whether ``count`` runs would decide, against a reference of the relative standard error ``error``.
+
+    ``count`` includes the runs that have ended. Deciding means that the interval leaves out the limit: it is projected
+    from ``then``, the level that these runs will have, around the mean that they have now, in ``found``. Each run that
+    is still to come is taken to have a day of its own.
+    """
+    spread = then.spread
+    days = question.days
+    new_days = count - len(question.all_runs) + question.waiting_days
+    less = len(question.runs) / (count - new_days)
+    here = spread.variance * (spread.day_share + (1 - spread.day_share) * less)
+    variance = (here * days**2 + spread.another * new_days) / (days + new_days) ** 2
+    if spread.source == "stated" and days + new_days < SETTLED:
+        variance = max(variance, STATED.total**2 / (days + new_days))
+    half = t_quantile(question.error_rate, spread.degrees + new_days) * math.sqrt(variance + error**2)
+    shrunk = half / then.mean_half if then.mean_half else 1.0
+    middle = found.mean - question.origin
+    above = (then.high - found.mean) * shrunk
+    below = then.mean_half * shrunk
+    return middle + above <= question.limit or middle - below > question.limit
+
+
+def _decides_here(question: _Question, count: int) -> bool:
+    """Return whether ``count`` runs would decide if they repeated those that have ended, on the same days.
+
+    ``count``, at least one, includes those.
+    """
+    named = [msgspec.structs.replace(run, day=run.day or f"of run {at}") for at, run in enumerate(question.all_runs)]
+    every = list(itertools.islice(itertools.cycle(named), count))
+    return question.answer(question.level_of(every)) != "open"
 
 
 def _projected_level(
