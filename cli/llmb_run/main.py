@@ -127,35 +127,12 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
     """
     import click
 
-    from llmb_common.base.errors import did_you_mean, nearest
-    from llmb_common.base.removed import refuse_command, refuse_option
-    from llmb_run import habits
-
-    message = error.format_message()
     context = error.ctx
-    instead = ""
+    message, instead = error.format_message(), ""
     if isinstance(error, click.NoSuchOption) and context:
-        command = context.command_path.removeprefix(PROGRAM).lstrip()
-        refuse_option(command, error.option_name)
-        parameters = context.command.get_params(context)
-        known = list(chain.from_iterable(parameter.opts for parameter in parameters))
-        instead = habits.option_instead(command, error.option_name, known, arguments)
-        near = "" if instead else did_you_mean(error.option_name, known)
-        if not instead and (elsewhere := _elsewhere(command, error.option_name, arguments)):
-            near, instead = "", elsewhere
-        message = f"no such option: {error.option_name}{near}"
+        message, instead = _no_such_option(error, context, arguments)
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
-        refuse_command(error.command_name)
-        known = context.command.list_commands(context)
-        group = context.command_path.removeprefix(PROGRAM).lstrip()
-        instead = habits.verb_instead(f"{group} {error.command_name}") if group else ""
-        if group == "exclude" and not instead and not did_you_mean(error.command_name, known):
-            instead = f"{PROGRAM} exclude add {error.command_name} --reason TEXT"
-        instead = instead or ("" if group else habits.command_instead(error.command_name))
-        near = "" if instead else did_you_mean(error.command_name, known, cutoff=0.7)
-        if near and not group:
-            instead = f"{PROGRAM} {nearest(error.command_name, known, cutoff=0.7)} --help"
-        message = f"no such command: {error.command_name}{near}"
+        message, instead = _no_such_command(error.command_name, context, context.command)
     elif isinstance(error, click.MissingParameter) and error.param and error.param.name == "workload":
         message = "no workload is given"
         instead = _example(context.command) if context and arguments[1:] == [] else ""
@@ -178,6 +155,58 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
         page += f" {arguments[0]}"  # the parser's own complaints know no command
     remedy = instead or f"{page} --help shows what it takes"
     return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
+
+
+def _no_such_option(error: click.NoSuchOption, context: click.Context, arguments: list[str]) -> tuple[str, str]:
+    """Return (message, remedy) for an option that the command of ``context`` does not have; the remedy may be empty.
+
+    The message names the nearest option that it has, unless the remedy says what to type instead: what another tool's
+    word for it means here, or commands that have such an option.
+
+    Raises:
+        RequestError: code ``removed``: an option of an earlier release
+    """
+    from llmb_common.base.errors import did_you_mean
+    from llmb_common.base.removed import refuse_option
+    from llmb_run import habits
+
+    option = error.option_name
+    command = context.command_path.removeprefix(PROGRAM).lstrip()
+    refuse_option(command, option)
+    parameters = context.command.get_params(context)
+    known = list(chain.from_iterable(parameter.opts for parameter in parameters))
+    instead = habits.option_instead(command, option, known, arguments) or _elsewhere(command, option, arguments)
+    near = "" if instead else did_you_mean(option, known)
+    return f"no such option: {option}{near}", instead
+
+
+def _no_such_command(name: str, context: click.Context, among: click.Group) -> tuple[str, str]:
+    """Return (message, remedy) for a word ``name`` that is none of the commands ``among``; the remedy may be empty.
+
+    ``context`` is that of ``among``: the whole tool, or a group such as ``exclude``. The message names the nearest
+    command, unless the remedy says what to type instead: what another tool's word for it means here, or that the nodes
+    to exclude belong behind ``exclude add``.
+
+    Raises:
+        RequestError: code ``removed``: a command of an earlier release
+    """
+    from llmb_common.base.errors import did_you_mean, nearest
+    from llmb_common.base.removed import refuse_command
+    from llmb_run import habits
+
+    refuse_command(name)
+    known = among.list_commands(context)
+    near = did_you_mean(name, known, cutoff=0.7)
+    group = context.command_path.removeprefix(PROGRAM).lstrip()
+    if not group:
+        instead = habits.command_instead(name)
+        if not instead and near:
+            return f"no such command: {name}{near}", f"{PROGRAM} {nearest(name, known, cutoff=0.7)} --help"
+    else:
+        instead = habits.verb_instead(f"{group} {name}")
+        if not instead and group == "exclude" and not did_you_mean(name, known):
+            instead = f"{PROGRAM} exclude add {name} --reason TEXT"
+    return f"no such command: {name}{'' if instead else near}", instead
 
 
 def _elsewhere(command: str, option: str, arguments: Sequence[str]) -> str:
