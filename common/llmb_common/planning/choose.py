@@ -210,7 +210,6 @@ def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     """
     recipe = given.recipe
     request = given.request
-    say = given.request.say
     _refuse_unknown_model(given)
     gpu_type = choose_gpu_type(given)
     row_gpu_types = row_types(gpu_type)
@@ -219,46 +218,73 @@ def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     model = recipe.model(size, among=(c.size for c in recipe.configurations if c.gpu in row_gpu_types))
     rows = recipe.rows_for(gpu_type, size=model.size)
     if not rows:
-        gpu_text = gpu_type_text(given, gpu_type)
-        if request.gpu_type:
-            gpu_text = say("GPU_TYPE", gpu_text)
-        if gpu_type != CPU:
-            remedy = f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
-            near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
-            if near is not None:
-                gpu_differences = differences(gpu_type, near)
-                remedy += (
-                    f"; {gpu_type} has {gpu_differences}" if gpu_differences else ""
-                ) + f"; the nearest is {near}"
-                remedy += f": {plan_command(recipe, model.size, **_requested_arguments(given, near))}"
-        else:
-            small = recipe.smoke_of(model.size)
-            remedy = train_here(recipe.workload, small) if small else NO_COPY.format(model.size)
-            remedy += f"; for a cluster: {plan_command(recipe, model.size, **_requested_arguments(given, None))}"
-        message = f"{recipe.name} {model.size} has no configuration for {gpu_text}"
-        raise RequestError(message, remedy=remedy, field="GPU_TYPE")
+        raise _no_configuration(given, gpu_type, model)
+    rows = _rows_of_variants(given, gpu_type, model, rows)
+    dtype = _requested_dtype(given, gpu_type, model, rows)
+    return gpu_type, model, dtype, [row for row in rows if dtype in row.dtypes]
+
+
+def _no_configuration(given: PlanningInput, gpu_type: str, model: Model) -> RequestError:
+    """Return the error that the recipe has no row of ``model`` for ``gpu_type``, for the caller to raise.
+
+    The remedy names the GPU types that have some, and how the requested one differs from the nearest of them; on
+    CPUs the small copy of the model. It ends with a command to type.
+
+    Raises:
+        RecipeError: a file of the recipe, such as its catalogue, cannot be read
+    """
+    recipe = given.recipe
+    if gpu_type == CPU:
+        small = recipe.smoke_of(model.size)
+        remedy = train_here(recipe.workload, small) if small else NO_COPY.format(model.size)
+        remedy += f"; for a cluster: {plan_command(recipe, model.size, **_requested_arguments(given, None))}"
+    else:
+        remedy = f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
+        near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
+        if near is not None:
+            gpu_differences = differences(gpu_type, near)
+            if gpu_differences:
+                remedy += f"; {gpu_type} has {gpu_differences}"
+            remedy += f"; the nearest is {near}"
+            remedy += f": {plan_command(recipe, model.size, **_requested_arguments(given, near))}"
+    gpu_text = gpu_type_text(given, gpu_type)
+    if given.request.gpu_type:
+        gpu_text = given.request.say("GPU_TYPE", gpu_text)
+    message = f"{recipe.name} {model.size} has no configuration for {gpu_text}"
+    return RequestError(message, remedy=remedy, field="GPU_TYPE")
+
+
+def _rows_of_variants(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
+    """Return those of ``rows`` that the requested variant has, else all but those of variants chosen by name only.
+
+    ``rows``, at least one, are those of ``model`` on ``gpu_type``; the result has at least one, too.
+
+    Raises:
+        RequestError: the variant is unknown or has none of the rows, or there are only such as must be named
+    """
+    recipe = given.recipe
+    request = given.request
+    say = request.say
     if request.variant:
         name = recipe.variant(request.variant, among=(row.variant for row in rows)).name
-        rows = [row for row in rows if row.variant == name]
-        if not rows:
+        chosen = [row for row in rows if row.variant == name]
+        if not chosen:
             raise RequestError(
                 f"the variant {name} of {recipe.name} has no {model.size} on {gpu_type_text(given, gpu_type)}",
                 remedy=f"choose another {say('MODEL_SIZE')}, {say('GPU_TYPE')} or {say('CONFIG_VARIANT')}",
                 field="CONFIG_VARIANT",
             )
-    else:  # without the rows that only CONFIG_VARIANT chooses
-        # Kept from before the filter, for the message.
+        return chosen
+    chosen = [row for row in rows if not recipe.variant(row.variant).by_name]
+    if not chosen:
         names = dict.fromkeys(row.variant for row in rows)
-        rows = [row for row in rows if not recipe.variant(row.variant).by_name]
-        if not rows:
-            where = f"{recipe.name} {model.size} on {gpu_type_text(given, gpu_type)}"
-            raise RequestError(
-                f"{where} has only variants that must be named",
-                remedy=f"{say('CONFIG_VARIANT')} is one of {', '.join(names)}",
-                field="CONFIG_VARIANT",
-            )
-    dtype = _requested_dtype(given, gpu_type, model, rows)
-    return gpu_type, model, dtype, [row for row in rows if dtype in row.dtypes]
+        where = f"{recipe.name} {model.size} on {gpu_type_text(given, gpu_type)}"
+        raise RequestError(
+            f"{where} has only variants that must be named",
+            remedy=f"{say('CONFIG_VARIANT')} is one of {', '.join(names)}",
+            field="CONFIG_VARIANT",
+        )
+    return chosen
 
 
 def _refuse_unknown_model(given: PlanningInput) -> None:

@@ -6,9 +6,10 @@ Beside it ``events.spare`` has the last event for which there was no room.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmb_common.base.files import read_plain
 
@@ -102,32 +103,20 @@ def read_events(path: Path) -> JobEvents:
     integer that none can be, counts as not recorded, and job ID and nodes become text, whatever they are. Nothing is
     raised.
     """
-    start: dict[str, Any] | None = None
-    starts: list[dict[str, Any]] = []
-    preempted: list[bool] = []
-    unfit: list[str | None] = []
-    later: list[dict[str, Any]] = []
-    for event in _events(path):
-        if event["event"] == "start":
-            start, later = event, []
-            starts.append(event)
-            preempted.append(False)
-            unfit.append(None)
-        elif start is not None and event.get("job_id") == start.get("job_id"):
-            later.append(event)
-            preempted[-1] = preempted[-1] or event["event"] == "preempted"
-            if event["event"] == "unfit":
-                unfit[-1] = str(event.get("nodes", ""))
-    if start is None:
+    starts = _recorded_starts(_events(path))
+    if not starts:
         return JobEvents()
+    last = starts[-1]
+    start = last.event
     spare = [event for event in _events(path.with_suffix(".spare")) if _belongs_to(event, start)]
-    later += spare
-    job_id, began = str(start.get("job_id", "")), _number(start.get("time"))
+    later = [*last.later, *spare]
     kinds = {event["event"] for event in later}
-    ends = [event for event in later if event["event"] == "end"]
-    ends += [event for event in later if event["event"] == "over"]
-    end = ends[0] if ends else None  # a script that was killed has no say: the series speaks for it
+    # A script that was killed has no say: the series speaks for it.
+    ends = [event for name in ("end", "over") for event in later if event["event"] == name]
+    end = ends[0] if ends else None
     full = bool(spare) or _is_full(later, end)
+    job_id = str(start.get("job_id", ""))
+    began = _number(start.get("time"))
     return JobEvents(
         job_id=job_id if job_id and not job_id.startswith("local-") else None,
         pid=_integer(start.get("pid")),
@@ -142,18 +131,55 @@ def read_events(path: Path) -> JobEvents:
         cancelled="cancel" in kinds,
         timed_out="limit" in kinds,
         full=full,
-        preempted=preempted[-1],
+        preempted=last.preempted,
         log_from=_integer(start.get("log")) or 0,
         batch_from=_integer(start.get("batch")) or 0,
         checking="check" in kinds and kinds.isdisjoint(("checked", "unfit", "end")),
-        unfit=unfit[-1],
+        unfit=last.unfit,
         problem=_problem(began, later) or ("the disk was full" if full else ""),
-        earlier=tuple(
-            Start(str(one.get("nodes", "")), _number(one.get("time")), taken, bad or "")
-            for one, taken, bad in zip(starts[:-1], preempted, unfit, strict=False)
-            if one.get("job_id") == start.get("job_id")
-        ),
+        earlier=tuple(one.as_start for one in starts[:-1] if one.event.get("job_id") == start.get("job_id")),
     )
+
+
+class _RecordedStart(NamedTuple):
+    """One start of a job in events.jsonl: its ``event``, and those of the job that come after it and before the next.
+
+    Both are entries of the file, in its order.
+    """
+
+    event: dict[str, Any]
+    later: list[dict[str, Any]]
+
+    @property
+    def preempted(self) -> bool:
+        """Whether its scheduler was about to take the nodes away."""
+        return any(event["event"] == "preempted" for event in self.later)
+
+    @property
+    def unfit(self) -> str | None:
+        """The nodes that failed the check before training, as a host list, maybe empty; None: no check failed."""
+        nodes = [str(event.get("nodes", "")) for event in self.later if event["event"] == "unfit"]
+        return nodes[-1] if nodes else None
+
+    @property
+    def as_start(self) -> Start:
+        """This start as those before the last one are told."""
+        nodes = str(self.event.get("nodes", ""))
+        return Start(nodes, _number(self.event.get("time")), self.preempted, self.unfit or "")
+
+
+def _recorded_starts(events: Iterable[dict[str, Any]]) -> list[_RecordedStart]:
+    """Return the job's starts among ``events``, entries of events.jsonl in its order; empty: it has not started.
+
+    An event of another job than the start before it, and one before the first start, is left out.
+    """
+    starts: list[_RecordedStart] = []
+    for event in events:
+        if event["event"] == "start":
+            starts.append(_RecordedStart(event, []))
+        elif starts and event.get("job_id") == starts[-1].event.get("job_id"):
+            starts[-1].later.append(event)
+    return starts
 
 
 def _belongs_to(event: dict[str, Any], start: dict[str, Any]) -> bool:
