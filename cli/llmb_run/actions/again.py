@@ -226,22 +226,14 @@ def retry(
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     check_spread(repeats, options.apart)
-    if check:
-        starts = {"--repeats": repeats > 1, "--anyway": anyway}
-        _refuse_beside("--check", starts, "--check starts nothing, and {given} would say how to start")
-    if exact or check:
-        as_it_was = "--check" if check else "--exact"
-        others = {
-            "--exclude": exclude,
-            "--spread": spread,
-            "--spread-nodes": options.apart,
-            "--without-failed": without_failed,
-            "--resume": resume,
-        }
-        why = f"{as_it_was} needs the runs exactly as they were, and {{given}} would change them"
-        _refuse_beside(as_it_was, others, why)
-    elif anyway:
-        raise RequestError("--anyway overrides what --exact finds", remedy="add --exact, or leave it out")
+    changes = {
+        "--exclude": exclude,
+        "--spread": spread,
+        "--spread-nodes": options.apart,
+        "--without-failed": without_failed,
+        "--resume": resume,
+    }
+    _refuse_together(changes, repeats, exact=exact, anyway=anyway, check=check)
     rows = select_rows(workspace, runs, RunFilter())
     if not check:
         require_own(row.folder for row in rows)
@@ -257,18 +249,10 @@ def retry(
     shown_by_runs = [] if exact else list(chain.from_iterable(shown_bad(record) for record in records))
     bad = nodes_to_leave_out(shown_by_runs, workspace.install)
     left_out = _failed_nodes(records, bad) if without_failed else {}
+    each = Options(exclude=exclude or "", detach=options.detach, left_out=tuple(left_out.items()))
     jobs: list[JobToSubmit] = []
     for record in records:
-        each = Options(exclude=exclude or "", detach=options.detach, left_out=tuple(left_out.items()))
-        plan = resuming_plan(record.plan, record.paths) if resume else record.plan
-        if plan.checkpoint.resume:
-            if repeats > 1:
-                raise RequestError(
-                    f"{record.paths.run_id} continues from a checkpoint that only one job can save to",
-                    remedy="leave out --repeats",
-                )
-            check_resumable(plan)
-            _require_alone(plan, workspace)
+        plan = _plan_again(record, repeats, workspace, resume=resume)
         folder = workspace.workload(plan.workload).folder
         plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
         jobs += [JobToSubmit(begun, folder, each) for begun in plans]
@@ -284,6 +268,46 @@ def retry(
     else:
         result = start_one(jobs[0])
     return result._replace(remarks=[*differences_texts(compared), *result.remarks])
+
+
+def _refuse_together(changes: Mapping[str, object], repeats: int, *, exact: bool, anyway: bool, check: bool) -> None:
+    """Raise if options of ``retry`` exclude each other.
+
+    ``changes`` are the values of those that would change the runs, by the option's name; the rest is as there.
+
+    Raises:
+        RequestError: they do
+    """
+    if check:
+        starts = {"--repeats": repeats > 1, "--anyway": anyway}
+        _refuse_beside("--check", starts, "--check starts nothing, and {given} would say how to start")
+    if exact or check:
+        as_it_was = "--check" if check else "--exact"
+        why = f"{as_it_was} needs the runs exactly as they were, and {{given}} would change them"
+        _refuse_beside(as_it_was, changes, why)
+    elif anyway:
+        raise RequestError("--anyway overrides what --exact finds", remedy="add --exact, or leave it out")
+
+
+def _plan_again(record: RunRecord, repeats: int, workspace: Workspace, *, resume: bool) -> JobPlan:
+    """Return the plan of a run that is to be started again ``repeats`` times, each a job of its own.
+
+    With ``resume`` it continues from the run's checkpoint, as it does if the run itself did.
+
+    Raises:
+        RequestError: the checkpoint cannot be continued, or several jobs would save to it
+        OSError: the folder of checkpoints cannot be read
+    """
+    plan = resuming_plan(record.plan, record.paths) if resume else record.plan
+    if plan.checkpoint.resume:
+        if repeats > 1:
+            raise RequestError(
+                f"{record.paths.run_id} continues from a checkpoint that only one job can save to",
+                remedy="leave out --repeats",
+            )
+        check_resumable(plan)
+        _require_alone(plan, workspace)
+    return plan
 
 
 def _refuse_beside(option: str, others: Mapping[str, object], why: str) -> None:
