@@ -17,6 +17,7 @@ from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Row
 
 NO_GPUS = "no GPUs here"
 """Why a job is a tiny one, or planned for a GPU type that nobody named."""
@@ -49,62 +50,88 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         RequestError: ``plan`` was not made of the other arguments
         RecipeError: the recipe's catalogue cannot be read
     """
+    row = _row_of(plan, recipe, cluster, request)
+    document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
+    default = f"default of {recipe.name}"
+    variant = f"variant {plan.variant}"
+    is_default_size = plan.model_size == recipe.defaults.model_size
+    is_default_dtype = plan.dtype == recipe.defaults.dtype
+    size_from = default if is_default_size else NO_GPUS
+    dtype_from = default if is_default_dtype else f"what {plan.model_size} has on {plan.gpu_type}"
+    gpu_type_from = _source_of_gpu_type(plan, recipe, cluster)
+    gpus, gpus_from = ("GPUs", "this machine") if plan.device == "cuda" else ("ranks", document)
+    scheduler = plan.scheduler or SchedulerPart()
+    shown = [
+        _Shown("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, gpu_type_from),
+        _Shown(gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, gpus_from),
+        _Shown("size", plan.model_size, "MODEL_SIZE", request.model_size, size_from),
+        _Shown("dtype", plan.precision, "DTYPE", request.dtype, dtype_from),
+        _Shown("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
+    ]
+    shown += [_Shown(name, value, "set", asked or None, document) for name, value, asked in _columns(plan)]
+    if "seq_len" in plan.overridden:
+        shown.append(_Shown("sequence length", plan.seq_len, "set", True, ""))
+    shown += [_Shown(name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()]
+    shown.append(_Shown("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant))
+    limit = cluster.scheduler(plan.cluster_type).time_limit(request)
+    if limit is None:
+        limit_from = document if row.time_limit else variant
+        shown.append(_Shown("time limit", plan.time_limit, "TIME_LIMIT", None, limit_from))
+    else:
+        shown.append(_Shown("time limit", plan.time_limit, limit.variable, limit.variable or None, FILE_NAME))
+    image = plan.image.rpartition("/")[2] if plan.image is not None else None
+    if request.image:
+        shown.append(_Shown("image", image, "RUN_CONF_IMAGE", request.image, recipe.name))
+    else:
+        shown.append(_Shown("image", image, "LLMB_ENGINE", request.engine, recipe.name))
+    for name, value, variable in (
+        ("account", scheduler.account, scheduler.account_variable),
+        (scheduler.queue_word, scheduler.queue, scheduler.queue_variable),
+    ):
+        shown.append(_Shown(name, value, variable, request.scheduler.get(variable), FILE_NAME))
+    return [Source(item.name, str(item.value), item.source(request)) for item in shown if item.value is not None]
+
+
+class _Shown(NamedTuple):
+    """A value of a plan with what tells where it comes from: ``asked``, else ``otherwise``.
+
+    ``variable`` is what the user would have set; ``asked`` None: they have not. ``value`` None: it is not shown.
+    """
+
+    name: str
+    value: object
+    variable: str
+    asked: object
+    otherwise: str
+
+    def source(self, request: Request) -> str:
+        """Return where the value comes from: the variable, as ``request.say`` calls it, or what stands in for it."""
+        return request.say(self.variable) if self.asked is not None else self.otherwise
+
+
+def _row_of(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> Row:
+    """Return the recipe's row that ``plan`` was made of; the arguments are those of ``sources``.
+
+    Raises:
+        RequestError: ``plan`` was not made of the other arguments
+        RecipeError: the recipe's catalogue cannot be read
+    """
     names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
     # With everything that the plan decided, so that the same row is found again.
     resolved = msgspec.structs.replace(request, **{name: getattr(plan, name) for name in names}, force=True)
     machine = Machine(cluster_type=plan.cluster_type)
-    row = choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
-    default, variant = f"default of {recipe.name}", f"variant {plan.variant}"
-    size_from = default if plan.model_size == recipe.defaults.model_size else NO_GPUS
-    dtype_from = default if plan.dtype == recipe.defaults.dtype else f"what {plan.model_size} has on {plan.gpu_type}"
-    document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
-    type_from = default
+    return choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
+
+
+def _source_of_gpu_type(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig) -> str:
+    """Return where a GPU type comes from that the user did not name: the site's file, this machine, or the recipe."""
     if plan.gpu_type == cluster.gpu_type:
-        type_from = FILE_NAME
-    elif machine.traits.this_machine:
-        type_from = "this machine"
-    elif cluster.gpu_type == CPU or plan.gpu_type != recipe.defaults.gpu_type:
-        type_from = f"{NO_GPUS}: the first that has this job"
-    limit = cluster.scheduler(plan.cluster_type).time_limit(request)
-    limit_from = ("TIME_LIMIT", None, document if row.time_limit else variant)
-    if limit is not None:
-        limit_from = (limit.variable, limit.variable or None, FILE_NAME)
-    image = plan.image.rpartition("/")[2] if plan.image is not None else None
-    scheduler = plan.scheduler or SchedulerPart()
-    image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
-    gpus = "GPUs" if plan.device == "cuda" else "ranks"
-    known = [
-        ("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, type_from),
-        (gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, "this machine" if plan.device == "cuda" else document),
-        ("size", plan.model_size, "MODEL_SIZE", request.model_size, size_from),
-        ("dtype", plan.precision, "DTYPE", request.dtype, dtype_from),
-        ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
-        *((name, value, "set", asked or None, document) for name, value, asked in _columns(plan)),
-        ("sequence length", plan.seq_len if "seq_len" in plan.overridden else None, "set", True, ""),
-        *((name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()),
-        ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
-        ("time limit", plan.time_limit, *limit_from),
-        ("image", image, *image_from, recipe.name),
-        (
-            "account",
-            scheduler.account,
-            variable := scheduler.account_variable,
-            request.scheduler.get(variable),
-            FILE_NAME,
-        ),
-        (
-            scheduler.queue_word,
-            scheduler.queue,
-            variable := scheduler.queue_variable,
-            request.scheduler.get(variable),
-            FILE_NAME,
-        ),
-    ]
-    return [
-        Source(name, str(value), request.say(variable) if asked is not None else otherwise)
-        for name, value, variable, asked, otherwise in known
-        if value is not None
-    ]
+        return FILE_NAME
+    if Machine(cluster_type=plan.cluster_type).traits.this_machine:
+        return "this machine"
+    if cluster.gpu_type == CPU or plan.gpu_type != recipe.defaults.gpu_type:
+        return f"{NO_GPUS}: the first that has this job"
+    return f"default of {recipe.name}"
 
 
 def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
