@@ -229,8 +229,20 @@ def make_plan(
         workload_folder=str(request.workload or install / "workloads" / recipe.workload),
         preflight=Preflight(),
     )
+    return _with_preflight(plan, case, recipe, request, measured(plan))
+
+
+def _with_preflight(plan: JobPlan, case: Case, recipe: Recipe, request: Request, own: OwnRuns) -> JobPlan:
+    """Return ``plan`` with what can be said of the job before it runs: memory, time, published result and notices.
+
+    ``plan`` was made for ``case``, which is what ``request`` means in ``recipe``; its own ``preflight`` is not read.
+    ``own`` is what this site's runs of such a job tell.
+
+    Raises:
+        RequestError: the job does not fit in memory (code ``does-not-fit``)
+        RecipeError: a file beside the recipe cannot be read
+    """
     published = published_result(plan, recipe)
-    own = measured(plan)
     memory = estimate_of(case, plan, own.memory)
     time = own.time
     preflight = Preflight(
@@ -249,7 +261,7 @@ def make_plan(
     )
     plan = msgspec.structs.replace(plan, preflight=preflight)
     differs = deviations(case, plan)
-    notices = [*case.notices, *engine_notices(recipe, case, engine, published)]
+    notices = [*case.notices, *engine_notices(recipe, case, plan.engine, published)]
     if published is not None:
         notices += [f"published result of {published.source}: {note}" for note in published.notes]
     notices += known_issues(case, plan)
