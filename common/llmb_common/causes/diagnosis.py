@@ -30,7 +30,7 @@ from llmb_common.causes.blame import (
     peer_of,
     went_on_after,
 )
-from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
+from llmb_common.causes.hangs import Hang, RankFile, find_stuck, read_ranks
 from llmb_common.causes.places import Places, locate
 from llmb_common.causes.reading import (
     Complaint,
@@ -251,19 +251,7 @@ def _diagnose(
     if readings and (places.world is None or not places.hosts):
         places.add_log(readings[0].log)
     hang = find_stuck(folder, ranks, readings, places)
-    first = _earliest(readings, places)
-    by_state = _cause_by_state(outcome, places)
-    chosen: Cause | None = None
-    if first is not None and (by_state is None or _certainty(first) >= _STRENGTH[by_state.sure]):
-        chosen = _cause_of_complaint(first, readings, places)
-        if by_state is not None and chosen.node is None and chosen.kind == by_state.kind:  # the scheduler knows where
-            chosen = msgspec.structs.replace(chosen, node=by_state.node, keep_out=by_state.keep_out)
-    elif by_state is not None:
-        chosen = by_state
-    if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
-        # Where the rank that never came has said that its network failed, that is why.
-        said_why = chosen is not None and chosen.fault == "network" and chosen.rank in hang.cause.ranks
-        chosen = chosen if said_why else hang.cause
+    chosen = _likeliest_cause(readings, outcome, places, hang)
     step = next((reading.step for reading in readings if reading.step is not None), None)
     last = steps or next((reading.steps for reading in readings if reading.steps is not None), None)
     # A figure that was not a number failed the run at its step, however far it went on.
@@ -286,6 +274,28 @@ def _diagnose(
             summary = f"nothing was printed ({outcome.state_text})" if outcome.state_text else "nothing was printed"
         summary = f"every step was trained; after the last one, {summary.removeprefix('unknown: ')}"
     return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
+
+
+def _likeliest_cause(readings: Sequence[Reading], outcome: Outcome, places: Places, hang: Hang | None) -> Cause | None:
+    """Return the cause that logs, the scheduler's ``outcome`` and the ``hang`` that was found speak for; None: none.
+
+    A line of a log goes before what the scheduler says where it is at least as sure, and a hang before either where
+    that is only possible, or the time limit.
+    """
+    first = _earliest(readings, places)
+    by_state = _cause_by_state(outcome, places)
+    chosen = by_state
+    if first is not None and (by_state is None or _certainty(first) >= _STRENGTH[by_state.sure]):
+        chosen = _cause_of_complaint(first, readings, places)
+        if by_state is not None and chosen.node is None and chosen.kind == by_state.kind:  # the scheduler knows where
+            chosen = msgspec.structs.replace(chosen, node=by_state.node, keep_out=by_state.keep_out)
+    if hang is None:
+        return chosen
+    if chosen is not None and chosen.sure != "possible" and chosen.kind != "time-limit":
+        return chosen
+    # Where the rank that never came has said that its network failed, that is why.
+    said_why = chosen is not None and chosen.fault == "network" and chosen.rank in hang.cause.ranks
+    return chosen if said_why else hang.cause
 
 
 def _reading_of(item: Complaint, readings: Sequence[Reading]) -> Reading:

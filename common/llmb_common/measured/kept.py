@@ -213,9 +213,6 @@ class KeptFigures:
         read. ``wanted`` None: over the documented window, of a resumed run's own steps. The object must have been made
         for the run's folder.
         """
-        plan = record.plan
-        resumes = bool(plan.checkpoint.load or plan.checkpoint.resume)
-        state = RecordedState(record.state, record.detail, plan.max_steps, resumes)
         folder, log = str(files.folder), str(files.log)
         keep = alone and wanted is None and files.log is not None and not is_live(record.state)
         marks = (record.state, record.detail)
@@ -224,32 +221,35 @@ class KeptFigures:
         held = self._known.pop(folder, None)
         if held and stamp == held.stamp != "" and (kept := _kept_log(held.figures, held.configuration, held.timing)):
             return kept
-        window = window_of(record.plan)
-        read = analyse(files, wanted or window, state, own_steps=wanted is None)
-        steps = steps_of(read)
-        if steps.time is not None:  # with when and where the run was, which its repeats may share
-            timed = msgspec.structs.replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts))
-            steps = msgspec.structs.replace(steps, time=timed)
-        sense = training_sense(steps.training, record.plan) if steps.time is not None else ()
-        summary = LogSummary(read.status, read.window, steps, sense, image_of(record), read.window == window)
-        configuration = configuration_of(record)
+        summary, read = _read_now(files, record, wanted)
+        log_now = KeptLog(summary, configuration_of(record), read)
         # A log that could not be read may be readable for the next who asks.
-        if stamp and stamp == stamp_of(folder, log, _code_hash(), *marks) and read.status.reason != "unreadable_log":
-            last = (read.last._replace(figures=()),) if read.last else ()
-            rest = _Timing(replace(read, files=_NO_FILES, iterations=last), len(read.iterations))
-            new = LogFigures(
-                folder, stamp, configuration, msgspec.msgpack.encode(summary), msgspec.msgpack.encode(rest)
-            )
-            if summary.is_comparable and steps.time is not None:
-                key, ratio = _memory_ratio(read, record)
-                new = new._replace(step_seconds=steps.time.mean, memory_key=key, memory_ratio=ratio)
-            self._new.append(new)
-            if len(self._new) >= _AT_ONCE:
-                self.close()
-            # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
-            if self.many:
-                read = rest.of(files)
-        return KeptLog(summary, configuration, read)
+        if not stamp or read.status.reason == "unreadable_log":
+            return log_now
+        if stamp != stamp_of(folder, log, _code_hash(), *marks):
+            return log_now
+        rest = self._keep(folder, stamp, log_now, read, record)
+        # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
+        return log_now._replace(timing=rest.of(files)) if self.many else log_now
+
+    def _keep(self, folder: str, stamp: str, log: KeptLog, read: RunTiming, record: RunRecord) -> _Timing:
+        """Note what a ``log`` says for the index, at the latest until ``close``; return its timing as that has it.
+
+        ``read`` is the same timing with all iterations. ``folder`` and ``record`` are the run's, ``stamp`` is that of
+        its files.
+        """
+        last = (read.last._replace(figures=()),) if read.last else ()
+        rest = _Timing(replace(read, files=_NO_FILES, iterations=last), len(read.iterations))
+        summary = msgspec.msgpack.encode(log.summary)
+        new = LogFigures(folder, stamp, log.configuration, summary, msgspec.msgpack.encode(rest))
+        time = log.summary.steps.time
+        if log.summary.is_comparable and time is not None:
+            key, ratio = _memory_ratio(read, record)
+            new = new._replace(step_seconds=time.mean, memory_key=key, memory_ratio=ratio)
+        self._new.append(new)
+        if len(self._new) >= _AT_ONCE:
+            self.close()
+        return rest
 
     def close(self) -> None:
         """Write into the index what was read and is not kept yet; the object stays usable.
@@ -259,6 +259,23 @@ class KeptFigures:
         if self._install is not None and self._new:
             keep_figures(self._install, self._new)
         self._new = []
+
+
+def _read_now(files: RunFiles, record: RunRecord, wanted: Window | None) -> tuple[LogSummary, RunTiming]:
+    """Return (summary, timing) of the log of a run, read now; the arguments are those of ``KeptFigures.read``."""
+    plan = record.plan
+    resumes = bool(plan.checkpoint.load or plan.checkpoint.resume)
+    state = RecordedState(record.state, record.detail, plan.max_steps, resumes)
+    window = window_of(plan)
+    read = analyse(files, wanted or window, state, own_steps=wanted is None)
+    steps = steps_of(read)
+    sense: tuple[str, ...] = ()
+    if steps.time is not None:
+        # With when and where the run was, which its repeats may share.
+        timed = msgspec.structs.replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts))
+        steps = msgspec.structs.replace(steps, time=timed)
+        sense = training_sense(steps.training, plan)
+    return LogSummary(read.status, read.window, steps, sense, image_of(record), read.window == window), read
 
 
 def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float]:
