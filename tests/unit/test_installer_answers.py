@@ -188,6 +188,11 @@ def test_an_unset_variable_is_not_an_argument(words: list[str], read: arguments.
         ("gpu:h100:8(S:0-1)", ("h100", 8)),
         ("gpu:nvidia_h100_80gb_hbm3:4,gpu:nvidia_h100_80gb_hbm3:4", ("nvidia_h100_80gb_hbm3", 8)),
         ("gres/craynetwork:4,gpu:a:2", ("a", 2)),
+        ("gres/gpu:a:2", ("a", 2)),
+        ("gpu:h100:6(S:0-1),gpu:1g.10gb:14(S:0-1)", ("h100", 6)),
+        ("gpu:nvidia_h100_80gb_hbm3_1g.10gb+me:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:6", ("", 0)),
+        ("gpu:gtx_1080_ti:2,gpu:h100:8,shard:h100:64", ("h100", 8)),
+        ("vgpu:4,gpu_mem:80G", ("", 0)),
         ("(null)", ("", 0)),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from llmb_common.base.programs import Answer
 from llmb_install.answers import detect
-from llmb_install.answers.detect import Partition, Site, detect_site, parse_sinfo
+from llmb_install.answers.detect import Partition, Site, detect_site, parse_sinfo, slurm_problems
 from llmb_install.answers.questions import BY_FIELD
 from llmb_install.parts import credentials
 from llmb_install.parts.credentials import enroot_credentials_path
@@ -18,7 +18,8 @@ from llmb_install.parts.credentials import enroot_credentials_path
 SAID = {
     "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ncpu|up|infinite|4|(null)\n",
     "sinfo --version": "slurm 24.05.3\n",
-    "sacctmgr -nP show associations user=ann format=account": "other\nbench\n\nother\nd\ne\nc\na\n",
+    "sacctmgr -nP show associations user=ann format=cluster,account": "k|other\nk|bench\n\nk|other\n"
+    "k|d\nk|e\nk|c\nk|a\n",
     "sacctmgr -nP show user ann format=defaultaccount": "other\n",
     "scontrol --oneliner show nodes": "NodeName=a Arch=x86_64\nNodeName=b Arch=aarch64\nNodeName=c Arch=x86_64 C=4\n",
     "srun --help": "  --[no-]container-mount-home  bind\n  --container-image=IMAGE\n  --container-image=x\n  --mem\n",
@@ -104,6 +105,44 @@ def test_a_partition_of_several_kinds_of_node_is_one() -> None:
     assert found == Partition(
         "a", is_default=False, up=True, time_limit="2:00", nodes=6, gpus_per_node=8, gpu_name="b200"
     )
+
+
+@pytest.mark.parametrize("lines", ["8|gpu:h100:8 4|gpu:a100:8", "4|gpu:a100:8 8|gpu:h100:8", "9|gpu:16 8|gpu:h100:8"])
+def test_name_and_number_are_of_the_kind_that_a_partition_has_the_most_of(lines: str) -> None:
+    (found,) = parse_sinfo("\n".join(f"a|up|1:00|{line}" for line in lines.split()))
+    assert (found.gpu_name, found.gpus_per_node) == ("h100", 8)
+
+
+def test_a_hidden_partition_can_be_named_and_is_not_offered(machine: Machine) -> None:
+    listed = SAID["sinfo -h -o %P|%a|%l|%D|%G"]
+    machine({**SAID, "sinfo --all -h -o %P|%a|%l|%D|%G": f"own|up|1:00|9|gpu:b200:8\n{listed}"}, ["sbatch", "sinfo"])
+    site = detect_site()
+    assert [(found.name, found.hidden) for found in site.partitions] == [("gpu", False), ("cpu", False), ("own", True)]
+    assert [found.name for found in site.offered] == ["gpu", "cpu"]
+    assert [found.name for found in site.gpu_partitions] == ["gpu"]
+    assert site.gpu_type_in("own") == "b200"
+    given = {"cluster_type": "slurm", "gpu_partition": "own", "cpu_partition": "cpu", "gres": True, "account": "a"}
+    assert list(slurm_problems(given)) == []
+    (found,) = slurm_problems({**given, "gpu_partition": "none"})
+    assert "its partitions are gpu, cpu;" in found.remedy
+
+
+ASSOCIATIONS = "sacctmgr -nP show associations user=ann format=cluster,account"
+
+
+@pytest.mark.parametrize(
+    ("config", "accounts"),
+    [("ClusterName             = Alpha\n", ("physics",)), ("", ("chemistry", "physics"))],
+)
+def test_accounts_of_other_clusters_are_not_ours(machine: Machine, config: str, accounts: tuple[str, ...]) -> None:
+    """Two clusters share a slurmdbd, which knows their names in lower case."""
+    machine({ASSOCIATIONS: "alpha|physics\nbeta|chemistry\n", "scontrol show config": config}, ["sbatch"])
+    assert detect_site().accounts == accounts
+
+
+def test_slurms_own_containers_are_no_pyxis(machine: Machine) -> None:
+    machine({"srun --help": "  --container=path  Container path\n  --container-id=id  Identifier\n"}, ["sbatch"])
+    assert not detect_site().has_pyxis
 
 
 @pytest.mark.parametrize("line", ["a|up|1:00|2", "a|up|1:00|2|gpu:8|more", "a|up|1:00|many|gpu:8", "slurm_load: error"])

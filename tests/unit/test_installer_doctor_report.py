@@ -360,10 +360,12 @@ SACCTMGR = "sacctmgr -nP show"
 
 
 def test_the_limits_of_partition_association_and_qos(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_install.commands.doctor_facts.user_name", lambda _: "ann")
+    monkeypatch.setattr("llmb_install.answers.detect.user_name", lambda _: "ann")
     machine.said |= {
         "scontrol show partition gpu --oneliner": "PartitionName=gpu GraceTime=90 QoS=part MaxTime=04:00:00\n",
-        f"{SACCTMGR} associations user=ann account=a format=partition,maxwall,defaultqos": "|1-00:00:00|\ncpu|1:00|x\n",
+        f"{SACCTMGR} associations user=ann account=a format=cluster,partition,maxwall,defaultqos": "c||1-00:00:00|\n"
+        "other||5:00|\nc|cpu|1:00|x\n",
+        "scontrol show config": "ClusterName             = c\n",
         f"{SACCTMGR} qos format=name,maxwall,gracetime": "normal|02:00:00|00:02:00\npart||00:00:00\nx|00:10:00|\n",
         "scontrol show topology": "BlockName=b0 BlockIndex=0 Nodes=g[1-18] BlockSize=18\n"
         "AggregatedBlock=b0,b1 BlockSize=36\nBlockName=b1 BlockIndex=1 Nodes=g[19-34]\n",

@@ -91,8 +91,11 @@ NEAREST = {
 """Of some of these the type whose configurations come nearest, and what is different: NVIDIA's data sheets of GH200,
 A100 and HGX B100; of H800, H20 and A800, which have none in public, what their vendors print."""
 
-_OTHER_BOARD = re.compile(r"(?<![a-z0-9])(nvl[0-9]*|pcie)(?![a-z0-9])|[0-9]g\.[0-9]+gb")
-"""Boards with the name of a type but fewer SMs, lower clocks and no NVSwitch, and slices of a GPU (MIG)."""
+_OTHER_BOARD = re.compile(r"(?<![a-z0-9])(nvl[0-9]*|pcie)(?![a-z0-9])")
+"""Boards with the name of a type but fewer SMs, lower clocks and no NVSwitch."""
+
+_SLICE = re.compile(r"[0-9]g\.[0-9]+gb")
+"""In a name of MIG's: so many of a GPU's seven slices, with so much memory (``1g.10gb``)."""
 
 
 def gpu_types() -> tuple[str, ...]:
@@ -109,10 +112,15 @@ def type_of(product: str) -> str | None:
     """
     name = product.lower()
     # Such a name contains that of a known type, but is another GPU.
-    if _OTHER_BOARD.search(name.replace("_", " ")):
+    if _OTHER_BOARD.search(name.replace("_", " ")) or is_slice(name):
         return None
     found = re.search(rf"(?<![a-z0-9])({'|'.join(map(re.escape, GPUS))})(sxm[0-9]?)?(?![a-z0-9])", name)
     return found[1] if found else None
+
+
+def is_slice(product: str) -> bool:
+    """Return whether a product name or a GRES name stands for a slice of a GPU (MIG), such as ``1g.10gb``."""
+    return _SLICE.search(product.lower()) is not None
 
 
 def rows_of(gpu_type: str) -> str:

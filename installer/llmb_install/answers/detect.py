@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmb_common.base import gpus
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _SECONDS = 15
-_GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")
+_GRES_GPU = re.compile(r"(?:gres/)?gpu(?::([^:]+))?:(\d+)")
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,20 @@ class Partition:
     """The most that a node has; 0 where Slurm knows of no GPU."""
     gpu_name: str
     """Slurm's own name of the GPUs; empty where it has none."""
+    hidden: bool = False
+    """Whether sinfo lists it only if asked for all: the site hides it, or this user's group may not use it."""
 
 
 @dataclass(frozen=True)
 class Site:
     """What the installer found out about this machine and its Slurm; a field is empty where nothing answered.
 
-    ``detect_site`` makes it. The property ``gpu_partitions`` is a tuple of the partitions whose nodes have GPUs, in
-    the order of ``partitions``; ``gpu_type_in`` returns the GPU type in the partition of that name, such as
-    ``h100``, that of the site where Slurm does not name the GPUs or has no such partition, and "" where LLMB does
-    not know them. Both only read what was found. ``slurm_version`` is text such as ``24.05.3``, ``gpu_type`` ""
-    where LLMB knows none of the GPUs. Without Slurm, ``partitions`` and ``accounts`` are empty.
+    ``detect_site`` makes it. The property ``offered`` is a tuple of the partitions that are not hidden, the property
+    ``gpu_partitions`` of those among them whose nodes have GPUs, in the order of ``partitions``; ``gpu_type_in``
+    returns the GPU type in the partition of that name, such as ``h100``, that of the site where Slurm does not name
+    the GPUs or has no such partition, and "" where LLMB does not know them. All only read what was found.
+    ``slurm_version`` is text such as ``24.05.3``, ``gpu_type`` "" where LLMB knows none of the GPUs. Without Slurm,
+    ``partitions`` and ``accounts`` are empty.
     """
 
     has_slurm: bool
@@ -74,12 +77,17 @@ class Site:
     """Whether srun takes Pyxis's container options."""
 
     @property
+    def offered(self) -> tuple[Partition, ...]:
+        """The site's partitions without the hidden ones, which only those name who know them; in their order."""
+        return tuple(p for p in self.partitions if not p.hidden)
+
+    @property
     def gpu_partitions(self) -> tuple[Partition, ...]:
-        """The site's partitions whose nodes have GPUs, as far as Slurm knows; empty where it knows of none.
+        """The offered partitions whose nodes have GPUs, as far as Slurm knows; empty where it knows of none.
 
         In the order of ``partitions``.
         """
-        return tuple(p for p in self.partitions if p.gpus_per_node)
+        return tuple(p for p in self.offered if p.gpus_per_node)
 
     def gpu_type_in(self, partition: str) -> str:
         """Return the GPU type in a partition of this site, such as ``h100``, by Slurm's name for the GPUs.
@@ -116,14 +124,16 @@ def detect_site() -> Site:
         architectures=tuple(sorted(architectures)),
         gpu_type=next(filter(None, map(gpus.type_of, names)), ""),
         local_gpus=local_gpus,
-        has_pyxis=has_slurm and bool(container_options()),
+        # srun itself has a --container-id, for OCI containers.
+        has_pyxis=has_slurm and "container-image" in container_options(),
     )
 
 
 def container_options() -> tuple[str, ...]:
-    """Return the Pyxis options that srun takes here, each once, sorted and without dashes: ``container-image``, ...
+    """Return the options on containers that srun takes here, each once, sorted, no dashes: ``container-image``, ...
 
-    Empty where srun is missing, does not answer within 15 seconds, or has no Pyxis.
+    Most are of Pyxis; Slurm 23.02 and later have ``container-id`` themselves. Empty where srun is missing or does not
+    answer within 15 seconds.
     """
     return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", command_output("srun", "--help")))))
 
@@ -131,36 +141,48 @@ def container_options() -> tuple[str, ...]:
 def all_partitions() -> tuple[Partition, ...]:
     """Return Slurm's partitions, asked from sinfo now; empty where sinfo is missing or does not answer.
 
-    In the order of sinfo; it has 15 seconds.
+    In the order of sinfo, hidden ones last; each of its two answers has 15 seconds.
     """
-    return parse_sinfo(command_output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G"))
+    listed = parse_sinfo(command_output("sinfo", *_SINFO))
+    names = {partition.name for partition in listed}
+    everything = parse_sinfo(command_output("sinfo", "--all", *_SINFO)) if listed else ()
+    return *listed, *(replace(one, hidden=True) for one in everything if one.name not in names)
+
+
+_SINFO = ("-h", "-o", "%P|%a|%l|%D|%G")
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
     """Return the partitions in the output of ``sinfo -h -o '%P|%a|%l|%D|%G'``, in the order they first appear.
 
-    The output has a line for each kind of node. The lines of a partition become one: their nodes added, the most
-    GPUs per node, the last GPU name that is not empty; default mark, state and time limit are those of the last
-    line. Lines of another form are left out; empty text gives no partition. A name is without the asterisk that
-    marks the default.
+    The output has a line for each kind of node. The lines of a partition become one: their nodes added, and the GPUs
+    of the kind of which it has the most, before those without a name; default mark, state and time limit are those of
+    the last line. Lines of another form are left out; empty text gives no partition. A name is without the asterisk
+    that marks the default.
     """
     found: dict[str, Partition] = {}
+    best: dict[str, tuple[bool, int]] = {}
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) != 5 or not fields[3].isdigit():
             continue
         # sinfo marks the default partition with an asterisk.
         name = fields[0].rstrip("*")
-        gpu_name, gpus = gpus_in(fields[4])
+        gpu_name, count = gpus_in(fields[4])
         known = found.get(name)
+        # Name and number of one kind: those of two would be a node that nobody has.
+        weight = (bool(gpu_name), count * int(fields[3]))
+        if known and best[name] > weight:
+            gpu_name, count = known.gpu_name, known.gpus_per_node
+        best[name] = max(weight, best.get(name, weight))
         found[name] = Partition(
             name=name,
             is_default=fields[0].endswith("*"),
             up=fields[1] == "up",
             time_limit=fields[2],
             nodes=int(fields[3]) + (known.nodes if known else 0),
-            gpus_per_node=max(gpus, known.gpus_per_node if known else 0),
-            gpu_name=gpu_name or (known.gpu_name if known else ""),
+            gpus_per_node=count,
+            gpu_name=gpu_name,
         )
     return tuple(found.values())
 
@@ -168,15 +190,17 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
 def gpus_in(gres: str) -> tuple[str, int]:
     """Return (name, number) of the GPUs per node in a GRES text: ``gpu:h100:8(S:0-1)`` gives ``("h100", 8)``.
 
-    Of several kinds it is the first name that is there and the sum; a kind without a number does not count. The name
-    is empty where Slurm has none; a text without GPUs, such as ``(null)``, gives ``("", 0)``.
+    Of several kinds it is the one with the most GPUs, of equal ones the first. Slices of a GPU (MIG) do not count, nor
+    does a kind without a number. The name is empty where Slurm has none; a text without GPUs, such as ``(null)``,
+    gives ``("", 0)``.
     """
-    names, total = "", 0
+    kinds: dict[str, int] = {}
     # In parentheses are sockets, whose numbers are no counts.
-    for name, count in _GRES_GPU.findall(re.sub(r"\([^)]*\)", "", gres)):
-        names = names or name
-        total += int(count)
-    return names, total
+    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
+        kind = _GRES_GPU.fullmatch(item.strip())
+        if kind and not gpus.is_slice(kind[1] or ""):
+            kinds[kind[1] or ""] = kinds.get(kind[1] or "", 0) + int(kind[2])
+    return max(kinds.items(), key=lambda item: item[1], default=("", 0))
 
 
 def command_output(*argv: str) -> str:
@@ -189,17 +213,43 @@ def command_output(*argv: str) -> str:
 
 
 def accounts_of_user() -> tuple[str, ...]:
-    """Return the Slurm accounts that this user may charge jobs to: Slurm's default first, the others by name.
+    """Return the accounts of this cluster that this user may charge jobs to: Slurm's default first, the others by name.
 
     Each is there once. The user is the effective one of this process. Empty where Slurm keeps no accounts or does
     not answer within 15 seconds.
     """
-    user = user_name(effective_user_id())
-    accounts = set(command_output("sacctmgr", "-nP", "show", "associations", f"user={user}", "format=account").split())
+    accounts = {account for (account,) in own_associations("account") if account}
     if len(accounts) < 2:
         return tuple(accounts)
+    user = user_name(effective_user_id())
     default = command_output("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount").strip()
     return tuple(sorted(accounts, key=lambda account: (account != default, account)))
+
+
+def own_associations(fields: str, *filters: str) -> list[list[str]]:
+    """Return the ``fields`` of each association that this user has on this cluster, as sacctmgr orders them.
+
+    ``fields`` are sacctmgr's, separated by commas; ``filters`` are more of its conditions, such as ``account=a``.
+    Several clusters may share a slurmdbd, which shows the associations of all: then scontrol is asked for this one's
+    name, and those of all count where it does not say. Empty where Slurm keeps none. Each has 15 seconds.
+    """
+    user = user_name(effective_user_id())
+    rows = sacctmgr_rows("associations", f"user={user}", *filters, f"format=cluster,{fields}")
+    if len({row[0] for row in rows}) > 1:
+        named = re.search(r"(?m)^ClusterName\s*=\s*(\S+)", command_output("scontrol", "show", "config"))
+        rows = [row for row in rows if named is None or row[0] == named[1].lower()]
+    return [row[1:] for row in rows]
+
+
+def sacctmgr_rows(*words: str) -> list[list[str]]:
+    """Return the lines that ``sacctmgr show`` prints, each split at ``|`` into its fields.
+
+    ``words`` are its further arguments, of which ``format=A,B`` must be the last. Lines with another number of fields
+    are left out; empty where the program is missing, fails, or does not end within 15 seconds.
+    """
+    fields = words[-1].count(",") + 1
+    rows = [line.split("|") for line in command_output("sacctmgr", "-nP", "show", *words).splitlines()]
+    return [row for row in rows if len(row) == fields]
 
 
 FLAG = "--no-site-check"
@@ -267,12 +317,13 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
     partitions = {partition.name: partition for partition in all_partitions()}
     if not partitions:
         return
+    listed = ", ".join(name for name, partition in partitions.items() if not partition.hidden)
     for field in ("gpu_partition", "cpu_partition"):
         name = given.get(field)
         if name and name not in partitions:
             yield RequestError(
                 f"{field}: Slurm has no partition {name!r}{did_you_mean(name, partitions)}",
-                remedy=f"its partitions are {', '.join(partitions)}; {_OVERRIDE}",
+                remedy=f"its partitions are {listed}; {_OVERRIDE}",
             )
     partition = partitions.get(given["gpu_partition"])
     if given.get("gres") and partition and not partition.gpus_per_node:

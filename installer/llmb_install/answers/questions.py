@@ -196,7 +196,7 @@ def _gpu_partition_here(site: Site, given: Given) -> str:
     """
     if site.gpu_partitions:
         return max(site.gpu_partitions, key=_partition_rank).name
-    return next((p.name for p in site.partitions if p.is_default), "")
+    return next((p.name for p in site.offered if p.is_default), "")
 
 
 def _cpu_partition_here(site: Site, given: Given) -> Any:
@@ -205,7 +205,7 @@ def _cpu_partition_here(site: Site, given: Given) -> Any:
     The order is that of sinfo. Where there is none, it is the answer ``gpu_partition``; None if that is unanswered,
     too. The partitions are those of ``site``, the answer is that in ``given``.
     """
-    without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
+    without_gpus = next((p.name for p in site.offered if p.up and not p.gpus_per_node), None)
     return without_gpus or given.get("gpu_partition")
 
 
@@ -311,7 +311,7 @@ class Answers:
             required=True,
             matters=on_slurm,
             suggested=_gpu_partition_here,
-            offered=lambda site: _partition_lines(site.gpu_partitions or site.partitions),
+            offered=lambda site: _partition_lines(site.gpu_partitions or site.offered),
         ),
         default=None,
     )
@@ -399,7 +399,7 @@ class Answers:
             default=lambda given: given.get("gpu_partition") if on_slurm(given) else None,
             same_as="gpu_partition",
             suggested=_cpu_partition_here,
-            offered=lambda site: _partition_lines(site.partitions),
+            offered=lambda site: _partition_lines(site.offered),
         ),
         default=None,
     )

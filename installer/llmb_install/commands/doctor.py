@@ -275,7 +275,7 @@ def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield DoctorCheck("GPU partition", "doubt", "none is set", "set slurm.gpu_partition in cluster_config.yaml")
         return
     if found is None:
-        known = ", ".join(p.name for p in facts.site.partitions)
+        known = ", ".join(p.name for p in facts.site.offered)
         yield DoctorCheck("GPU partition", "blocks", f"{name} does not exist", f"the partitions are {known}")
         return
     what = f"{name}: {found.nodes} nodes of {found.gpus_per_node} GPUs, limit {found.time_limit}"

@@ -10,7 +10,6 @@ from pathlib import Path
 from llmb_common.base.cluster_types import SLURM, traits_of
 from llmb_common.base.engines import image_file_name
 from llmb_common.base.errors import EnvironmentLacks, RecipeError, RequestError
-from llmb_common.base.files import effective_user_id, user_name
 from llmb_common.base.hostlist import expand
 from llmb_common.base.words import assignments, limit_seconds
 from llmb_common.executors.base import Container, executor_for
@@ -22,7 +21,14 @@ from llmb_common.nodes.needs import needs_of_site
 from llmb_common.planning.site.cluster import ClusterConfig
 from llmb_common.planning.time_limit import save_seconds
 from llmb_install.answers.answers import load_recipes
-from llmb_install.answers.detect import Site, command_output, container_options, detect_site
+from llmb_install.answers.detect import (
+    Site,
+    command_output,
+    container_options,
+    detect_site,
+    own_associations,
+    sacctmgr_rows,
+)
 from llmb_install.working.artefact import free_bytes
 
 
@@ -264,17 +270,13 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
     if has_accounting:
         qos = dict(parse_additional(slurm.additional_params, "slurm.additional_params")).get("qos")
         named = {qos or "", partition.get("QoS", "")}
-        filters = [f"user={user_name(effective_user_id())}"]
-        if slurm.account:
-            filters.append(f"account={slurm.account}")
-        for row in _slurm_rows(
-            "sacctmgr", "-nP", "show", "associations", *filters, "format=partition,maxwall,defaultqos"
-        ):
+        filters = [f"account={slurm.account}"] if slurm.account else []
+        for row in own_associations("partition,maxwall,defaultqos", *filters):
             if row[0] in ("", slurm.gpu_partition):
                 walls.append(("your association", row[1]))
                 # A job that names no QOS runs in the default one of its association, else in Slurm's own.
                 named |= set() if qos else {row[2] or "normal"}
-        for name, wall, notice in _slurm_rows("sacctmgr", "-nP", "show", "qos", "format=name,maxwall,gracetime"):
+        for name, wall, notice in sacctmgr_rows("qos", "format=name,maxwall,gracetime"):
             if name in named:
                 walls.append((f"QOS {name}", wall))
                 graces.append(limit_in_seconds(notice) or 0)
@@ -310,14 +312,3 @@ def _node_count(hostlist: str) -> int:
         return len(expand(hostlist))
     except RequestError:
         return 0
-
-
-def _slurm_rows(*argv: str) -> list[list[str]]:
-    """Run a Slurm program and return the lines that it prints, each split at ``|`` into its fields.
-
-    ``argv`` is the program with its arguments, of which ``format=A,B`` must be the last. Lines with another number of
-    fields are left out; empty where the program is missing, fails, or does not end within 15 seconds.
-    """
-    fields = argv[-1].count(",") + 1
-    rows = [line.split("|") for line in command_output(*argv).splitlines()]
-    return [row for row in rows if len(row) == fields]
