@@ -65,6 +65,8 @@ def records(site: RunSite) -> list[RunRecord]:
         ("17", "17"),
         ("the site's plugin says hello\n17\n", "17"),
         ("17\nand goodbye\n", "17"),
+        ("--> Checking available allocation (a)...OK\nSubmitted batch job 17\n", "17"),
+        ("Submitted batch job 17 on cluster beta\n", "17"),
     ],
 )
 def test_a_job_id_is_found_in_whatever_surrounds_it(site: RunSite, slurm: Slurm, output: str, job: str) -> None:
@@ -101,6 +103,28 @@ REFUSALS = [
     "Job dependency problem",
     "Invalid qos specification",
     "Unable to contact slurm controller (connect failure)",
+    *[
+        f"{limit}Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size "
+        "and/or time limits)"
+        for limit in (
+            "",
+            "QOSMaxGRESPerUser\nsbatch: error: ",
+            "QOSMaxNodePerJobLimit\nsbatch: error: ",
+            "AssocMaxWallDurationPerJobLimit\nsbatch: error: ",
+        )
+    ],
+    "No partition specified or system default partition",
+    "User's group not permitted to use this partition",
+    "Required partition not available (inactive or drain)",
+    "Requested partition configuration not available now",
+    "Invalid Trackable RESource (TRES) specification",
+    "Invalid feature specification",
+    "Required node not available (down, drained or reserved)",
+    "Slurm backup controller in standby mode",
+    "Rate limit exceeded, please retry momentarily",
+    'Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory\n'
+    "sbatch: error: Batch job submission failed: Protocol authentication error",
+    "lua: You are not a member of account 'demo'\nsbatch: error: Batch job submission failed: Unspecified error",
     "something that nobody has seen",
 ]
 
@@ -150,7 +174,7 @@ LOST = [
     ("", "sbatch: error: I/O error writing script/environment to file", 1),
     ("", "sbatch: error: Batch job submission failed: Unable to contact slurm controller (receive failure)", 1),
     ("", "sbatch: error: Batch job submission failed: Header lengths are longer than data received", 1),
-    ("Submitted batch job 17", "", 0),
+    ("Submitted batch job", "", 0),
     ("", "", 0),
     ("-17", "", 0),
     ("", "", 124),  # timeout ended it

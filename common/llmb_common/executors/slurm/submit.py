@@ -109,14 +109,15 @@ def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, s
         if error.code == "no-program":
             raise
         raise _submission_unknown_error(job_name, error.message) from error
-    # 123 or 123;cluster, on the last line that has one.
-    ids = re.findall(r"^\s*([0-9]+)(?:;\S+)?\s*$", answer.output, re.MULTILINE) if answer.status == 0 else []
+    ids = _JOB_ID.findall(answer.output) if answer.status == 0 else []
     if not ids:
         complaint = answer.errors.strip() or answer.output.strip()
         # 124 and 137: timeout has ended it.
         if answer.status in (0, 124, 137) or _AMBIGUOUS.search(complaint):
             raise _submission_unknown_error(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
-        fitting = (advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE))
+        # Slurm says the same of every limit.
+        asked = complaint.replace("(job submit limit, user's size and/or time limits)", "")
+        fitting = (advice for pattern, advice in _ADVICE if re.search(pattern, asked, re.IGNORECASE))
         remedy = next(fitting, "")
         if remedy == _OTHER_NODES and any(option.startswith(_EXCLUDE) for option in options):
             remedy += ", or fewer excluded nodes (llmb-run exclude list)"
@@ -124,6 +125,9 @@ def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, s
         raise SchedulerError(f"sbatch refused the job: {said or 'no message'}", remedy=remedy, code="refused")
     return ids[-1], answer.errors.strip()[:500]
 
+
+_JOB_ID = re.compile(r"^\s*(?:Submitted batch job )?([0-9]+)(?:;\S+| on cluster \S+)?\s*$", re.MULTILINE)
+"""123 or 123;cluster; in words where a site's own sbatch drops ``--parsable``. The last line that has one counts."""
 
 _AMBIGUOUS = re.compile(
     r"timed out|zero bytes|reset by peer|unexpected message|transport endpoint|i/o error"
@@ -149,16 +153,33 @@ _OTHER_NODES = "ask for fewer GPUs, or choose another partition"
 
 _ADVICE = (
     (r"invalid account", "set SBATCH_ACCOUNT; sacctmgr show assoc user=$USER lists yours"),
-    (r"invalid partition", "set SBATCH_PARTITION; sinfo lists the partitions"),
+    (r"invalid partition|no partition specified", "set SBATCH_PARTITION; sinfo lists the partitions"),
+    (
+        r"permitted to use this partition|partition not available|permission denied",
+        "set SBATCH_PARTITION to one that is up (sinfo) and that SBATCH_ACCOUNT may use (scontrol show partition)",
+    ),
     (
         r"unable to accept job|job queue full",
         "the queue is full (MaxJobCount); run the same command again some minutes after jobs have ended (Slurm counts "
         "them until MinJobAge)",
     ),
     (r"SubmitJob", "this is a limit of the site; run the same command again when some of your jobs have ended"),
-    (r"time limit|PartitionTimeLimit", "lower TIME_LIMIT, or choose a partition that allows it (sinfo -o '%P %l')"),
-    (r"node count|more processors than|configuration is not available", _OTHER_NODES),
-    (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
+    (
+        r"time ?limit|MaxWallDuration",
+        "lower TIME_LIMIT, or choose a partition or QOS that allows it (sinfo -o '%P %l'; sacctmgr show qos)",
+    ),
+    (
+        r"node count|more processors than|configuration (is )?not available|Max[a-z]+Per(Job|Node)",
+        _OTHER_NODES,
+    ),
+    (
+        r"accounting/QOS policy|\b(QOS|Assoc)(Grp|Min|Max)",
+        "this is a limit of your account or QOS: sacctmgr show qos, and sacctmgr show assoc user=$USER, list them",
+    ),
+    (
+        r"gres|\(TRES\)|without gpu",
+        "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES",
+    ),
     (
         r"unrecognized option|invalid option",
         "leave that option out: this Slurm, or its container plugin, does not know it (sbatch --help)",
@@ -170,8 +191,19 @@ _ADVICE = (
     (r"requested reservation", "scontrol show reservation lists them and their users"),
     (r"dependency problem", "the job to follow is no longer known; leave out --after"),
     (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS or with --slurm-arg; sacctmgr show qos lists them"),
-    (r"unable to contact|socket timed out|connection refused", "the controller is busy or down: try again later"),
+    (r"invalid feature", "correct constraint=... in ADDITIONAL_SLURM_PARAMS or --slurm-arg; sinfo -o %f lists them"),
+    (r"required node not available", "sinfo -R says why; leave out --nodelist, or name other nodes"),
+    (
+        r"unable to contact|socket timed out|connection refused|standby mode|rate limit|submissions disabled",
+        "the controller is busy or down: try again later",
+    ),
+    (
+        r"authentication error|munge|configuration source|incompatible versions",
+        "Slurm does not work on this machine: use another login node, or ask the administrator",
+    ),
+    (r"\baccount\b", "set SBATCH_ACCOUNT to one that may run there; sacctmgr show assoc user=$USER lists yours"),
 )
+"""Patterns of what sbatch complains of, whatever their case, and what to do; the first that is found counts."""
 
 
 _GRACE_SECONDS = 120
