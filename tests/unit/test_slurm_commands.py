@@ -202,6 +202,27 @@ def test_nodes_that_slurm_does_not_know_are_named_with_their_partition(
     assert caught.value.message == f"Slurm knows no node{told}"
 
 
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        *[(state, "") for state in ("idle", "planned", "completing", "idle~", "idle#")],
+        ("idle*", "idle, but it does not respond"),
+        ("idle%", "idle, but it is being powered down"),
+        ("completing^", "completing, but it is being rebooted"),
+        ("mixed-", "mixed (bad fan)"),
+        ("drained*", "drained (bad fan)"),
+        ("inval", "inval (bad fan)"),
+        ("blocked", "blocked (bad fan)"),
+    ],
+)
+def test_a_job_can_have_an_idle_node_that_slurm_reaches(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, state: str, why: str
+) -> None:
+    monkeypatch.setattr(query, "SEPARATOR", "|")
+    commands.answer("sinfo", f"n1|{state}|gpu*|bad fan\n")
+    assert nodes_now("n1", None) == {"n1": why}
+
+
 def test_a_site_without_accounting_says_so_once(commands: Commands) -> None:
     commands.answer("sacct", errors="Slurm accounting storage is disabled", status=1)
     assert query_accounting(A, 0) == []

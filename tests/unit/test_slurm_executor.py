@@ -343,6 +343,7 @@ def test_a_series_goes_on_without_a_run_that_was_cancelled_as_it_waited(plan, sl
         (Answer(0, b"", b"scancel: warning"), None),
         (Answer(1, b"", b"scancel: error: Kill job error on job id 7: Invalid job id specified\n"), None),
         (Answer(1, b"", b"scancel: error: Job/step already completing or completed\n\n"), None),
+        (Answer(1, b"", b"scancel: error: Kill job error on job id 7: Job has already finished\n"), None),
         (Answer(1, b"", b"Invalid job id 7\nscancel: error: Access denied\n"), "scancel: error: Access denied"),
         (Answer(1), "exit status 1"),
         (Answer(1, b"on stdout"), "on stdout"),

@@ -207,6 +207,16 @@ def test_without_a_scheduler_only_success_is_believed(record: RunRecord, slurm: 
     assert look(record) == Finding(unknown="sacct did not answer")
 
 
+@pytest.mark.parametrize("code", ["", "0:0"], ids=["queue", "accounting"])
+def test_a_job_that_another_cluster_has_taken_is_not_over(record: RunRecord, slurm: Slurm, code: str) -> None:
+    slurm.queue = [] if code else [job(record, "REVOKED")]
+    slurm.accounting = [job(record, "REVOKED", exit_code=code)] if code else []
+    found = look(record)
+    assert (found.state, "another cluster of the federation" in (found.unknown or "")) == (None, True)
+    say(record, START, {"event": "end", "time": 250.0, "exit_code": 3})
+    assert look(record).state == "FAILED", "by its own word"
+
+
 def test_a_scheduler_that_has_forgotten_it_leaves_the_jobs_word(record: RunRecord, slurm: Slurm) -> None:
     say(record, START, {"event": "hang", "exit_code": 12}, {**END, "exit_code": 1})
     hung = "hung after iteration 12: no further one came, the job was ended"

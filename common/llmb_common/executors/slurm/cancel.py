@@ -147,7 +147,7 @@ def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
     return True
 
 
-_ENDED = r"Invalid job id|already completing"
+_ENDED = r"Invalid job id|already (completing|finished)"
 """What scancel says of jobs that have ended by themselves; not a failure."""
 
 

@@ -28,6 +28,7 @@ from llmb_common.runs.record import (
     LOST,
     NOT_SUBMITTED,
     PREEMPTED,
+    REVOKED,
     RUNNING,
     SUBMITTED,
     SUBMITTING,
@@ -213,6 +214,12 @@ def _finding_of(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_com
         jobs = [job for job in jobs if not job.is_late]
     job = _job_of_run(record, jobs, events)
     written_off = job is not None and job.reason == WRITTEN_OFF
+    if job is not None and job.state == REVOKED:
+        # It lives elsewhere: only its own word says how it ended.
+        if events.exit_code is not None and not events.preempted and not record.submission.in_series:
+            return end_of(events, "by the job's own record", cancelled=events.cancelled)
+        problem = problem or f"another cluster of the federation has taken job {job.job_id} (squeue --federation)"
+        job = None
     if job is not None and written_off and events.exit_code is None:
         detail = f"{WRITTEN_OFF}; llmb-run retry starts it again"
         return Finding(LOST, detail, since=job.ended, job_id=job.job_id, nodes=job.nodes or events.nodes)
@@ -339,19 +346,27 @@ def _ended_unfit(job: JobInfo, events: JobEvents) -> bool:
 _STUCK = (
     ("DependencyNeverSatisfied", "a job it depends on did not end as required; cancel it and submit it again"),
     (
-        "PartitionTimeLimit|QOSTimeLimit|MaxWallDuration",
+        "(Partition|QOS|Association)TimeLimit|MaxWallDuration",
         "it asks for more time than the limit there; cancel it, and lower TIME_LIMIT or choose another partition",
     ),
     (
-        "PartitionNodeLimit|Max[A-Za-z]+PerJob|MaxMemPerLimit",
+        "PartitionNodeLimit|Max[A-Za-z]+Per(Job|Node)|MaxMemPerLimit",
         "it asks for more than one job may get there; cancel it, and ask for fewer GPUs or choose another partition",
     ),
     ("BadConstraints|QOSMin", "no node matches its request; cancel it, and change its Slurm options"),
     ("InvalidAccount|AccountNotAllowed", "cancel it, and set SBATCH_ACCOUNT to an account that may run there"),
     ("InvalidQOS|QOSNotAllowed", "cancel it, and name a QOS that it may use (sacctmgr show qos)"),
-    ("launch.failed.requeued.held", "a node could not start it: scontrol release it once that is fixed, or cancel it"),
+    (
+        "Grp(?:(?!Run)[A-Za-z])+Minutes",
+        "the budget of its account or QOS is used up: cancel it and name another, or ask for more (sshare, sacctmgr)",
+    ),
+    ("Reservation(Deleted|Invalid)", "its reservation is gone: cancel it, and leave out or correct reservation=..."),
+    ("launch fail.*requeued.held", "a node could not start it: scontrol release it once that is fixed, or cancel it"),
+    ("JobHeldAdmin", "an operator of Slurm holds it: ask them, or cancel it"),
+    ("JobHoldMaxRequeue|requeued.*held", "it is held: scontrol release it, or cancel it"),
 )
-"""Reasons for which a job waits until somebody changes it (``job_reason_string`` of 22.05), and what to do."""
+"""Reasons for which a job waits until somebody changes it (``job_reason_string`` of 22.05 to 26.11, and texts of its
+own of slurmctld), and what to do."""
 
 
 def _pending_remedy(reason: str) -> str:

@@ -253,17 +253,17 @@ def unknown_nodes(names: Sequence[str]) -> list[str]:
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     """Return, by node, why a job cannot have it now (``drained (bad GPU)``); an empty text where it can.
 
-    It can have a node that is idle, completing or planned. The nodes are those of the host list ``nodes``, or of
-    ``partition``, or with both None of the default partition, in the order of sinfo. With both given they are those of
-    the list, of which the ones outside of the partition count as unknown. An unknown node of the list is included at
-    the end, with that as the reason.
+    It can have a node that is idle, completing or planned, unless Slurm does not reach it, or it is about to go. The
+    nodes are those of the host list ``nodes``, or of ``partition``, or with both None of the default partition, in the
+    order of sinfo. With both given they are those of the list, of which the ones outside of the partition count as
+    unknown. An unknown node of the list is included at the end, with that as the reason.
 
     Raises:
         RequestError: Slurm knows none of the nodes, or no such partition, or ``nodes`` is no host list
         SchedulerError: the scheduler does not answer
     """
     found = {
-        name: _why_not_now(state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
+        name: _why_not_now(state, reason if reason != "none" else "")
         for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_sinfo_filter(partition, nodes))
         if partition or nodes or where.endswith("*")
     }
@@ -279,12 +279,26 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
 def _why_not_now(state: str, reason: str) -> str:
     """Return why a node in Slurm's ``state`` is not free, with the site's ``reason``: ``drained (bad GPU)``.
 
-    ``state`` is a word in lower case without marks such as ``*``; ``reason`` empty: there is none. Empty where the
-    node is free, or will be within the time that Slurm waits.
+    ``state`` is a word in lower case with its mark, such as ``idle*``; ``reason`` empty: there is none. Empty where the
+    node is free, or will be within the time that Slurm waits, and where Slurm starts it for a job (``idle~``).
     """
-    if state in ("idle", "completing", "planned"):  # Slurm gives them within its patience
-        return ""
-    return f"{state} ({reason})" if reason else state
+    word = state.rstrip("*~#!%$@^-+")
+    if word in ("idle", "completing", "planned"):  # Slurm gives them within its patience
+        mark = _NOT_GIVEN.get(state[-1])
+        return f"{word}, but {mark}" if mark else ""
+    return f"{word} ({reason})" if reason else word
+
+
+_NOT_GIVEN = {
+    "*": "it does not respond",
+    "!": "it is to be powered down",
+    "%": "it is being powered down",
+    "@": "it is to be rebooted",
+    "^": "it is being rebooted",
+    "$": "it is in maintenance",
+}
+"""The marks behind a node's state (sinfo's manual) with which Slurm gives it to no job. One that is powered down
+(``~``) or up (``#``) gets jobs, which wait for it."""
 
 
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
